@@ -1,0 +1,1 @@
+"""Architectures: trainable predictors, one file each; see `regbench ls architectures`."""

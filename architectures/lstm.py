@@ -1,0 +1,33 @@
+"""LSTM: a gated recurrence whose state feeds back through a nonlinearity.
+
+ICLL A.4: f, i, o = sigmoid(W x_t + U h_{t-1}), c~ = tanh(W_c x_t + U_c h_{t-1}), c_t = f c_{t-1} + i c~, h_t = o tanh(c_t).
+PyTorch's own LSTM computes it. No feed-forward network stands between layers, as in the paper's experiments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regbench.models.mixer import Mixer, Options, Paper
+
+
+class LSTM(Mixer):
+    """One LSTM layer (B, L, D) -> (B, L, D), with as many cells as channels."""
+
+    feed_forward = False
+    paper = Paper("Long Short-Term Memory", "Hochreiter and Schmidhuber", 1997)
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.lstm = nn.LSTM(options.d_model, options.d_model, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        y: Tensor = self.lstm(x)[0]
+        return y
+
+    @classmethod
+    def state_bytes(cls, options: Any) -> int:
+        return 4 * 2 * options.d_model  # h and c

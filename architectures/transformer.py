@@ -1,0 +1,60 @@
+"""Transformer: causal softmax self-attention with learned or rotary positions.
+
+ICLL A.1: q = W_q x, k = W_k x, v = W_v x, A_ij proportional to exp(<q_i, k_j> / sqrt(d_k)) for j <= i, z = A v, y = W_o z.
+Learned positions are added to the embedding (Eq. 16), as in the paper's synthetic experiments; rotary ones turn q and k
+(Su et al. 2021, Eq. 34).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regbench.errors import UserError
+from regbench.models.mixer import Mixer, Options, Paper
+from regbench.ops.attention import attention
+
+
+class Transformer(Mixer):
+    """Multi-head self-attention (B, L, D) -> (B, L, D)."""
+
+    class Options(Options):
+        positions: Literal["learned", "rotary"] = "learned"
+
+    paper = Paper("Attention Is All You Need", "Vaswani et al.", 2017, "1706.03762")
+
+    def __init__(self, options: Transformer.Options) -> None:
+        super().__init__(options)
+        if options.d_model % options.n_heads:
+            raise UserError(f"d_model ({options.d_model}) must be a multiple of n_heads ({options.n_heads})")
+        self.n_heads = options.n_heads
+        self.rotary = options.positions == "rotary"
+        if self.rotary and options.d_model // options.n_heads % 2:
+            raise UserError(f"rotary positions need an even head width, not {options.d_model // options.n_heads}")
+        self.qkv = nn.Linear(options.d_model, 3 * options.d_model, bias=False)
+        self.out = nn.Linear(options.d_model, options.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.n_heads, -1).permute(2, 0, 3, 1, 4)  # each (B, H, L, K)
+        if self.rotary:
+            q, k = rotate(q), rotate(k)
+        y: Tensor = self.out(attention(q, k, v).transpose(1, 2).reshape(batch, length, width))
+        return y
+
+    @classmethod
+    def learned_positions(cls, options: Any) -> bool:
+        return options.positions == "learned"
+
+
+def rotate(x: Tensor, base: float = 10_000.0) -> Tensor:
+    """Rotary position embedding: turns the pair (c, c + K/2) at position t by the angle t * base^(-2c/K). (B, H, L, K)."""
+    half = x.shape[-1] // 2
+    frequency = base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
+    angle = torch.arange(x.shape[2], device=x.device, dtype=torch.float64)[:, None] * frequency
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

@@ -1,0 +1,52 @@
+"""regbench: how well do sequence architectures learn in context?
+
+The names below are what scripts and plug-ins use; each is loaded when first touched, so that importing regbench is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regbench.errors import UserError as UserError
+    from regbench.models.mixer import Mixer as Mixer
+    from regbench.models.mixer import Options as Options
+    from regbench.models.mixer import Paper as Paper
+    from regbench.models.model import Model as Model
+    from regbench.predictor import Baseline as Baseline
+    from regbench.predictor import Predictor as Predictor
+    from regbench.results import Result as Result
+    from regbench.results import read_result as read_result
+    from regbench.runner import resume as resume
+    from regbench.runner import run as run
+    from regbench.tasks.task import Task as Task
+    from regbench.tracks import load_track as load_track
+
+_HOMES = {
+    "UserError": "regbench.errors",
+    "Mixer": "regbench.models.mixer",
+    "Options": "regbench.models.mixer",
+    "Paper": "regbench.models.mixer",
+    "Model": "regbench.models.model",
+    "Baseline": "regbench.predictor",
+    "Predictor": "regbench.predictor",
+    "Result": "regbench.results",
+    "read_result": "regbench.results",
+    "resume": "regbench.runner",
+    "run": "regbench.runner",
+    "Task": "regbench.tasks.task",
+    "load_track": "regbench.tracks",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regbench' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

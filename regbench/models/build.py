@@ -1,0 +1,45 @@
+"""From an architecture's class and its settings to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from regbench.errors import UserError, describe_validation
+from regbench.models.mixer import Mixer, Options
+from regbench.models.model import Model
+from regbench.models.skeleton import Skeleton
+from regbench.registry import blame
+from regbench.tasks.task import TokenIO
+
+
+def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
+    """The architecture's options with `settings` over its defaults.
+
+    Raises:
+        UserError: an unknown key (the nearest known one is named) or a value of the wrong type.
+    """
+    try:
+        options: Options = cls.Options(**settings)
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "option", cls.Options.model_fields)) from None
+    return options
+
+
+def build(cls: type[Any], options: Options, io: TokenIO) -> Model:
+    """A model of `cls`: a mixer is put on the common skeleton, a whole model stands by itself.
+
+    Raises:
+        UserError: the architecture's own code raises; the line says where.
+    """
+    try:
+        if issubclass(cls, Mixer):
+            return Skeleton(cls, options, io)
+        model: Model = cls(options, io)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{cls.__name__} cannot be built: {blame(error)}") from error
+    return model

@@ -1,0 +1,68 @@
+"""The two contracts an architecture can choose from: a token mixer for the common skeleton, or a whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pydantic
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where an architecture comes from: shown by `regbench ls architectures`."""
+
+    title: str
+    authors: str
+    year: int
+    arxiv: str | None = None
+
+
+class Options(pydantic.BaseModel):
+    """Options common to every architecture. A subclass adds its own as typed fields with defaults.
+
+    Unknown keys and values of the wrong type are errors.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    d_model: int = pydantic.Field(default=64, ge=1, description="width of the residual stream, D")
+    n_layers: int = pydantic.Field(default=2, ge=1, description="number of blocks")
+    n_heads: int = pydantic.Field(default=4, ge=1, description="heads of each mixer, where it has heads")
+    dropout: float = pydantic.Field(default=0.0, ge=0.0, lt=1.0, description="after the embedding and after each block part")
+
+
+class Mixer(nn.Module):
+    """A causal map (B, L, D) -> (B, L, D): all that most architectures differ in.
+
+    The least to write is `forward`. An instance is made per layer as `TheMixer(options)`; D is `options.d_model`.
+    ICLL Eq. 17.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+    paper: ClassVar[Paper | None] = None
+    feed_forward: ClassVar[bool] = True
+    """Whether the skeleton puts a feed-forward network after this mixer (ICLL Eq. 18)."""
+    training: bool
+    training_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Fields of `regbench.training.TrainingOptions` that suit this architecture better than the common defaults."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D); output t may depend on inputs up to and including t."""
+        raise NotImplementedError
+
+    @classmethod
+    def learned_positions(cls, options: Any) -> bool:
+        """Whether the embedding adds a learned vector for each position (ICLL Eq. 16). Default: no."""
+        return False
+
+    @classmethod
+    def state_bytes(cls, options: Any) -> int | None:
+        """Bytes of recurrent state of one layer for one sequence in float32; None where it grows with L or is unknown."""
+        return None

@@ -1,0 +1,102 @@
+"""The common skeleton: embed, blocks of mixer and feed-forward, unembed (ICLL Appendix A, Eq. 14-20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regbench.errors import UserError
+from regbench.models.mixer import Mixer, Options
+from regbench.models.model import Model, shift_in
+from regbench.tasks.task import TokenIO
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a GELU between them, applied to each position alone."""
+
+    def __init__(self, d_model: int, expand: int = 4) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, expand * d_model)
+        self.down = nn.Linear(expand * d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        down: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
+        return down
+
+
+class Block(nn.Module):
+    """x + mixer(norm(x)), then the same with a feed-forward network where the mixer wants one (ICLL Eq. 17-18)."""
+
+    def __init__(self, mixer: Mixer, options: Options) -> None:
+        super().__init__()
+        self.mixer_norm = nn.LayerNorm(options.d_model)
+        self.mixer = mixer
+        self.feed_forward: FeedForward | None = None
+        if mixer.feed_forward:
+            self.feed_forward_norm = nn.LayerNorm(options.d_model)
+            self.feed_forward = FeedForward(options.d_model)
+        self.dropout = nn.Dropout(options.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        x = x + self.dropout(self.mixer(self.mixer_norm(x)))
+        if self.feed_forward is not None:
+            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return x
+
+
+class Skeleton(Model):
+    """An architecture that differs from others in its token mixer alone."""
+
+    def __init__(self, mixer: Callable[[Options], Mixer], options: Options, io: TokenIO) -> None:
+        super().__init__(options, io)
+        self.embedding = nn.Embedding(io.vocab_size, options.d_model)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.blocks = nn.ModuleList(Block(mixer(options), options) for _ in range(options.n_layers))
+        first = self.blocks[0].mixer
+        assert isinstance(first, Mixer)
+        self._layer_state_bytes = first.state_bytes(options)
+        self.positions: nn.Embedding | None = None
+        if first.learned_positions(options):
+            self.positions = nn.Embedding(io.max_length, options.d_model)
+            with torch.no_grad():
+                self.positions.weight.copy_(sinusoids(io.max_length, options.d_model) * 0.02 * 2**0.5)
+        self.norm = nn.LayerNorm(options.d_model)
+        self.unembed = nn.Linear(options.d_model, io.vocab_size, bias=False)
+        nn.init.normal_(self.unembed.weight, std=0.02)
+        self.dropout = nn.Dropout(options.dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, L) int64 -> (B, L, V) logits.
+
+        Raises:
+            UserError: L is above the longest position that was learned.
+        """
+        inputs = shift_in(tokens, self.io.separator)
+        x = self.embedding(inputs)
+        if self.positions is not None:
+            length, longest = tokens.shape[1], self.positions.num_embeddings
+            if length > longest:
+                raise UserError(f"a sequence of {length} tokens is longer than the {longest} positions this model has learned")
+            x = x + self.positions(torch.arange(length, device=tokens.device))
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.unembed(self.norm(x))
+        return logits
+
+    def state_bytes(self) -> int | None:
+        one = self._layer_state_bytes
+        return None if one is None else one * len(self.blocks)
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """(L, D): sines and cosines of geometrically growing wavelengths (Vaswani et al. 2017, section 3.5)."""
+    half = (width + 1) // 2
+    frequency = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
+    return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()

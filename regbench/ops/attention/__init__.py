@@ -1,0 +1,32 @@
+"""Causal softmax attention (ICLL A.1)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from regbench.errors import UserError
+from regbench.ops.backend import Form, Op
+
+_OP = Op(
+    "attention",
+    {
+        "torch": Form("regbench.ops.attention.fused:attention", ("cpu", "cuda")),
+        "naive": Form("regbench.ops.attention.naive:attention", ("cpu", "cuda")),
+    },
+)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
+    """z_i = sum over j <= i of softmax_j(<q_i, k_j> / sqrt(K)) v_j, for each head.
+
+    q, k: (B, H, L, K).  v: (B, H, L, D).  Returns (B, H, L, D).
+
+    Raises:
+        UserError: shapes that do not fit, or a backend that is not there.
+    """
+    if q.shape != k.shape or k.shape[:3] != v.shape[:3] or q.ndim != 4:
+        raise UserError(
+            f"attention needs q, k (B, H, L, K) and v (B, H, L, D), not {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    out: Tensor = _OP.choose(backend, q.device)(q, k, v)
+    return out

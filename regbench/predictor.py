@@ -1,0 +1,71 @@
+"""The one thing that is scored: a map from tokens to next-token distributions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.data import Instances
+    from regbench.tasks.task import Task
+
+IntArray = NDArray[np.integer[Any]]
+FloatArray = NDArray[np.floating[Any]]
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """A trained architecture or a baseline.
+
+    `predict(tokens)[b, t]` is the distribution of `tokens[b, t]` given `tokens[b, :t]`; index 0 is the prior.
+    """
+
+    def predict(self, tokens: IntArray) -> FloatArray:
+        """(B, L) integers -> (B, L, V) probabilities; every row sums to 1."""
+        ...
+
+
+class Baseline:
+    """A predictor that needs no training: it learns from the instance's own prefix, or it knows the truth.
+
+    A subclass sets `name` (its row in every table) and implements `predict`.
+    """
+
+    name: str
+    anchor: Literal["start", "end"] | None = None
+    """Whether this one is where the way from knowing nothing of order to the truth starts, or ends."""
+
+    @classmethod
+    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+        """The forms of this baseline that stand beside every result on `instances` of `task`; [] where it has none."""
+        raise NotImplementedError
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What distinguishes this one from others of its class: part of the key under which its scores are kept."""
+        raise NotImplementedError
+
+    def predict(self, tokens: IntArray) -> FloatArray:
+        """(B, L) integers -> (B, L, V) probabilities; every row sums to 1."""
+        raise NotImplementedError
+
+
+def check_tokens(tokens: IntArray, vocab_size: int) -> IntArray:
+    """`tokens` as a contiguous (B, L) array of int64.
+
+    Raises:
+        UserError: wrong rank, not integers, or a token outside [0, vocab_size).
+    """
+    array = np.asarray(tokens)
+    if array.ndim != 2:
+        raise UserError(f"tokens must have the shape (B, L), not {array.shape}")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise UserError(f"tokens must be integers, not {array.dtype}")
+    if array.size and (array.min() < 0 or array.max() >= vocab_size):
+        bad = int(array.min()) if array.min() < 0 else int(array.max())
+        raise UserError(f"token {bad} is outside the vocabulary [0, {vocab_size})")
+    return np.ascontiguousarray(array, dtype=np.int64)

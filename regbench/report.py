@@ -1,0 +1,101 @@
+"""Pictures of a run: score by position in the context beside the baselines, and the training curve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from regbench.files import atomic_write
+from regbench.results import Result
+from regbench.scoring import HIGHER_IS_BETTER
+
+LABELS = {
+    "legal_accuracy": "legal accuracy",
+    "token_accuracy": "token accuracy",
+    "tvd": "TVD",
+    "nll": "nats",
+}
+"""How a metric is called where people read it."""
+
+# Okabe and Ito (2008): told apart by the colour-blind. Baselines are also told apart by their dashes.
+_MODEL_COLOUR = "#D55E00"
+_BASELINE_STYLES = (
+    ("#0072B2", (0, (5, 1))),
+    ("#009E73", (0, (3, 1, 1, 1))),
+    ("#56B4E9", (0, (1, 1))),
+    ("#CC79A7", (0, (5, 1, 1, 1, 1, 1))),
+    ("#E69F00", (0, (4, 3))),
+    ("#000000", (0, (2, 2))),
+)
+_STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+}
+
+
+def plot_scores_by_position(result: Result, main_score: str, path: Path) -> None:
+    """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines."""
+    metrics = [main_score, *(m for m in result.seeds[0].scores if m != main_score)]
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(11, 7.2), layout="constrained")
+        for axes, metric in zip(figure.subplots(2, 2).flat, metrics, strict=False):
+            _draw_metric(axes, result, metric)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right upper", frameon=False)
+        figure.suptitle(f"{result.architecture.name} on {result.track.name}: scores by position in the context", x=0.01, ha="left")
+        _save(figure, path)
+
+
+def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
+    ranked = sorted(
+        result.baselines.items(), key=lambda item: item[1].scores[metric].value, reverse=HIGHER_IS_BETTER[metric]
+    )
+    colours = dict(zip(sorted(result.baselines), _BASELINE_STYLES * len(result.baselines), strict=False))
+    for name, record in ranked:
+        if name == "uniform":
+            continue
+        colour, dashes = colours[name]
+        curve = record.curves[metric]
+        axes.plot(curve.position, curve.value, color=colour, linestyle=dashes, linewidth=1.3, label=name)
+    for i, seed in enumerate(result.seeds):
+        label = result.architecture.name if i == 0 else None
+        curve = seed.curves[metric]
+        axes.plot(curve.position, curve.value, color=_MODEL_COLOUR, linewidth=2.4, label=label, alpha=0.9)
+    better = "higher" if HIGHER_IS_BETTER[metric] else "lower"
+    axes.set_title(f"{LABELS[metric]} ({better} is better)")
+    axes.set_xlabel("position in the context (tokens)")
+
+
+def plot_training(result: Result, path: Path) -> None:
+    """Draws training and validation loss against the tokens seen, one pair of lines a seed."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for i, seed in enumerate(result.seeds):
+            tokens = [point.tokens / 1e6 for point in seed.training_curve]
+            train = [point.loss["cross_entropy"] for point in seed.training_curve]
+            validation = [point.validation_loss for point in seed.training_curve]
+            first = i == 0
+            axes.plot(tokens, train, color="#0072B2", linestyle=(0, (4, 2)), label="training" if first else None)
+            axes.plot(tokens, validation, color=_MODEL_COLOUR, linewidth=2, label="validation" if first else None)
+        axes.set_xlabel("training tokens (millions)")
+        axes.set_ylabel("cross entropy (nats)")
+        axes.set_title(f"{result.architecture.name} on {result.track.name}")
+        axes.legend(frameon=False)
+        _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Without pyplot: no global state, no display."""
+    FigureCanvasAgg(figure)
+    with atomic_write(path, "wb") as file:
+        figure.savefig(file, format="png", dpi=130)

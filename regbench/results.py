@@ -1,0 +1,211 @@
+"""The result schema: everything needed to read, compare, plot and repeat a run, in one strict JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy
+import pydantic
+import torch
+
+from regbench.errors import UserError, describe_validation
+from regbench.files import atomic_write
+
+SCHEMA_VERSION = 1
+
+
+class _Strict(pydantic.BaseModel):
+    """Unknown fields, values of another type, NaN and infinity are refused."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
+
+
+class ScoreRecord(_Strict):
+    """A mean over scored positions and its standard error over instances."""
+
+    value: float
+    stderr: float = pydantic.Field(ge=0)
+
+
+class Curve(_Strict):
+    """A score by position in the context: mean position and mean score of each bin."""
+
+    position: list[float]
+    value: list[float]
+
+
+class TrackRecord(_Strict):
+    name: str
+    version: int
+    digest: str
+    fingerprints: dict[str, str]
+
+
+class ArchitectureRecord(_Strict):
+    name: str
+    source: str
+    source_sha256: str
+    options: dict[str, Any]
+    parameters: int = pydantic.Field(ge=0)
+    state_bytes: int | None
+
+
+class CheckpointRecord(_Strict):
+    """One evaluation on the validation split, losses in nats."""
+
+    step: int
+    tokens: int
+    loss: dict[str, float]
+    validation_loss: float
+
+
+class SeedRecord(_Strict):
+    """One trained model. seconds and tokens_per_second are of training; peak_memory_bytes of the process (or the GPU)."""
+
+    seed: int
+    scores: dict[str, ScoreRecord]
+    share_of_the_way: dict[str, float]
+    curves: dict[str, Curve]
+    training_curve: list[CheckpointRecord]
+    best_step: int
+    steps: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    peak_memory_bytes: int
+    predictions_sha256: str
+
+
+class BaselineRecord(_Strict):
+    """One baseline on the test split; anchor: whether 0 ("start") or 1 ("end") of `share_of_the_way` lies here."""
+
+    scores: dict[str, ScoreRecord]
+    curves: dict[str, Curve]
+    options: dict[str, Any]
+    seconds: float
+    anchor: Literal["start", "end"] | None
+
+
+class Selection(_Strict):
+    """How the options were chosen: on which split, and after how many trials."""
+
+    split: Literal["validation"] = "validation"
+    trials: int = pydantic.Field(default=1, ge=1)
+
+
+class Environment(_Strict):
+    python: str
+    platform: str
+    processor: str
+    device: str
+    threads: int
+    precision: Literal["float32"]
+    backend: dict[str, str]
+    packages: dict[str, str]
+
+
+class Code(_Strict):
+    """The state of the repository: None where it is not one."""
+
+    commit: str | None
+    dirty: bool | None
+
+
+class Result(_Strict):
+    """One entry: an architecture on a track, over one or more seeds."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    track: TrackRecord
+    architecture: ArchitectureRecord
+    training: dict[str, Any]
+    seeds: list[SeedRecord] = pydantic.Field(min_length=1)
+    baselines: dict[str, BaselineRecord]
+    selection: Selection
+    environment: Environment
+    code: Code
+
+    def score(self, metric: str) -> ScoreRecord:
+        """The median over seeds. Its error: of one seed that over instances; of several, their standard deviation over sqrt(n)."""
+        values = [s.scores[metric].value for s in self.seeds]
+        if len(values) == 1:
+            return self.seeds[0].scores[metric]
+        return ScoreRecord(value=statistics.median(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
+
+
+def write_result(path: Path, result: Result) -> None:
+    """Writes `result` as JSON, whole or not at all."""
+    with atomic_write(path) as file:
+        json.dump(result.model_dump(mode="json"), file, indent=1, allow_nan=False)
+        file.write("\n")
+
+
+def read_result(path: Path) -> Result:
+    """Reads and checks a result file, or the `result.json` of a run folder.
+
+    Raises:
+        UserError: no such file, not JSON, or not of the schema.
+    """
+    path = path / "result.json" if path.is_dir() else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    try:
+        return Result.model_validate_json(text)
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, str(path), Result.model_fields)) from None
+
+
+def describe_environment(device: torch.device, backend: dict[str, str]) -> Environment:
+    """The machine and the packages a run has."""
+    names = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
+    packages = {}
+    for name in names:
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    packages["numpy"] = numpy.__version__
+    return Environment(
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        precision="float32",
+        backend=dict(sorted(backend.items())),
+        packages=packages,
+    )
+
+
+def describe_code() -> Code:
+    """The commit that regbench's own source is at, and whether tracked files were changed since."""
+    folder = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+
+    try:
+        # Installed into an environment inside some other repository: that repository's commit says nothing of this code.
+        if not git("ls-files", "--", __file__):
+            return Code(commit=None, dirty=None)
+        return Code(commit=git("rev-parse", "HEAD"), dirty=bool(git("status", "--porcelain", "--untracked-files=no")))
+    except (OSError, subprocess.SubprocessError):
+        return Code(commit=None, dirty=None)
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return f"{names[0] if names else platform.processor() or 'unknown'}, {os.cpu_count()} cores"

@@ -1,0 +1,54 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from regbench.report import LABELS
+from regbench.results import Result, ScoreRecord
+from regbench.scoring import HIGHER_IS_BETTER, share_of_the_way
+
+
+def result_table(result: Result, main_score: str) -> Table:
+    """The model among the baselines, best first by the track's main score; under several seeds a row for each below."""
+    metrics = [main_score, *(m for m in result.seeds[0].scores if m != main_score)]
+    table = Table(title=f"{result.track.name}, test split", title_justify="left")
+    table.add_column("predictor")
+    for metric in metrics:
+        table.add_column(f"{LABELS[metric]} {'↑' if HIGHER_IS_BETTER[metric] else '↓'}", justify="right")
+    table.add_column("way to oracle", justify="right")
+    rows: list[tuple[str, Mapping[str, ScoreRecord], bool]] = [
+        (name, record.scores, False) for name, record in result.baselines.items()
+    ]
+    several = len(result.seeds) > 1
+    for seed in result.seeds:
+        label = f"{result.architecture.name}, seed {seed.seed}" if several else result.architecture.name
+        rows.append((label, seed.scores, not several))
+    if several:
+        median = {metric: result.score(metric) for metric in metrics}
+        rows.append((f"{result.architecture.name}, median of {len(result.seeds)} seeds", median, True))
+    rows.sort(key=lambda row: row[1][main_score].value, reverse=HIGHER_IS_BETTER[main_score])
+    start = next((b.scores for b in result.baselines.values() if b.anchor == "start"), None)
+    end = next((b.scores for b in result.baselines.values() if b.anchor == "end"), None)
+    for name, scores, emphasis in rows:
+        way = "—"
+        if start is not None and end is not None:
+            share = share_of_the_way(scores[main_score].value, start[main_score].value, end[main_score].value)
+            way = f"{100 * share:.0f} %"
+        cells = [f"{scores[m].value:.3f} ± {scores[m].stderr:.3f}" for m in metrics]
+        table.add_row(name, *cells, way, style="bold" if emphasis else None)
+    return table
+
+
+def human_bytes(count: int | None) -> str:
+    """A size for people: 1,536 -> "1.5 KiB"; None, a state that grows with the context, -> "grows with L"."""
+    if count is None:
+        return "grows with L"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

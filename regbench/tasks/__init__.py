@@ -1,0 +1,1 @@
+"""Tasks: generator families whose truth is known, one file each."""

@@ -1,0 +1,136 @@
+"""Probabilistic finite automata: sampling, minimisation and canonical form (ICLL section 3.1).
+
+An automaton is a table `transitions (S, V)` of int8: the state that symbol v leads to from state i, or -1 where v is not
+allowed. State 0 starts. Every allowed symbol of a state has the same probability, one over their number; so a table says it
+all. (The paper also draws a reject state, the target of all that is not allowed: here that is the -1. It speaks of starting in
+that reject state too, which could emit nothing; its released code starts in the first ordinary state, as we do.)
+
+Minimising merges states whose future is the same. Merged states allow the same symbols, hence with the same probabilities, so
+the distribution over strings does not change; but two symbols may then lead to one state, and a state to itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import NDArray
+
+from regbench.tasks.rng import between, choose, stream
+
+_AUTOMATON = 1  # the stream's purpose; strings have another
+
+
+@njit(cache=True)
+def _draw(state, n_symbols, n_states, alphabet_size, min_edges, max_edges, table):  # type: ignore[no-untyped-def]
+    """ICLL section 3.1, steps 2 and 3: an alphabet, then for each state distinct symbols to distinct other states.
+
+    The number of edges is uniform over what is possible: with 4 states, a state has no more than 3 others to lead to.
+    """
+    table[:] = -1
+    alphabet = np.arange(n_symbols)
+    choose(state, alphabet, n_symbols, alphabet_size)
+    symbols, targets = np.empty(alphabet_size, np.int64), np.empty(n_states, np.int64)
+    for i in range(n_states):
+        edges = between(state, min_edges, min(max_edges, n_states - 1, alphabet_size))
+        symbols[:] = alphabet[:alphabet_size]
+        choose(state, symbols, alphabet_size, edges)
+        others = 0
+        for j in range(n_states):
+            if j != i:
+                targets[others] = j
+                others += 1
+        choose(state, targets, others, edges)
+        for e in range(edges):
+            table[i, symbols[e]] = targets[e]
+
+
+@njit(cache=True)
+def _canonical(table, n_states, out):  # type: ignore[no-untyped-def]
+    """Writes the minimal automaton of `table`, its states numbered in breadth-first order by symbol; returns its size.
+
+    Moore's refinement: states start in one class and are split while their allowed symbols or their successors' classes
+    differ. Quadratic, which for a dozen states is faster than Hopcroft's lists.
+    """
+    n_symbols = table.shape[1]
+    group, refined = np.zeros(n_states, np.int64), np.empty(n_states, np.int64)
+    first = np.empty(n_states, np.int64)
+    count = 1
+    while True:
+        found = 0
+        for i in range(n_states):
+            refined[i] = -1
+            for g in range(found):
+                j = first[g]
+                same = group[i] == group[j]
+                for v in range(n_symbols):
+                    if not same:
+                        break
+                    a, b = table[i, v], table[j, v]
+                    same = (a < 0) == (b < 0) and (a < 0 or group[a] == group[b])
+                if same:
+                    refined[i] = g
+                    break
+            if refined[i] < 0:
+                first[found] = i
+                refined[i] = found
+                found += 1
+        group[:] = refined
+        if found == count:
+            break
+        count = found
+    number = np.full(count, -1, np.int64)
+    queue = np.empty(count, np.int64)
+    out[:] = -1
+    number[group[0]] = 0
+    queue[0] = group[0]
+    size, head = 1, 0
+    while head < size:
+        member = first[queue[head]]
+        for v in range(n_symbols):
+            target = table[member, v]
+            if target >= 0:
+                g = group[target]
+                if number[g] < 0:
+                    number[g] = size
+                    queue[size] = g
+                    size += 1
+                out[head, v] = number[g]
+        head += 1
+    return size
+
+
+@njit(cache=True, parallel=True)
+def _sample(seed, start, n_symbols, states, alphabet, edges, out):  # type: ignore[no-untyped-def]
+    for k in prange(len(out)):
+        state = stream(seed, _AUTOMATON, start + k)
+        table = np.empty((states[1], n_symbols), np.int8)
+        n_states = between(state, states[0], states[1])
+        alphabet_size = between(state, alphabet[0], alphabet[1])
+        _draw(state, n_symbols, n_states, alphabet_size, edges[0], edges[1], table)
+        _canonical(table, n_states, out[k])
+
+
+def sample_automata(
+    seed: int,
+    start: int,
+    count: int,
+    *,
+    n_symbols: int,
+    states: tuple[int, int],
+    alphabet: tuple[int, int],
+    edges: tuple[int, int],
+) -> NDArray[np.int8]:
+    """Candidates `start` to `start + count` of the stream of `seed`, minimal and canonical: (count, S, V) int8.
+
+    Each range includes both ends. Candidate k does not depend on how many others are drawn. ICLL section 3.1.
+    """
+    out = np.empty((count, states[1], n_symbols), np.int8)
+    _sample(seed, start, n_symbols, states, alphabet, edges, out)
+    return out
+
+
+def canonical_form(table: NDArray[np.int8]) -> NDArray[np.int8]:
+    """The minimal automaton of `table (S, V)`, unreachable states dropped: (S', V). Equal languages give equal arrays."""
+    out = np.empty_like(table)
+    size = _canonical(table, len(table), out)
+    return out[:size]

@@ -1,0 +1,228 @@
+"""In-context language learning: strings of a random probabilistic automaton (ICLL section 3).
+
+An instance is a list of strings of one automaton that no other instance shares, joined by a separator, e.g.
+
+    c a d a | c a b | c a d
+
+A predictor sees a prefix and says how likely each next token is; the truth is uniform over the symbols that the automaton
+allows in its current state. Scored are the positions whose token is a symbol, except the first of an instance.
+"""
+
+from __future__ import annotations
+
+import string
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+import pydantic
+from numba import njit, prange
+from numpy.typing import NDArray
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from regbench.data import Instances, smallest_integer_type
+from regbench.errors import UserError
+from regbench.predictor import FloatArray
+from regbench.tasks import task
+from regbench.tasks.automata import sample_automata
+from regbench.tasks.rng import between, stream
+
+_STRINGS = 2  # the stream's purpose
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
+
+
+class Parameters(task.Parameters):
+    """Ranges include both ends. The defaults are the paper's (ICLL sections 3.1 and 3.3)."""
+
+    n_symbols: int = pydantic.Field(default=18, ge=2, le=100)
+    min_states: int = pydantic.Field(default=4, ge=2)
+    max_states: int = pydantic.Field(default=12, le=127)
+    min_alphabet: int = pydantic.Field(default=4, ge=1)
+    max_alphabet: int = 18
+    min_edges: int = pydantic.Field(default=1, ge=1)
+    max_edges: int = 4
+    min_strings: int = pydantic.Field(default=10, ge=1)
+    max_strings: int = 20
+    min_length: int = pydantic.Field(default=1, ge=1)
+    max_length: int = 50
+
+    @pydantic.model_validator(mode="after")
+    def _ranges_are_ordered(self) -> Self:
+        for name in ("states", "alphabet", "edges", "strings", "length"):
+            low, high = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+            if low > high:
+                raise ValueError(f"min_{name} ({low}) is above max_{name} ({high})")
+        if self.max_alphabet > self.n_symbols:
+            raise ValueError(f"max_alphabet ({self.max_alphabet}) is above n_symbols ({self.n_symbols})")
+        if self.min_edges > min(self.min_states - 1, self.min_alphabet):
+            raise ValueError(f"min_edges ({self.min_edges}) needs more other states or symbols than the smallest automaton has")
+        return self
+
+    def range(self, name: str) -> tuple[int, int]:
+        """(min, max) of "states", "alphabet", "edges", "strings" or "length"."""
+        return getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+
+
+class PFA(task.Task):
+    """Random probabilistic automata; see the module."""
+
+    Parameters = Parameters
+    version = 1
+    main_score = "legal_accuracy"
+    scores = ("legal_accuracy", "token_accuracy", "tvd", "nll")
+    parameters: Parameters
+
+    @property
+    def io(self) -> task.TokenIO:
+        p = self.parameters
+        symbols = string.ascii_lowercase + string.ascii_uppercase
+        names = tuple(symbols[v] if p.n_symbols <= len(symbols) else str(v) for v in range(p.n_symbols))
+        return task.TokenIO(
+            vocab_size=p.n_symbols + 1,
+            separator=p.n_symbols,
+            max_length=p.max_strings * (p.max_length + 1) - 1,
+            names=(*names, "|"),
+        )
+
+    def generate(self, splits: task.Splits, split: str) -> Instances:
+        """Test takes the first distinct automata of the seed's stream, validation the next, training the rest.
+
+        So no split shares an automaton with another, and changing the size of the training split leaves the others as they are.
+
+        Raises:
+            UserError: the parameters do not admit so many distinct automata.
+        """
+        order = ("test", "validation", "train")
+        before = sum(splits.size(name) for name in order[: order.index(split)])
+        tables, candidates = self._distinct(splits.seed, before + splits.size(split))
+        tables, candidates = tables[before:], candidates[before:]
+        p, io = self.parameters, self.io
+        tokens = np.full((len(tables), io.max_length), io.separator, smallest_integer_type(io.separator))
+        states = np.full(tokens.shape, -1, np.int8)
+        lengths = np.empty(len(tables), np.int32)
+        _sample_strings(splits.seed, candidates, tables, p.range("strings"), p.range("length"), tokens, states, lengths)
+        longest = int(lengths.max(initial=0))
+        tokens, states = tokens[:, :longest].copy(), states[:, :longest].copy()
+        scored = states >= 0
+        scored[:, :1] = False
+        return Instances(
+            tokens, lengths, scored, f"pfa/{self.version}", truth={"transitions": tables}, truth_at={"state": states}
+        )
+
+    def _distinct(self, seed: int, count: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+        """The first `count` distinct automata of the stream, (count, S, V), and their places in it."""
+        return _distinct_automata(self.parameters, seed, count)
+
+    def truth(self, instances: Instances) -> FloatArray:
+        tables, state = instances.truth["transitions"], instances.truth_at["state"]
+        rows = np.arange(len(instances))[:, None]
+        allowed = np.zeros((*state.shape, self.io.vocab_size))
+        allowed[..., :-1] = tables[rows, np.maximum(state, 0)] >= 0
+        allowed[~instances.scored] = 0.0
+        return allowed / np.maximum(allowed.sum(-1, keepdims=True), 1.0)
+
+    def identities(self, instances: Instances) -> list[bytes]:
+        return [table.tobytes() for table in instances.truth["transitions"]]
+
+    def statistics(self, instances: Instances) -> dict[str, float]:
+        tables, state = instances.truth["transitions"], instances.truth_at["state"]
+        edges = (tables >= 0).sum(-1)
+        n_edges = edges[np.arange(len(instances))[:, None], np.maximum(state, 0)]
+        used = edges > 0
+        return super().statistics(instances) | {
+            "mean_states": float(used.sum(-1).mean()),
+            "mean_edges": float(edges.sum() / used.sum()),
+            "mean_strings": float((instances.tokens == self.io.separator).sum(-1).mean() + 1 - _padding(instances)),
+            "entropy_nats": float(np.log(n_edges[instances.scored]).mean()),
+        }
+
+    def show(self, instances: Instances, index: int) -> Group:
+        one = instances[index : index + 1]
+        table, tokens, states = one.truth["transitions"][0], one.tokens[0], one.truth_at["state"][0]
+        return Group(self._show_automaton(table), Text(), self._show_strings(tokens, states))
+
+    def _show_automaton(self, table: NDArray[np.int8]) -> Table:
+        names = self.io.names
+        view = Table(title="automaton", title_justify="left", box=None, pad_edge=False)
+        view.add_column("state")
+        view.add_column("each allowed symbol and the state it leads to")
+        view.add_column("probability of each", justify="right")
+        for i, row in enumerate(table):
+            symbols = np.flatnonzero(row >= 0)
+            if len(symbols):
+                edges = Text("   ").join(Text.assemble(names[v], " → ", _state(row[v])) for v in symbols)
+                mark = Text.assemble(_state(i), " start" if i == 0 else "")
+                view.add_row(mark, edges, f"1/{len(symbols)}")
+        return view
+
+    def _show_strings(self, tokens: NDArray[Any], states: NDArray[np.int8]) -> Table:
+        names, separator = self.io.names, self.io.separator
+        view = Table(title="instance", title_justify="left", box=None, pad_edge=False)
+        view.add_column("string", justify="right")
+        view.add_column("each symbol over the state it was drawn in")
+        ends = [*np.flatnonzero(tokens == separator).tolist(), len(tokens)]
+        begin = 0
+        for number, end in enumerate(ends):
+            if end > begin:
+                above = Text(" ").join(Text(f"{names[v]:>2}", style="bold") for v in tokens[begin:end])
+                below = Text(" ").join(_state(s, width=2) for s in states[begin:end])
+                view.add_row(str(number + 1), Text("\n").join([above, below]))
+            begin = end + 1
+        return view
+
+
+def _padding(instances: Instances) -> float:
+    """Mean number of padded positions of a row."""
+    return float(instances.tokens.shape[1] - np.mean(instances.lengths))
+
+
+def _state(number: int, width: int = 0) -> Text:
+    return Text(f"{number:>{width}}" if width else str(number), style=_COLOURS[int(number) % len(_COLOURS)])
+
+
+@lru_cache(maxsize=2)
+def _distinct_automata(p: Parameters, seed: int, count: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    seen: set[bytes] = set()  # asked for membership only, so its order decides nothing
+    kept: list[NDArray[np.int8]] = []
+    places: list[int] = []
+    start, block = 0, max(64, count + count // 16)
+    while len(kept) < count:
+        if start > 100 * count + 10_000:
+            raise UserError(f"these parameters give too few distinct automata: {len(kept)} found where {count} are needed")
+        ranges = {name: p.range(name) for name in ("states", "alphabet", "edges")}
+        tables = sample_automata(seed, start, block, n_symbols=p.n_symbols, **ranges)
+        for place, table in enumerate(tables, start):
+            key = table.tobytes()
+            if key not in seen and len(kept) < count:
+                seen.add(key)
+                kept.append(table)
+                places.append(place)
+        start, block = start + block, max(64, count // 16)
+    return np.array(kept, np.int8).reshape(-1, p.max_states, p.n_symbols), np.array(places, np.int64)
+
+
+@njit(cache=True, parallel=True)
+def _sample_strings(seed, candidates, tables, n_strings, length, tokens, states, lengths):  # type: ignore[no-untyped-def]
+    """Fills tokens (N, L), the state before each token (-1 at separators and padding) and lengths (N,). ICLL section 3.2."""
+    n_symbols = tables.shape[2]
+    for n in prange(len(tables)):
+        rng = stream(seed, _STRINGS, candidates[n])
+        symbols = np.empty(n_symbols, np.int64)
+        at = 0
+        for s in range(between(rng, n_strings[0], n_strings[1])):
+            if s > 0:
+                at += 1  # the separator is there already
+            state = np.int64(0)
+            for _ in range(between(rng, length[0], length[1])):
+                allowed = 0
+                for v in range(n_symbols):
+                    if tables[n, state, v] >= 0:
+                        symbols[allowed] = v
+                        allowed += 1
+                symbol = symbols[between(rng, 0, allowed - 1)]
+                tokens[n, at], states[n, at] = symbol, state
+                state = np.int64(tables[n, state, symbol])
+                at += 1
+        lengths[n] = at

@@ -1,0 +1,8 @@
+"""Tracks: frozen, versioned evaluation settings, one YAML file each; `statistics.json` pins what they generate.
+
+A track is never edited once results exist: a change makes a new version.
+"""
+
+from regbench.tracks.track import SPLITS, Budget, Definition, Track, load_track, track_names
+
+__all__ = ["SPLITS", "Budget", "Definition", "Track", "load_track", "track_names"]

@@ -1,0 +1,273 @@
+"""The one training loop: AdamW, warm-up and cosine, clipping, length-bucketed batches, best checkpoint by validation loss.
+
+It can be killed at any moment and goes on from its last checkpoint to the same final weights (on the CPU, with the same number
+of threads): batches depend on seed and epoch alone, and the generator's state is part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pydantic
+import torch
+from torch import Tensor
+
+from regbench.checkpoint import load_tensors, save_tensors
+from regbench.data import Instances, length_bucketed_batches
+from regbench.errors import UserError
+from regbench.models.model import Model
+from regbench.predictor import IntArray
+
+
+class TrainingOptions(pydantic.BaseModel):
+    """How a model is trained. Set by `--set training.KEY=VALUE`; an architecture may carry defaults of its own."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    train_tokens: int | None = pydantic.Field(default=None, ge=1, description="real tokens to see; None: the track's budget")
+    batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
+    learning_rate: float = pydantic.Field(default=2e-3, gt=0)
+    final_learning_rate: float = pydantic.Field(default=0.1, ge=0, le=1, description="share of the rate left at the end")
+    warmup: float = pydantic.Field(default=0.1, ge=0, lt=1, description="share of the steps over which the rate rises")
+    weight_decay: float = pydantic.Field(default=0.1, ge=0, description="on matrices only")
+    beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
+    beta2: float = pydantic.Field(default=0.99, ge=0, lt=1)
+    gradient_clip: float = pydantic.Field(default=1.0, gt=0, description="largest norm of the gradient")
+    evaluations: int = pydantic.Field(default=10, ge=1, description="times the validation split is scored, evenly spaced")
+    checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
+
+
+@dataclass
+class Progress:
+    """Where training stands: all of it is in every checkpoint."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best_step: int = 0
+    best_validation_loss: float = math.inf
+    validation_loss: float = math.inf
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+
+class Watcher(Protocol):
+    """Is told how training goes, e.g. to draw a progress bar."""
+
+    def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None: ...
+
+
+def training_steps(lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> list[tuple[int, IntArray]]:
+    """The whole plan: each step's tokens and rows, epoch after epoch while the tokens stay within `budget`.
+
+    Raises:
+        UserError: more tokens are asked for than the budget has, or not even one batch fits.
+    """
+    limit = options.train_tokens or budget
+    if limit > budget:
+        raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
+    plan: list[tuple[int, IntArray]] = []
+    used = 0
+    for rows in _endless_batches(lengths, options.batch_size, seed):
+        tokens = int(lengths[rows].sum())
+        if used + tokens > limit:
+            break
+        used += tokens
+        plan.append((tokens, rows))
+    if not plan:
+        raise UserError(f"{limit:,} training tokens are less than one batch of {options.batch_size} instances")
+    return plan
+
+
+def learning_rate(step: int, total: int, options: TrainingOptions) -> float:
+    """The rate of step 0..total-1: linear warm-up, then half a cosine down to the final share."""
+    warmup = options.warmup * total
+    if step + 1 <= warmup:
+        return options.learning_rate * (step + 1) / warmup
+    share = (step - warmup) / max(1.0, total - warmup)
+    cosine = 0.5 * (1.0 + math.cos(math.pi * share))
+    return options.learning_rate * (options.final_learning_rate + (1.0 - options.final_learning_rate) * cosine)
+
+
+class Trainer:
+    """Trains one model on one seed, in a folder that holds `metrics.jsonl` and, until it is done, `resume.safetensors`."""
+
+    def __init__(
+        self,
+        model: Model,
+        train: Instances,
+        validation: Instances,
+        options: TrainingOptions,
+        *,
+        budget: int,
+        seed: int,
+        folder: Path,
+        identity: str,
+        device: torch.device,
+    ) -> None:
+        self.model, self.train_split, self.validation, self.options = model, train, validation, options
+        self.folder, self.identity, self.device = folder, identity, device
+        self.plan = training_steps(train.lengths, options, budget, seed)
+        self.progress = Progress()
+        self.optimizer = _optimizer(model, options)
+        self.best: dict[str, Tensor] = {}
+        self._resume_file = folder / "resume.safetensors"
+
+    def run(self, watcher: Watcher | None = None) -> Progress:
+        """Trains to the end of the plan, from the last checkpoint if there is one, and leaves the best weights in the model.
+
+        Raises:
+            UserError: the loss becomes NaN or infinite, or the checkpoint is of another configuration.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._resume()
+        total = len(self.plan)
+        evaluate_at = {round(total * (i + 1) / self.options.evaluations) for i in range(self.options.evaluations)} | {total}
+        every = max(1, total // 200)
+        started, offset = time.perf_counter(), self.progress.seconds
+        saved, logged = started, (started, self.progress.tokens)
+        running: list[Tensor] = []
+        self.model.train()
+        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as log:
+            while self.progress.step < total:
+                terms = self._step(total)
+                running.append(torch.stack(list(terms.values())))
+                step, now = self.progress.step, time.perf_counter()
+                self.progress.seconds = offset + now - started
+                if step % every == 0 or step in evaluate_at:
+                    means = torch.stack(running).mean(0).tolist()
+                    running.clear()
+                    if not all(map(math.isfinite, means)):
+                        raise UserError(
+                            f"training diverged: the loss is {sum(means)} at step {step} of {total}; "
+                            f"try a training.learning_rate below {self.options.learning_rate:g}"
+                        )
+                    speed = (self.progress.tokens - logged[1]) / max(now - logged[0], 1e-9)
+                    row = {"step": step, "tokens": self.progress.tokens, **dict(zip(terms, means, strict=True))}
+                    if step in evaluate_at:
+                        row["validation_loss"] = self._evaluate()
+                        self.progress.curve.append(row)
+                    rate = learning_rate(step - 1, total, self.options)
+                    log.write(json.dumps({**row, "learning_rate": rate, "tokens_per_second": round(speed)}) + "\n")
+                    log.flush()
+                    if watcher is not None:
+                        watcher.trained(self.progress, total, sum(means), speed)
+                    logged = (time.perf_counter(), self.progress.tokens)
+                if step == total or step in evaluate_at or now - saved > self.options.checkpoint_seconds:
+                    self._save()
+                    saved = time.perf_counter()
+        self.model.load_state_dict(self.best)
+        return self.progress
+
+    def forget(self) -> None:
+        """Removes the checkpoint, once the results are written."""
+        self._resume_file.unlink(missing_ok=True)
+
+    def _step(self, total: int) -> dict[str, Tensor]:
+        tokens, rows = self.plan[self.progress.step]
+        batch = self.train_split[rows]
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.progress.step, total, self.options)
+        terms = self.model.losses(*_tensors(batch, self.device))
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.stack(list(terms.values())).sum().backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.gradient_clip)
+        self.optimizer.step()
+        self.progress.step += 1
+        self.progress.tokens += tokens
+        return {name: term.detach() for name, term in terms.items()}
+
+    def _evaluate(self) -> float:
+        """Mean cross entropy over the scored positions of the validation split, in nats; keeps the weights if it is the best."""
+        self.model.eval()
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for i in range(0, len(self.validation), 64):
+                batch = self.validation[i : i + 64]
+                scored = int(batch.scored.sum())
+                total += float(self.model.losses(*_tensors(batch, self.device))["cross_entropy"]) * scored
+                count += scored
+        self.model.train()
+        loss = total / count
+        self.progress.validation_loss = loss
+        if loss < self.progress.best_validation_loss:
+            self.progress.best_validation_loss, self.progress.best_step = loss, self.progress.step
+            self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        return loss
+
+    def _save(self) -> None:
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"best.{k}": v for k, v in self.best.items()}
+        for i, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{k}": v for k, v in state.items()}
+        tensors["rng.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["rng.cuda"] = torch.cuda.get_rng_state(self.device)
+        save_tensors(self._resume_file, tensors, {"identity": self.identity, "progress": json.dumps(asdict(self.progress))})
+
+    def _resume(self) -> None:
+        log = self.folder / "metrics.jsonl"
+        if not self._resume_file.exists():
+            log.unlink(missing_ok=True)
+            return
+        tensors, notes = load_tensors(self._resume_file)
+        if notes.get("identity") != self.identity:
+            raise UserError(f"{self._resume_file} is the checkpoint of another configuration; choose another --out")
+        groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "rng": {}}
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            group, _, rest = name.partition(".")
+            if group == "optimizer":
+                index, _, key = rest.partition(".")
+                moments.setdefault(int(index), {})[key] = value
+            else:
+                groups[group][rest] = value
+        self.progress = Progress(**json.loads(notes["progress"]))
+        self.model.load_state_dict(groups["model"])
+        self.best = groups["best"]
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        torch.set_rng_state(groups["rng"]["cpu"])
+        if "cuda" in groups["rng"]:
+            torch.cuda.set_rng_state(groups["rng"]["cuda"], self.device)
+        _cut_log(log, self.progress.step)
+
+
+def _endless_batches(lengths: IntArray, batch_size: int, seed: int) -> Iterator[IntArray]:
+    for epoch in itertools.count():
+        yield from length_bucketed_batches(lengths, batch_size, np.random.default_rng([seed, epoch]))
+
+
+def _tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
+    tokens = torch.from_numpy(batch.tokens.astype(np.int64)).to(device)
+    return tokens, torch.from_numpy(batch.scored).to(device)
+
+
+def _optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
+    """AdamW; weight decay falls on matrices, save those a mixer marks with `_no_weight_decay`."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    decays = [p.ndim >= 2 and not getattr(p, "_no_weight_decay", False) for p in parameters]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p, d in zip(parameters, decays, strict=True) if d], "weight_decay": options.weight_decay},
+        {"params": [p for p, d in zip(parameters, decays, strict=True) if not d], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), fused=True)
+
+
+def _cut_log(path: Path, step: int) -> None:
+    """Drops the rows after `step`, and one that a kill left unfinished."""
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            if json.loads(line)["step"] > step:
+                break
+        except (ValueError, KeyError):
+            break
+        kept.append(line + "\n")
+    path.write_text("".join(kept), encoding="utf-8")

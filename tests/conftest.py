@@ -1,0 +1,72 @@
+"""Shared by all tests: a cache of their own, a tiny track, and a way to call the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from regbench.tracks import Track, load_track
+
+TINY = {
+    "name": "tiny-v1",
+    "task": "pfa",
+    "parameters": {
+        "n_symbols": 4,
+        "min_states": 3,
+        "max_states": 4,
+        "min_alphabet": 3,
+        "max_alphabet": 4,
+        "min_edges": 1,
+        "max_edges": 2,
+        "min_strings": 2,
+        "max_strings": 3,
+        "min_length": 1,
+        "max_length": 8,
+    },
+    "splits": {"train": 60, "validation": 20, "test": 24, "seed": 3},
+    "budget": {"train_tokens": 6000},
+    "main_score": "legal_accuracy",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing is read from or left in the user's cache."""
+    os.environ["REGBENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The YAML file of a track that trains in about a second."""
+    path = tmp_path_factory.mktemp("track") / "tiny-v1.yaml"
+    path.write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_file: Path) -> Track:
+    return load_track(str(tiny_file))
+
+
+@pytest.fixture
+def regbench(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Calls the command line in a process of its own, in an empty folder."""
+
+    def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "regbench", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "160", **environment},
+            timeout=300,
+            check=False,
+        )
+
+    return call

@@ -1,0 +1,157 @@
+"""The task `pfa`: instances, truth, splits, and the same bytes everywhere (ICLL sections 3.2 and 3.3)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pydantic
+import pytest
+from rich.console import Console
+
+from regbench.errors import UserError
+from regbench.tasks.pfa import PFA, Parameters
+from regbench.tasks.task import Splits
+
+SMALL = PFA(Parameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
+SPLITS = Splits(train=300, validation=50, test=100, seed=0)
+
+FINGERPRINTS = """
+import numba, sys
+from regbench.tasks.pfa import PFA, Parameters
+from regbench.tasks.task import Splits
+numba.set_num_threads(int(sys.argv[1]))
+task = PFA(Parameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
+splits = Splits(train=300, validation=50, test=100, seed=0)
+print(*(task.generate(splits, split).fingerprint for split in ("train", "validation", "test")))
+"""
+
+
+def test_strings_follow_the_automaton() -> None:
+    instances = SMALL.generate(SPLITS, "test")
+    separator = SMALL.io.separator
+    for n in range(len(instances)):
+        table = instances.truth["transitions"][n]
+        tokens = instances.tokens[n, : instances.lengths[n]]
+        states = instances.truth_at["state"][n, : instances.lengths[n]]
+        state = 0
+        for token, recorded in zip(tokens, states, strict=True):
+            if token == separator:
+                assert recorded == -1
+                state = 0
+                continue
+            assert recorded == state
+            assert table[state, token] >= 0
+            state = table[state, token]
+        strings = "".join("|" if t == separator else "x" for t in tokens).split("|")
+        assert 8 <= len(strings) <= 12
+        assert all(1 <= len(s) <= 20 for s in strings)
+
+
+def test_truth_is_uniform_over_the_allowed_symbols() -> None:
+    instances = SMALL.generate(SPLITS, "test")
+    truth = SMALL.truth(instances)
+    assert truth.shape == (100, instances.tokens.shape[1], 9)
+    np.testing.assert_allclose(truth.sum(-1), instances.scored)
+    assert (truth[..., SMALL.io.separator] == 0).all()
+    rows = truth[instances.scored]
+    np.testing.assert_allclose(rows.max(-1), 1 / (rows > 0).sum(-1))
+    given = np.take_along_axis(truth, instances.tokens[..., None].astype(int), -1)[..., 0]
+    assert (given[instances.scored] > 0).all()
+
+
+def test_sampled_symbols_have_the_true_frequencies() -> None:
+    """Over many positions, the sampled symbol is the k-th of the m allowed ones with frequency 1/m."""
+    instances = SMALL.generate(Splits(train=3000, validation=1, test=1, seed=1), "train")
+    truth = SMALL.truth(instances)[instances.scored]
+    tokens = instances.tokens[instances.scored].astype(int)
+    for m in (2, 3, 4):
+        of = (truth > 0).sum(-1) == m
+        rank = (truth[of] > 0).cumsum(-1)[np.arange(of.sum()), tokens[of]]
+        share = np.bincount(rank, minlength=m + 1)[1:] / of.sum()
+        np.testing.assert_allclose(share, 1 / m, atol=5 * np.sqrt(1 / m / of.sum()))
+
+
+def test_scored_are_the_symbols_but_the_first() -> None:
+    instances = SMALL.generate(SPLITS, "validation")
+    real = np.arange(instances.tokens.shape[1]) < instances.lengths[:, None]
+    expected = real & (instances.tokens != SMALL.io.separator)
+    expected[:, 0] = False
+    np.testing.assert_array_equal(instances.scored, expected)
+    assert (instances.tokens[~real] == SMALL.io.separator).all()
+
+
+def test_splits_share_no_automaton() -> None:
+    found = [SMALL.identities(SMALL.generate(SPLITS, s)) for s in ("train", "validation", "test")]
+    flat = [identity for split in found for identity in split]
+    assert len(set(flat)) == len(flat) == 450
+
+
+def test_other_splits_stay_when_training_grows() -> None:
+    larger = Splits(train=900, validation=50, test=100, seed=0)
+    for split in ("validation", "test"):
+        assert SMALL.generate(larger, split).fingerprint == SMALL.generate(SPLITS, split).fingerprint
+    np.testing.assert_array_equal(
+        SMALL.generate(larger, "train")[:300].tokens, SMALL.generate(SPLITS, "train").tokens[:, : larger_width()]
+    )
+
+
+def larger_width() -> int:
+    return int(SMALL.generate(SPLITS, "train").lengths.max())
+
+
+def test_one_fingerprint_under_twenty_hash_seeds_and_any_number_of_threads() -> None:
+    expected = " ".join(SMALL.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", FINGERPRINTS, str(1 + seed % 2)],
+            env={**os.environ, "PYTHONHASHSEED": str(seed), "NUMBA_NUM_THREADS": "2"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(20)
+    ]
+    found = {process.communicate(timeout=120)[0].strip() for process in processes}
+    assert found == {expected}
+
+
+def test_another_seed_gives_other_bytes() -> None:
+    other = Splits(train=300, validation=50, test=100, seed=1)
+    assert SMALL.generate(other, "test").fingerprint != SMALL.generate(SPLITS, "test").fingerprint
+
+
+def test_too_few_automata_is_said() -> None:
+    tiny = PFA(
+        Parameters(n_symbols=2, min_states=2, max_states=2, min_alphabet=1, max_alphabet=2, max_edges=1, min_strings=1)
+    )
+    with pytest.raises(UserError, match="too few distinct automata: 4 found where 100"):
+        tiny.generate(Splits(train=1, validation=1, test=100, seed=0), "test")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("max_states", 3, "min_states \\(4\\) is above max_states \\(3\\)"),
+        ("max_alphabet", 19, "above n_symbols"),
+        ("min_edges", 4, "needs more"),
+        ("n_symbols", 0, "greater than or equal to 2"),
+        ("states", 3, "Extra inputs"),
+    ],
+)
+def test_impossible_parameters_are_refused(field: str, value: int, message: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=message):
+        Parameters(**{field: value})
+
+
+def test_show_draws_automaton_and_strings() -> None:
+    console = Console(width=120, no_color=True)
+    with console.capture() as capture:
+        console.print(SMALL.show(SMALL.generate(SPLITS, "test"), 0))
+    text = capture.get()
+    assert "0 start" in text
+    assert "→" in text
+    instances = SMALL.generate(SPLITS, "test")
+    first = "  ".join(SMALL.io.names[t] for t in instances.tokens[0, : list(instances.tokens[0]).index(8)])
+    assert first in text

@@ -1,0 +1,221 @@
+"""The training loop: its plan, its schedule, its checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regbench.errors import UserError
+from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Mixer
+from regbench.models.model import Model
+from regbench.tracks import Track
+from regbench.training import Trainer, TrainingOptions, learning_rate, training_steps
+
+
+class Recency(Mixer):
+    """A mixer with parameters and dropout, small enough to train in no time."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)  # type: ignore[arg-type]
+        self.decay = torch.nn.Parameter(torch.zeros(self.options.d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1) * torch.sigmoid(self.decay) / 10
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture
+def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
+    def make(folder: str = "a", seed: int = 0, identity: str = "same", **options: object) -> Trainer:
+        torch.manual_seed(seed)
+        model = build(Recency, resolve_options(Recency, {"d_model": 8, "dropout": 0.2}), tiny.task.io)
+        values = {"batch_size": 8, "evaluations": 4, "checkpoint_seconds": 0.0} | options
+        return Trainer(
+            model,
+            tiny.instances("train"),
+            tiny.instances("validation"),
+            TrainingOptions(**values),  # type: ignore[arg-type]
+            budget=6000,
+            seed=seed,
+            folder=tmp_path / folder,
+            identity=identity,
+            device=torch.device("cpu"),
+        )
+
+    return make
+
+
+def weights(model: Model) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def kill_at(trainer: Trainer, step: int, *, after_save: bool) -> None:
+    """Stops the trainer as a kill would: at `step`, before or after its checkpoint, with nothing cleaned up."""
+    original_step, original_save = trainer._step, trainer._save
+
+    def stepping(total: int) -> dict[str, Tensor]:
+        if trainer.progress.step == step and not after_save:
+            raise Killed
+        return original_step(total)
+
+    def saving() -> None:
+        original_save()
+        if trainer.progress.step == step and after_save:
+            raise Killed
+
+    trainer._step, trainer._save = stepping, saving  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        trainer.run()
+
+
+def test_training_lowers_the_loss_and_keeps_the_best_weights(trainer: Callable[..., Trainer]) -> None:
+    t = trainer()
+    before = t._evaluate()
+    t.best, t.progress.best_validation_loss = {}, float("inf")
+    progress = t.run()
+    assert progress.best_validation_loss < before - 0.05
+    assert t._evaluate() == pytest.approx(progress.best_validation_loss, abs=1e-6)
+    losses = [row["validation_loss"] for row in progress.curve]
+    assert len(losses) == 4
+    assert min(losses) == progress.best_validation_loss
+
+
+def test_the_best_is_not_the_last_when_training_gets_worse(trainer: Callable[..., Trainer]) -> None:
+    t = trainer(learning_rate=1.0, warmup=0.5, final_learning_rate=1.0)
+    progress = t.run()
+    assert progress.best_validation_loss < progress.curve[-1]["validation_loss"]
+    assert progress.best_step < progress.step
+    assert t._evaluate() == pytest.approx(progress.best_validation_loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("step", [1, 7, 20])
+@pytest.mark.parametrize("after_save", [True, False])
+def test_a_killed_training_resumes_to_the_same_bits(trainer: Callable[..., Trainer], step: int, after_save: bool) -> None:
+    whole = trainer("whole")
+    whole.run()
+    killed = trainer("killed")
+    kill_at(killed, step, after_save=after_save)
+    resumed = trainer("killed")
+    resumed.run()
+    assert equal(weights(resumed.model), weights(whole.model))
+    assert resumed.progress.curve == whole.progress.curve
+    rows = [
+        [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in open(t.folder / "metrics.jsonl")]
+        for t in (whole, resumed)
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_seeds_differ_and_repeat(trainer: Callable[..., Trainer]) -> None:
+    found = []
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        t = trainer(folder, seed)
+        t.run()
+        found.append(weights(t.model))
+    assert equal(found[0], found[1])
+    assert not equal(found[0], found[2])
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(trainer: Callable[..., Trainer]) -> None:
+    kill_at(trainer(), 5, after_save=True)
+    with pytest.raises(UserError, match="checkpoint of another configuration"):
+        trainer(identity="other").run()
+
+
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-100], lambda b: b"\xff" * 200])
+def test_a_broken_checkpoint_is_said(trainer: Callable[..., Trainer], damage: Callable[[bytes], bytes]) -> None:
+    t = trainer()
+    kill_at(t, 5, after_save=True)
+    path = t.folder / "resume.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match="cannot read the checkpoint"):
+        trainer().run()
+
+
+def test_divergence_stops_with_the_step_and_the_rate(trainer: Callable[..., Trainer]) -> None:
+    t = trainer()
+    original = t.model.losses
+    t.model.losses = lambda tokens, scored: {  # type: ignore[method-assign]
+        k: v * (float("nan") if t.progress.step == 9 else 1.0) for k, v in original(tokens, scored).items()
+    }
+    with pytest.raises(UserError, match=r"training diverged: the loss is nan at step 1\d of \d+; try .* below 0.002"):
+        t.run()
+
+
+def test_named_terms_are_logged_and_summed(trainer: Callable[..., Trainer]) -> None:
+    """A second term must steer the weights, and be in the log under its name."""
+    t = trainer("two")
+    original = t.model.losses
+    t.model.losses = lambda tokens, scored: {  # type: ignore[method-assign]
+        **original(tokens, scored),
+        "pull": 10.0 * (t.model.blocks[0].mixer.decay - 3.0).square().mean(),  # type: ignore[union-attr, index]
+    }
+    t.run()
+    row = json.loads(open(t.folder / "metrics.jsonl").readline())
+    assert {"cross_entropy", "pull", "learning_rate", "tokens_per_second"} <= set(row)
+    plain = trainer("plain")
+    plain.run()
+    moved, unmoved = (x.model.state_dict()["blocks.0.mixer.decay"].mean() for x in (t, plain))
+    assert moved > unmoved + 0.02
+
+
+def test_weight_decay_spares_vectors_and_the_marked() -> None:
+    from regbench.training import _optimizer
+
+    model = torch.nn.Linear(3, 3)
+    marked = torch.nn.Linear(3, 3)
+    marked.weight._no_weight_decay = True  # type: ignore[assignment]
+    both = torch.nn.Sequential(model, marked)
+    decayed, spared = _optimizer(both, TrainingOptions()).param_groups  # type: ignore[arg-type]
+    assert [p is model.weight for p in decayed["params"]] == [True]
+    assert len(spared["params"]) == 3
+    assert spared["weight_decay"] == 0
+
+
+class TestPlan:
+    lengths = np.random.default_rng(0).integers(5, 50, 100)
+
+    def test_it_stays_within_the_budget_and_nearly_uses_it(self) -> None:
+        plan = training_steps(self.lengths, TrainingOptions(batch_size=10), 12_345, seed=0)
+        used = sum(tokens for tokens, _ in plan)
+        assert 12_345 - 10 * 50 <= used <= 12_345
+        assert all(tokens == self.lengths[rows].sum() for tokens, rows in plan)
+
+    def test_every_epoch_sees_every_instance(self) -> None:
+        plan = training_steps(self.lengths, TrainingOptions(batch_size=10), 3 * int(self.lengths.sum()), seed=0)
+        assert len(plan) == 30
+        for epoch in range(3):
+            rows = np.concatenate([rows for _, rows in plan[10 * epoch : 10 * epoch + 10]])
+            assert sorted(rows.tolist()) == list(range(100))
+        assert plan[0][1].tolist() != plan[10][1].tolist()
+
+    def test_more_than_the_budget_is_refused(self) -> None:
+        with pytest.raises(UserError, match=r"train_tokens \(2,000\) is above the track's budget of 1,000"):
+            training_steps(self.lengths, TrainingOptions(train_tokens=2000), 1000, seed=0)
+
+    def test_less_than_a_batch_is_refused(self) -> None:
+        with pytest.raises(UserError, match="10 training tokens are less than one batch"):
+            training_steps(self.lengths, TrainingOptions(), 10, seed=0)
+
+
+def test_learning_rate_rises_peaks_and_falls_to_its_share() -> None:
+    options = TrainingOptions(learning_rate=1.0, warmup=0.1, final_learning_rate=0.2)
+    rates = [learning_rate(step, 100, options) for step in range(100)]
+    np.testing.assert_allclose(rates[:10], np.arange(1, 11) / 10)
+    assert all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert rates[54] == pytest.approx(0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * 44 / 90)))
+    assert rates[-1] == pytest.approx(0.2, abs=1e-3)
