@@ -73,9 +73,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument("--arch", default="mamba", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file")
-    run.add_argument("--track", default="pfa-small-v1", metavar="T", help="a name from `regbench ls tracks`, or a YAML file")
-    run.add_argument("--seed", type=int, nargs="+", default=[0], metavar="N", help="one model is trained for each (default: 0)")
+    run.add_argument(
+        "--arch", default="mamba", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file"
+    )
+    run.add_argument(
+        "--track", default="pfa-small-v1", metavar="T", help="a name from `regbench ls tracks`, or a YAML file"
+    )
+    run.add_argument(
+        "--seed", type=int, nargs="+", default=[0], metavar="N", help="one model is trained for each (default: 0)"
+    )
     run.add_argument(
         "--set",
         action="append",
@@ -84,9 +90,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="an option of the architecture (`regbench ls architectures NAME` lists them), or training.KEY=VALUE",
     )
-    run.add_argument("--backend", default="auto", metavar="B", help="form of the ops: auto, naive, cpu, torch, ... (default: auto)")
+    run.add_argument(
+        "--backend", default="auto", metavar="B", help="form of the ops: auto, naive, cpu, torch, ... (default: auto)"
+    )
     run.add_argument("--device", default="auto", metavar="D", help="cpu, cuda, or auto (default)")
-    run.add_argument("--trials", type=int, default=1, metavar="N", help="configurations tried on validation before this; recorded")
+    run.add_argument(
+        "--trials", type=int, default=1, metavar="N", help="configurations tried on validation before this; recorded"
+    )
     where = run.add_mutually_exclusive_group()
     where.add_argument("--out", metavar="DIR", help="the run folder (default: a new one under runs/)")
     where.add_argument("--resume", metavar="DIR", help="go on with an interrupted run; its config.yaml says with what")
@@ -126,7 +136,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.tables import result_table
     from regbench.tracks import load_track
 
-    with _Drawing(console) as reporter:
+    # What is going on goes to stderr, so that stdout holds the table alone.
+    with _Drawing(Console(stderr=True)) as reporter:
         try:
             if arguments.resume:
                 result = runner.resume(arguments.resume, reporter)
@@ -180,19 +191,22 @@ class _Drawing:
         self._printed = 0
 
     def __enter__(self) -> _Drawing:
-        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._task is not None:
+            self._bar.stop()
+            self._bar.remove_task(self._task)
+            self._task = None
+        self._printed = 0
 
     def phase(self, text: str) -> None:
         if text.startswith("run folder "):
             self.folder = text.removeprefix("run folder ")
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-            self._task = None
-        self._printed = 0
+        self._clear()
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def trained(self, progress: object, total_steps: int, loss: float, tokens_per_second: float) -> None:
@@ -202,6 +216,7 @@ class _Drawing:
         validation = f"validation {progress.validation_loss:.3f}  " if progress.curve else ""
         facts = f"loss {loss:.3f}  {validation}{tokens_per_second:,.0f} tokens/s"
         if self._task is None:
+            self._bar.start()
             self._task = self._bar.add_task("training", total=total_steps, facts=facts)
         self._bar.update(self._task, completed=progress.step, facts=facts)
         tenth = 10 * progress.step // total_steps
@@ -255,6 +270,9 @@ def _data(arguments: argparse.Namespace, console: Console) -> int:
         for split, instances in splits.items():
             print(f"{split} {instances.fingerprint}")
         return 0
+    test = splits["test"]
+    if not 0 <= arguments.instance < len(test):
+        raise UserError(f"there is no test instance {arguments.instance}: they are numbered 0 to {len(test) - 1}")
     record = track.freeze()
     table = Table(title=f"{track.name}: task {track.definition.task}", title_justify="left")
     table.add_column("")
@@ -268,9 +286,6 @@ def _data(arguments: argparse.Namespace, console: Console) -> int:
     overlap = ", ".join(f"{pair.replace('/', ' and ')} {count}" for pair, count in record["overlap"].items())
     console.print(f"shared between splits: {overlap}", highlight=False)
     console.print(f"budget: {track.definition.budget.train_tokens:,} training tokens", highlight=False)
-    test = splits["test"]
-    if not 0 <= arguments.instance < len(test):
-        raise UserError(f"there is no test instance {arguments.instance}: they are numbered 0 to {len(test) - 1}")
     console.print()
     console.print(track.task.show(test, arguments.instance))
     return 0

@@ -109,19 +109,22 @@ def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instance
     instances = make()
     try:
         with atomic_write(path, "wb") as file:
-            np.savez_compressed(
-                file,
-                tokens=instances.tokens,
-                lengths=instances.lengths,
-                scored=instances.scored,
-                generator=np.array(instances.generator),
-                fingerprint=np.array(instances.fingerprint),
-                **{f"truth.{k}": v for k, v in instances.truth.items()},
-                **{f"truth_at.{k}": v for k, v in instances.truth_at.items()},
-            )
+            np.savez_compressed(file, **_arrays(instances))
     except OSError:
         pass  # a full or read-only cache costs time, never the run
     return instances
+
+
+def _arrays(instances: Instances) -> dict[str, Any]:
+    return {
+        "tokens": instances.tokens,
+        "lengths": instances.lengths,
+        "scored": instances.scored,
+        "generator": np.array(instances.generator),
+        "fingerprint": np.array(instances.fingerprint),
+        **{f"truth.{k}": v for k, v in instances.truth.items()},
+        **{f"truth_at.{k}": v for k, v in instances.truth_at.items()},
+    }
 
 
 def _read(path: Path) -> Instances | None:
@@ -135,9 +138,7 @@ def _read(path: Path) -> Instances | None:
         for group in ("truth", "truth_at")
     }
     try:
-        instances = Instances(
-            arrays["tokens"], arrays["lengths"], arrays["scored"], str(arrays["generator"]), **truths
-        )
+        instances = Instances(arrays["tokens"], arrays["lengths"], arrays["scored"], str(arrays["generator"]), **truths)
         intact = instances.fingerprint == str(arrays["fingerprint"])
     except KeyError:
         return None

@@ -111,7 +111,9 @@ def score_baselines(track: Track, instances: Instances, announce: Callable[[str]
         if record is None:
             announce(baseline.name)
             started = time.perf_counter()
-            scores, curves = score_records(score(track.task, instances, predict_in_batches(baseline, instances, len(instances))))
+            scores, curves = score_records(
+                score(track.task, instances, predict_in_batches(baseline, instances, len(instances)))
+            )
             record = BaselineRecord(
                 scores=scores,
                 curves=curves,

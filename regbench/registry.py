@@ -65,7 +65,9 @@ def entries(kind: Kind) -> dict[str, Entry]:
     candidates = [*_built_in(kind), *_from_entry_points(kind)]
     for entry in candidates:
         if entry.name in found:
-            raise UserError(f"{kind.noun} '{entry.name}' is registered twice: by {found[entry.name].source} and {entry.source}")
+            raise UserError(
+                f"{kind.noun} '{entry.name}' is registered twice: by {found[entry.name].source} and {entry.source}"
+            )
         found[entry.name] = entry
     return dict(sorted(found.items()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -31,7 +32,7 @@ _BASELINE_STYLES = (
     ("#E69F00", (0, (4, 3))),
     ("#000000", (0, (2, 2))),
 )
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -51,7 +52,9 @@ def plot_scores_by_position(result: Result, main_score: str, path: Path) -> None
             _draw_metric(axes, result, metric)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
-        figure.suptitle(f"{result.architecture.name} on {result.track.name}: scores by position in the context", x=0.01, ha="left")
+        figure.suptitle(
+            f"{result.architecture.name} on {result.track.name}: scores by position in the context", x=0.01, ha="left"
+        )
         _save(figure, path)
 
 

@@ -18,8 +18,6 @@ import torch
 from regbench.errors import UserError, describe_validation
 from regbench.files import atomic_write
 
-SCHEMA_VERSION = 1
-
 
 class _Strict(pydantic.BaseModel):
     """Unknown fields, values of another type, NaN and infinity are refused."""
@@ -121,7 +119,7 @@ class Code(_Strict):
 class Result(_Strict):
     """One entry: an architecture on a track, over one or more seeds."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     track: TrackRecord
     architecture: ArchitectureRecord
     training: dict[str, Any]
@@ -132,7 +130,7 @@ class Result(_Strict):
     code: Code
 
     def score(self, metric: str) -> ScoreRecord:
-        """The median over seeds. Its error: of one seed that over instances; of several, their standard deviation over sqrt(n)."""
+        """The median over seeds. Its error: of one seed that over instances, of several their standard deviation over sqrt(n)."""
         values = [s.scores[metric].value for s in self.seeds]
         if len(values) == 1:
             return self.seeds[0].scores[metric]

@@ -32,7 +32,7 @@ from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count
 from regbench.ops.backend import use_backend
-from regbench.report import plot_training, plot_scores_by_position
+from regbench.report import plot_scores_by_position, plot_training
 from regbench.results import (
     ArchitectureRecord,
     BaselineRecord,
@@ -134,9 +134,16 @@ def run(
     Raises:
         UserError: anything in the input is wrong.
     """
-    values = {"track": track, "architecture": arch, "seeds": tuple(seeds), "settings": dict(settings or {})}
     try:
-        config = Config(**values, backend=backend, device=device, trials=trials)
+        config = Config(
+            track=track,
+            architecture=arch,
+            seeds=tuple(seeds),
+            settings=dict(settings or {}),
+            backend=backend,
+            device=device,
+            trials=trials,
+        )
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, "run", Config.model_fields)) from None
     if len(set(config.seeds)) < len(config.seeds):
@@ -220,7 +227,9 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
         reporter.phase(f"making the instances of {plan.track.name}")
         splits = {split: plan.track.instances(split) for split in SPLITS}
         baselines = score_baselines(plan.track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
-        records = [_seed(plan, seed, splits, baselines, folder / f"seed-{seed}", reporter) for seed in plan.config.seeds]
+        records = [
+            _seed(plan, seed, splits, baselines, folder / f"seed-{seed}", reporter) for seed in plan.config.seeds
+        ]
     result = Result(
         track=TrackRecord(
             name=plan.track.name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,9 +53,9 @@ class Scores:
     by_position: by metric the (L,) sums over instances.  position_counts: (L,).
     """
 
-    sums: dict[str, FloatArray]
+    sums: Mapping[str, FloatArray]
     counts: NDArray[np.int64]
-    by_position: dict[str, FloatArray]
+    by_position: Mapping[str, FloatArray]
     position_counts: NDArray[np.int64]
 
     def __getitem__(self, metric: str) -> Score:

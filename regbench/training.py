@@ -32,16 +32,22 @@ class TrainingOptions(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    train_tokens: int | None = pydantic.Field(default=None, ge=1, description="real tokens to see; None: the track's budget")
+    train_tokens: int | None = pydantic.Field(
+        default=None, ge=1, description="real tokens to see; None: the track's budget"
+    )
     batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
     learning_rate: float = pydantic.Field(default=2e-3, gt=0)
-    final_learning_rate: float = pydantic.Field(default=0.1, ge=0, le=1, description="share of the rate left at the end")
+    final_learning_rate: float = pydantic.Field(
+        default=0.1, ge=0, le=1, description="share of the rate left at the end"
+    )
     warmup: float = pydantic.Field(default=0.1, ge=0, lt=1, description="share of the steps over which the rate rises")
     weight_decay: float = pydantic.Field(default=0.1, ge=0, description="on matrices only")
     beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
     beta2: float = pydantic.Field(default=0.99, ge=0, lt=1)
     gradient_clip: float = pydantic.Field(default=1.0, gt=0, description="largest norm of the gradient")
-    evaluations: int = pydantic.Field(default=10, ge=1, description="times the validation split is scored, evenly spaced")
+    evaluations: int = pydantic.Field(
+        default=10, ge=1, description="times the validation split is scored, evenly spaced"
+    )
     checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
 
 
@@ -129,7 +135,9 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._resume()
         total = len(self.plan)
-        evaluate_at = {round(total * (i + 1) / self.options.evaluations) for i in range(self.options.evaluations)} | {total}
+        evaluate_at = {round(total * (i + 1) / self.options.evaluations) for i in range(self.options.evaluations)} | {
+            total
+        }
         every = max(1, total // 200)
         started, offset = time.perf_counter(), self.progress.seconds
         saved, logged = started, (started, self.progress.tokens)
@@ -210,7 +218,9 @@ class Trainer:
         tensors["rng.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["rng.cuda"] = torch.cuda.get_rng_state(self.device)
-        save_tensors(self._resume_file, tensors, {"identity": self.identity, "progress": json.dumps(asdict(self.progress))})
+        save_tensors(
+            self._resume_file, tensors, {"identity": self.identity, "progress": json.dumps(asdict(self.progress))}
+        )
 
     def _resume(self) -> None:
         log = self.folder / "metrics.jsonl"

@@ -100,7 +100,9 @@ class TestCache:
             np.savez(out, **arrays)
         assert cached({"k": 1}, make).fingerprint == make().fingerprint
 
-    def test_a_cache_that_cannot_be_written_is_done_without(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_cache_that_cannot_be_written_is_done_without(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "file").write_text("in the way")
         monkeypatch.setenv("REGBENCH_CACHE", str(tmp_path / "file"))
         assert cached({"k": 1}, make).fingerprint == make().fingerprint

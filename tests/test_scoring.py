@@ -107,7 +107,7 @@ def test_bin_width(length: int, width: int) -> None:
         (lambda p: p[:, :, :-1], r"have the shape \(2, 3, 3\), not \(2, 3, 4\)"),
         (lambda p: np.where(p > 0.24, np.nan, p), "NaN"),
         (lambda p: p * 1.01, "must sum to 1; one is off by 0.01"),
-        (lambda p: p + [[[0.5, -0.5, 0, 0]]], "negative"),
+        (lambda p: p + np.array([0.5, -0.5, 0, 0]), "negative"),
     ],
 )
 def test_what_is_no_distribution_is_refused(fault: object, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,10 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
+def log(trainer: Trainer) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (trainer.folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def kill_at(trainer: Trainer, step: int, *, after_save: bool) -> None:
     """Stops the trainer as a kill would: at `step`, before or after its checkpoint, with nothing cleaned up."""
     original_step, original_save = trainer._step, trainer._save
@@ -104,7 +109,9 @@ def test_the_best_is_not_the_last_when_training_gets_worse(trainer: Callable[...
 
 @pytest.mark.parametrize("step", [1, 7, 20])
 @pytest.mark.parametrize("after_save", [True, False])
-def test_a_killed_training_resumes_to_the_same_bits(trainer: Callable[..., Trainer], step: int, after_save: bool) -> None:
+def test_a_killed_training_resumes_to_the_same_bits(
+    trainer: Callable[..., Trainer], step: int, after_save: bool
+) -> None:
     whole = trainer("whole")
     whole.run()
     killed = trainer("killed")
@@ -113,10 +120,7 @@ def test_a_killed_training_resumes_to_the_same_bits(trainer: Callable[..., Train
     resumed.run()
     assert equal(weights(resumed.model), weights(whole.model))
     assert resumed.progress.curve == whole.progress.curve
-    rows = [
-        [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in open(t.folder / "metrics.jsonl")]
-        for t in (whole, resumed)
-    ]
+    rows = [[{k: v for k, v in row.items() if k != "tokens_per_second"} for row in log(t)] for t in (whole, resumed)]
     assert rows[0] == rows[1]
 
 
@@ -165,7 +169,7 @@ def test_named_terms_are_logged_and_summed(trainer: Callable[..., Trainer]) -> N
         "pull": 10.0 * (t.model.blocks[0].mixer.decay - 3.0).square().mean(),  # type: ignore[union-attr, index]
     }
     t.run()
-    row = json.loads(open(t.folder / "metrics.jsonl").readline())
+    row = log(t)[0]
     assert {"cross_entropy", "pull", "learning_rate", "tokens_per_second"} <= set(row)
     plain = trainer("plain")
     plain.run()
@@ -216,6 +220,6 @@ def test_learning_rate_rises_peaks_and_falls_to_its_share() -> None:
     options = TrainingOptions(learning_rate=1.0, warmup=0.1, final_learning_rate=0.2)
     rates = [learning_rate(step, 100, options) for step in range(100)]
     np.testing.assert_allclose(rates[:10], np.arange(1, 11) / 10)
-    assert all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
     assert rates[54] == pytest.approx(0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * 44 / 90)))
     assert rates[-1] == pytest.approx(0.2, abs=1e-3)

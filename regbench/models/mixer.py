@@ -31,7 +31,9 @@ class Options(pydantic.BaseModel):
     d_model: int = pydantic.Field(default=64, ge=1, description="width of the residual stream, D")
     n_layers: int = pydantic.Field(default=2, ge=1, description="number of blocks")
     n_heads: int = pydantic.Field(default=4, ge=1, description="heads of each mixer, where it has heads")
-    dropout: float = pydantic.Field(default=0.0, ge=0.0, lt=1.0, description="after the embedding and after each block part")
+    dropout: float = pydantic.Field(
+        default=0.0, ge=0.0, lt=1.0, description="after the embedding and after each block part"
+    )
 
 
 class Mixer(nn.Module):
@@ -49,7 +51,8 @@ class Mixer(nn.Module):
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Fields of `regbench.training.TrainingOptions` that suit this architecture better than the common defaults."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Any) -> None:
+        """options: an instance of this class's `Options`."""
         super().__init__()
         self.options = options
 

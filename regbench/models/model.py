@@ -18,8 +18,8 @@ from regbench.tasks.task import TokenIO
 class Model(nn.Module):
     """A trainable predictor, made as `TheModel(options, io)`.
 
-    `forward(tokens)[b, t]` are the logits of `tokens[b, t]` given `tokens[b, :t]`. A model that is more than a mixer on the common
-    skeleton subclasses this; it turns the tokens into its inputs by `shift_in`, the only place where anything is shifted.
+    `forward(tokens)[b, t]` are the logits of `tokens[b, t]` given `tokens[b, :t]`. A model that is more than a mixer on the
+    common skeleton subclasses this; it turns the tokens into its inputs by `shift_in`, the only place where anything is shifted.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -27,7 +27,8 @@ class Model(nn.Module):
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(self, options: Options, io: TokenIO) -> None:
+    def __init__(self, options: Any, io: TokenIO) -> None:
+        """options: an instance of this class's `Options`."""
         super().__init__()
         self.options = options
         self.io = io

@@ -43,7 +43,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
-        x = x + self.dropout(self.mixer(self.mixer_norm(x)))
+        mixed = self.mixer(self.mixer_norm(x))
+        if mixed.shape != x.shape:  # else a wrong width would be broadcast in silence
+            raise UserError(f"the mixer returns the shape {tuple(mixed.shape)}, not {tuple(x.shape)}")
+        x = x + self.dropout(mixed)
         if self.feed_forward is not None:
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x
@@ -81,7 +84,9 @@ class Skeleton(Model):
         if self.positions is not None:
             length, longest = tokens.shape[1], self.positions.num_embeddings
             if length > longest:
-                raise UserError(f"a sequence of {length} tokens is longer than the {longest} positions this model has learned")
+                raise UserError(
+                    f"a sequence of {length} tokens is longer than the {longest} positions this model has learned"
+                )
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = self.dropout(x)
         for block in self.blocks:
@@ -95,8 +100,8 @@ class Skeleton(Model):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """(L, D): sines and cosines of geometrically growing wavelengths (Vaswani et al. 2017, section 3.5)."""
+    """(L, D): sines and cosines whose wavelengths grow geometrically from 2 pi to 2 pi L (Vaswani et al. 2017, section 3.5)."""
     half = (width + 1) // 2
-    frequency = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    frequency = float(length) ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()

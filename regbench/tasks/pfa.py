@@ -33,7 +33,7 @@ _STRINGS = 2  # the stream's purpose
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 
 
-class Parameters(task.Parameters):
+class PFAParameters(task.Parameters):
     """Ranges include both ends. The defaults are the paper's (ICLL sections 3.1 and 3.3)."""
 
     n_symbols: int = pydantic.Field(default=18, ge=2, le=100)
@@ -57,7 +57,9 @@ class Parameters(task.Parameters):
         if self.max_alphabet > self.n_symbols:
             raise ValueError(f"max_alphabet ({self.max_alphabet}) is above n_symbols ({self.n_symbols})")
         if self.min_edges > min(self.min_states - 1, self.min_alphabet):
-            raise ValueError(f"min_edges ({self.min_edges}) needs more other states or symbols than the smallest automaton has")
+            raise ValueError(
+                f"min_edges ({self.min_edges}) needs more other states or symbols than the smallest automaton has"
+            )
         return self
 
     def range(self, name: str) -> tuple[int, int]:
@@ -68,11 +70,11 @@ class Parameters(task.Parameters):
 class PFA(task.Task):
     """Random probabilistic automata; see the module."""
 
-    Parameters = Parameters
+    Parameters = PFAParameters
     version = 1
     main_score = "legal_accuracy"
     scores = ("legal_accuracy", "token_accuracy", "tvd", "nll")
-    parameters: Parameters
+    parameters: PFAParameters
 
     @property
     def io(self) -> task.TokenIO:
@@ -183,14 +185,16 @@ def _state(number: int, width: int = 0) -> Text:
 
 
 @lru_cache(maxsize=2)
-def _distinct_automata(p: Parameters, seed: int, count: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+def _distinct_automata(p: PFAParameters, seed: int, count: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
     seen: set[bytes] = set()  # asked for membership only, so its order decides nothing
     kept: list[NDArray[np.int8]] = []
     places: list[int] = []
     start, block = 0, max(64, count + count // 16)
     while len(kept) < count:
         if start > 100 * count + 10_000:
-            raise UserError(f"these parameters give too few distinct automata: {len(kept)} found where {count} are needed")
+            raise UserError(
+                f"these parameters give too few distinct automata: {len(kept)} found where {count} are needed"
+            )
         ranges = {name: p.range(name) for name in ("states", "alphabet", "edges")}
         tables = sample_automata(seed, start, block, n_symbols=p.n_symbols, **ranges)
         for place, table in enumerate(tables, start):

@@ -16,7 +16,7 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 
 @njit(cache=True)
-def _mix(z: int) -> int:
+def _mix(z):  # type: ignore[no-untyped-def]
     z = uint64(z)
     z = uint64((z ^ (z >> uint64(30))) * _MIX1)
     z = uint64((z ^ (z >> uint64(27))) * _MIX2)
@@ -24,7 +24,7 @@ def _mix(z: int) -> int:
 
 
 @njit(cache=True)
-def stream(seed: int, purpose: int, index: int) -> np.ndarray:
+def stream(seed, purpose, index):  # type: ignore[no-untyped-def]
     """The state (1,) of a generator of its own for (seed, purpose, index)."""
     state = np.empty(1, np.uint64)
     state[0] = _mix(_mix(_mix(uint64(seed) + _GOLDEN) + uint64(purpose) * _GOLDEN) + uint64(index) * _GOLDEN)
@@ -32,20 +32,20 @@ def stream(seed: int, purpose: int, index: int) -> np.ndarray:
 
 
 @njit(cache=True)
-def below(state: np.ndarray, n: int) -> int:
+def below(state, n):  # type: ignore[no-untyped-def]
     """A uniform integer in [0, n), n < 2^32; the bias of the multiply-shift is below n / 2^32."""
     state[0] += _GOLDEN
     return np.int64(((_mix(state[0]) >> uint64(32)) * uint64(n)) >> uint64(32))
 
 
 @njit(cache=True)
-def between(state: np.ndarray, low: int, high: int) -> int:
+def between(state, low, high):  # type: ignore[no-untyped-def]
     """A uniform integer in [low, high], both ends included."""
     return low + below(state, high - low + 1)
 
 
 @njit(cache=True)
-def choose(state: np.ndarray, pool: np.ndarray, size: int, k: int) -> None:
+def choose(state, pool, size, k):  # type: ignore[no-untyped-def]
     """Puts k of the first `size` entries of `pool`, drawn without replacement, at its front (a partial shuffle)."""
     for i in range(k):
         j = i + below(state, size - i)

@@ -18,7 +18,7 @@ from regbench.tasks.task import Splits, Task
 
 SPLITS = ("train", "validation", "test")
 _FOLDER = Path(__file__).parent
-_FROZEN = _FOLDER / "statistics.json"
+FROZEN_FILE = _FOLDER / "statistics.json"
 
 
 class _Strict(pydantic.BaseModel):
@@ -73,7 +73,9 @@ class Track:
             raise UserError(f"{where}: unknown main_score '{definition.main_score}'{hint}")
         self.frozen: dict[str, Any] | None = frozen_tracks().get(definition.name)
         if self.frozen is not None and self.frozen["digest"] != definition.digest:
-            raise UserError(f"{where} is not the {definition.name} that results were made on: give a changed track a new version")
+            raise UserError(
+                f"{where} is not the {definition.name} that results were made on: give a changed track a new version"
+            )
 
     @property
     def name(self) -> str:
@@ -118,7 +120,8 @@ class Track:
             "fingerprints": {split: i.fingerprint for split, i in splits.items()},
             "overlap": {f"{a}/{b}": len(seen[a] & seen[b]) for a, b in pairs},
             "statistics": {
-                split: {k: round(float(v), 4) for k, v in self.task.statistics(i).items()} for split, i in splits.items()
+                split: {k: round(float(v), 4) for k, v in self.task.statistics(i).items()}
+                for split, i in splits.items()
             },
         }
 
@@ -167,7 +170,7 @@ def load_track(name: str) -> Track:
 @lru_cache(maxsize=1)
 def frozen_tracks() -> dict[str, Any]:
     """The committed record of every built-in track, by name; see `Track.freeze`."""
-    if not _FROZEN.exists():
+    if not FROZEN_FILE.exists():
         return {}
-    content: dict[str, Any] = json.loads(_FROZEN.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(FROZEN_FILE.read_text(encoding="utf-8"))
     return content

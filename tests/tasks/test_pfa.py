@@ -12,18 +12,18 @@ import pytest
 from rich.console import Console
 
 from regbench.errors import UserError
-from regbench.tasks.pfa import PFA, Parameters
+from regbench.tasks.pfa import PFA, PFAParameters
 from regbench.tasks.task import Splits
 
-SMALL = PFA(Parameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
+SMALL = PFA(PFAParameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
 SPLITS = Splits(train=300, validation=50, test=100, seed=0)
 
 FINGERPRINTS = """
 import numba, sys
-from regbench.tasks.pfa import PFA, Parameters
+from regbench.tasks.pfa import PFA, PFAParameters
 from regbench.tasks.task import Splits
 numba.set_num_threads(int(sys.argv[1]))
-task = PFA(Parameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
+task = PFA(PFAParameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
 splits = Splits(train=300, validation=50, test=100, seed=0)
 print(*(task.generate(splits, split).fingerprint for split in ("train", "validation", "test")))
 """
@@ -124,7 +124,9 @@ def test_another_seed_gives_other_bytes() -> None:
 
 def test_too_few_automata_is_said() -> None:
     tiny = PFA(
-        Parameters(n_symbols=2, min_states=2, max_states=2, min_alphabet=1, max_alphabet=2, max_edges=1, min_strings=1)
+        PFAParameters(
+            n_symbols=2, min_states=2, max_states=2, min_alphabet=1, max_alphabet=2, max_edges=1, min_strings=1
+        )
     )
     with pytest.raises(UserError, match="too few distinct automata: 4 found where 100"):
         tiny.generate(Splits(train=1, validation=1, test=100, seed=0), "test")
@@ -142,7 +144,7 @@ def test_too_few_automata_is_said() -> None:
 )
 def test_impossible_parameters_are_refused(field: str, value: int, message: str) -> None:
     with pytest.raises(pydantic.ValidationError, match=message):
-        Parameters(**{field: value})
+        PFAParameters(**{field: value})
 
 
 def test_show_draws_automaton_and_strings() -> None:

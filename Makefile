@@ -1,0 +1,34 @@
+# Each target does everything from a fresh clone: environment, installation, job.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: run test slow bench freeze clean
+
+run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it
+	$(BIN)/regbench run --arch mamba $(ARGS)
+
+test: $(INSTALLED)  ## lint, types, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest $(ARGS)
+
+slow: $(INSTALLED)  ## the tests that train for minutes
+	$(BIN)/pytest -m slow $(ARGS)
+
+bench: $(INSTALLED)  ## speed and memory, as ratios within one run
+	$(BIN)/pytest tests/benchmarks --benchmark-only -m 'not gpu' -s $(ARGS)
+
+freeze: $(INSTALLED)  ## record what the tracks generate, after adding one
+	$(BIN)/python -m regbench.tracks.freeze
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --config-settings editable_mode=compat -e '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info

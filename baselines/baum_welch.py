@@ -1,0 +1,361 @@
+"""In-context Baum-Welch: a hidden Markov model refitted at every position (ICLL section 4.3 and Algorithm 2).
+
+A probabilistic automaton with states S_0..S_{S-1} is a hidden Markov model whose states are the automaton's edges (S_i,
+S_j), each of which emits one symbol (Appendix C.2). Two masks carry what is known beforehand: (S_i, S_j) with i != j
+leads only to (S_j, S_m) with m != j (C.3), and a string begins in some (S_0, S_j) (C.4). So the transitions are an
+array (S, S, S), never (S^2, S^2):
+
+    A[i, j, m]   probability of (S_j, S_m) after (S_i, S_j)
+    B[k, i, j]   probability that (S_i, S_j) emits symbol k
+    pi[i, j]     probability that a string begins in (S_i, S_j)
+
+What a mask sets to zero stays exactly zero, for a step of EM multiplies. Nothing is smoothed: after one step no state that
+a string can have visited emits a symbol that the prefix lacks, and one that no string can have visited keeps its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from baselines._checks import check_at_least, check_vocabulary
+from baselines._threads import for_each
+from regbench.data import Instances
+from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
+from regbench.tasks.task import Task
+
+_WARM = 0.9
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model: A (S, S, S), B (V, S, S), pi (S, S) as in the module; log_likelihood (iterations + 1,), in nats.
+
+    log_likelihood[n] is that of all strings after n steps of EM: it never decreases.
+    """
+
+    A: NDArray[np.float64]
+    B: NDArray[np.float64]
+    pi: NDArray[np.float64]
+    log_likelihood: NDArray[np.float64]
+
+
+class BaumWelch(Baseline):
+    """Expectation maximisation over the strings of each prefix, then the forward algorithm over the unfinished one.
+
+    n_states: S, states of the automaton; the hidden Markov model has S (S - 1). iterations: steps of EM at every
+    prefix, from the same start, so that no prediction depends on the one before. seed: of the random start, which all
+    instances share, so that no prediction depends on the rest of the batch. restarts: random starts; every prefix keeps
+    its likeliest fit. warm_start: begin instead from 9 parts of the previous prefix's fit and 1 of the random start,
+    which lets in the symbols that the previous prefix lacked.
+
+    Where the prefix holds no symbol at all, the symbols are equally likely.
+    """
+
+    name = "Baum-Welch"
+
+    def __init__(
+        self,
+        n_states: int,
+        vocab_size: int,
+        separator: int,
+        iterations: int = 10,
+        seed: int = 0,
+        restarts: int = 1,
+        warm_start: bool = False,
+    ) -> None:
+        check_vocabulary(vocab_size, separator)
+        check_at_least("n_states", n_states, 2)
+        check_at_least("iterations", iterations, 1)
+        check_at_least("seed", seed, 0)
+        check_at_least("restarts", restarts, 1)
+        self.n_states = n_states
+        self.vocab_size = vocab_size
+        self.separator = separator
+        self.iterations = iterations
+        self.seed = seed
+        self.restarts = restarts
+        self.warm_start = warm_start
+
+    @classmethod
+    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+        n_states = getattr(task.parameters, "max_states", None)
+        return [] if n_states is None else [cls(n_states, task.io.vocab_size, task.io.separator)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        keys = ("n_states", "iterations", "seed", "restarts", "warm_start")
+        return {key: getattr(self, key) for key in keys}
+
+    def predict(self, tokens: IntArray) -> FloatArray:
+        """(B, L) -> (B, L, V)."""
+        tokens = check_tokens(tokens, self.vocab_size)
+        probs = np.empty((*tokens.shape, self.vocab_size))
+        start = self._start()
+
+        def work(row: int) -> None:
+            _predict(tokens[row], self.separator, self.iterations, self.warm_start, *start, probs[row])
+
+        # The longest first, so that no thread is left with one while the others are done.
+        for_each(work, np.argsort(-(tokens != self.separator).sum(-1), kind="stable").tolist())
+        return probs
+
+    def fit(self, tokens: IntArray) -> Fit:
+        """The model of the strings in tokens (L,), from scratch: the likeliest of all restarts."""
+        tokens = check_tokens(np.asarray(tokens)[None], self.vocab_size)[0]
+        fits = []
+        for A, B, pi in zip(*self._start(), strict=True):
+            log_likelihood = np.zeros(self.iterations + 1)
+            alpha, scale, counts = _buffers(len(tokens), self.vocab_size, self.n_states)
+            _em(tokens, len(tokens), self.separator, A, B, pi, alpha, scale, counts, log_likelihood)
+            fits.append(Fit(A, B, pi, log_likelihood))
+        return max(fits, key=lambda fit: fit.log_likelihood[-1])
+
+    def _start(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Random A (R, S, S, S), B (R, V, S, S) and pi (R, S, S), masked. The first of R starts is the same for any R."""
+        R, S, V = self.restarts, self.n_states, self.vocab_size
+        rng = np.random.default_rng(self.seed)
+        # In (0, 1], so that only the masks make zeros.
+        draws = 1.0 - rng.random((R, S**3 + V * S**2))
+        edge = 1.0 - np.eye(S)
+        A = draws[:, : S**3].reshape(R, S, S, S) * edge * edge[:, :, None]
+        B = draws[:, S**3 :].reshape(R, V, S, S) * edge
+        B[:, self.separator] = 0.0
+        pi = np.zeros((R, S, S))
+        pi[:, 0, 1:] = 1.0
+        return _over_sum(A, -1), _over_sum(B, 1), _over_sum(pi, -1)
+
+
+def _over_sum(array: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Distributions along `axis`; what is all zeros stays so."""
+    total = array.sum(axis, keepdims=True)
+    return np.divide(array, total, out=np.zeros_like(array), where=total > 0)
+
+
+# --- Kernels: S^3 work for a token, over arrays small enough to stay in the first-level cache.
+
+
+@njit(cache=True, nogil=True)
+def _predict(
+    tokens: IntArray,
+    sep: int,
+    iterations: int,
+    warm: bool,
+    A0: FloatArray,
+    B0: FloatArray,
+    pi0: FloatArray,
+    probs: FloatArray,
+) -> None:
+    """Fills probs (L, V) for tokens (L,), from the starts A0 (R, S, S, S), B0 (R, V, S, S), pi0 (R, S, S)."""
+    length = len(tokens)
+    n_starts, n_tokens, S = B0.shape[:3]
+    A, B, pi = A0.copy(), B0.copy(), pi0.copy()
+    alpha, scale, counts = _buffers(length, n_tokens, S)
+    log_likelihood = np.empty(iterations + 1)
+    begin, best, empty = 0, 0, True
+    for t in range(length):
+        if t > 0 and tokens[t - 1] == sep:
+            begin = t  # no string is longer than at t - 1, so the fit stands
+        elif t > 0:
+            empty = False
+            highest = -np.inf
+            for r in range(n_starts):
+                kept = _WARM if warm and t > 1 else 0.0
+                _start_from(A[r], A0[r], kept)
+                _start_from(B[r], B0[r], kept)
+                _start_from(pi[r], pi0[r], kept)
+                _em(tokens, t, sep, A[r], B[r], pi[r], alpha, scale, counts, log_likelihood)
+                if log_likelihood[-1] > highest:
+                    best, highest = r, log_likelihood[-1]
+        if empty:
+            for k in range(n_tokens):
+                probs[t, k] = 0.0 if k == sep else 1.0 / (n_tokens - 1)
+        else:
+            _forward(tokens, begin, t, sep, A[best], B[best], pi[best], alpha, scale)
+            _next_symbol(alpha, begin, t, A[best], B[best], pi[best], probs[t])
+
+
+@njit(cache=True, nogil=True)
+def _buffers(length: int, n_tokens: int, S: int) -> tuple[FloatArray, FloatArray, tuple[FloatArray, ...]]:
+    """alpha (L, S, S) and scale (L,) of _forward, and _expect's A_count, B_count, pi_count, beta and ahead."""
+    counts = np.zeros((S, S, S)), np.zeros((n_tokens, S, S)), np.zeros((S, S)), np.zeros((S, S)), np.zeros((S, S))
+    return np.zeros((length, S, S)), np.zeros(length), counts
+
+
+@njit(cache=True, nogil=True)
+def _start_from(now: FloatArray, start: FloatArray, kept: float) -> None:
+    """A share `kept` of what was fitted last, the rest of the start."""
+    x, x0 = now.reshape(-1), start.reshape(-1)
+    for n in range(len(x)):
+        x[n] = kept * x[n] + (1.0 - kept) * x0[n]
+
+
+@njit(cache=True, nogil=True)
+def _em(
+    tokens: IntArray,
+    end: int,
+    sep: int,
+    A: FloatArray,
+    B: FloatArray,
+    pi: FloatArray,
+    alpha: FloatArray,
+    scale: FloatArray,
+    counts: tuple[FloatArray, ...],
+    log_likelihood: FloatArray,
+) -> None:
+    """Fits A, B and pi in place to the strings of tokens[:end], in as many steps as fill log_likelihood (steps + 1,)."""
+    log_likelihood[0] = _forward(tokens, 0, end, sep, A, B, pi, alpha, scale)
+    for step in range(1, len(log_likelihood)):
+        _expect(tokens, end, sep, A, B, alpha, scale, counts)
+        _maximise(counts, A, B, pi)
+        log_likelihood[step] = _forward(tokens, 0, end, sep, A, B, pi, alpha, scale)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _forward(
+    tokens: IntArray,
+    begin: int,
+    end: int,
+    sep: int,
+    A: FloatArray,
+    B: FloatArray,
+    pi: FloatArray,
+    alpha: FloatArray,
+    scale: FloatArray,
+) -> float:
+    """The scaled forward pass over tokens[begin:end]; returns the log likelihood of its strings, in nats.
+
+    alpha[t, i, j] is P(q_t = (S_i, S_j) | its string up to t), and scale[t] is P(token t | its string before t).
+    """
+    S = len(pi)
+    log_likelihood = 0.0
+    for t in range(begin, end):
+        k = tokens[t]
+        if k == sep:
+            continue
+        now, total = alpha[t], 0.0
+        if t == begin or tokens[t - 1] == sep:
+            for i in range(S):
+                for j in range(S):
+                    now[i, j] = pi[i, j] * B[k, i, j]
+                    total += now[i, j]
+        else:
+            now[:] = 0.0
+            for i in range(S):
+                for j in range(S):
+                    a = alpha[t - 1, i, j]
+                    if a > 0.0:
+                        for m in range(S):
+                            now[j, m] += a * A[i, j, m]
+            for j in range(S):
+                for m in range(S):
+                    now[j, m] *= B[k, j, m]
+                    total += now[j, m]
+        scale[t] = total
+        for i in range(S):
+            for j in range(S):
+                now[i, j] /= total
+        log_likelihood += np.log(total)
+    return log_likelihood
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+def _expect(
+    tokens: IntArray,
+    end: int,
+    sep: int,
+    A: FloatArray,
+    B: FloatArray,
+    alpha: FloatArray,
+    scale: FloatArray,
+    counts: tuple[FloatArray, ...],
+) -> None:
+    """The backward pass and the expected counts, all but A's own factor in those of the transitions.
+
+    beta[i, j] is scaled so that alpha * beta is gamma; ahead[j, m] is B * beta / scale of the next token, so beta is A
+    ahead.
+    """
+    A_count, B_count, pi_count, beta, ahead = counts
+    S = len(beta)
+    A_count[:] = 0.0
+    B_count[:] = 0.0
+    pi_count[:] = 0.0
+    for t in range(end - 1, -1, -1):
+        k = tokens[t]
+        if k == sep:
+            continue
+        if t == end - 1 or tokens[t + 1] == sep:
+            beta[:] = 1.0
+        else:
+            for i in range(S):
+                for j in range(S):
+                    a, x = alpha[t, i, j], 0.0
+                    if a > 0.0:
+                        for m in range(S):
+                            x += A[i, j, m] * ahead[j, m]
+                            A_count[i, j, m] += a * ahead[j, m]
+                    beta[i, j] = x  # matters only where alpha does
+        first = t == 0 or tokens[t - 1] == sep
+        for i in range(S):
+            for j in range(S):
+                gamma = alpha[t, i, j] * beta[i, j]
+                B_count[k, i, j] += gamma
+                if first:
+                    pi_count[i, j] += gamma
+                ahead[i, j] = B[k, i, j] * beta[i, j] / scale[t]
+
+
+@njit(cache=True, nogil=True)
+def _maximise(counts: tuple[FloatArray, ...], A: FloatArray, B: FloatArray, pi: FloatArray) -> None:
+    """Each row of counts over its sum; a row without counts leaves what was there."""
+    A_count, B_count, pi_count, _, _ = counts
+    n_tokens, S = B.shape[:2]
+    strings = pi_count.sum()
+    for i in range(S):
+        for j in range(S):
+            out = 0.0
+            for m in range(S):
+                A_count[i, j, m] *= A[i, j, m]
+                out += A_count[i, j, m]
+            if out > 0.0:
+                for m in range(S):
+                    A[i, j, m] = A_count[i, j, m] / out
+            visits = 0.0
+            for k in range(n_tokens):
+                visits += B_count[k, i, j]
+            if visits > 0.0:
+                for k in range(n_tokens):
+                    B[k, i, j] = B_count[k, i, j] / visits
+            if strings > 0.0:
+                pi[i, j] = pi_count[i, j] / strings
+
+
+@njit(cache=True, nogil=True)
+def _next_symbol(
+    alpha: FloatArray,
+    begin: int,
+    end: int,
+    A: FloatArray,
+    B: FloatArray,
+    pi: FloatArray,
+    p: FloatArray,
+) -> None:
+    """p (V,): the next symbol of the unfinished string at [begin, end), whose last alpha is given."""
+    S = len(pi)
+    p[:] = 0.0
+    for j in range(S):
+        for m in range(S):
+            state = pi[j, m]
+            if end > begin:
+                state = 0.0
+                for i in range(S):
+                    state += alpha[end - 1, i, j] * A[i, j, m]
+            for k in range(len(p)):
+                p[k] += state * B[k, j, m]
+    total = p.sum()
+    for k in range(len(p)):
+        p[k] /= total

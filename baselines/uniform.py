@@ -1,0 +1,38 @@
+"""Every symbol is as likely as any other."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from baselines._checks import check_vocabulary
+from regbench.data import Instances
+from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
+from regbench.tasks.task import Task
+
+
+class Uniform(Baseline):
+    """The floor: uniform over all tokens but the separator, whatever came before."""
+
+    name = "uniform"
+
+    def __init__(self, vocab_size: int, separator: int) -> None:
+        check_vocabulary(vocab_size, separator)
+        self.vocab_size = vocab_size
+        self.separator = separator
+
+    @classmethod
+    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+        return [cls(task.io.vocab_size, task.io.separator)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def predict(self, tokens: IntArray) -> FloatArray:
+        """(B, L) -> (B, L, V)."""
+        tokens = check_tokens(tokens, self.vocab_size)
+        row = np.full(self.vocab_size, 1.0 / (self.vocab_size - 1))
+        row[self.separator] = 0.0
+        return np.broadcast_to(row, (*tokens.shape, self.vocab_size)).copy()

@@ -1,0 +1,58 @@
+"""The n-gram head on the CPU: one pass over the sorted events, each way, with one vector of state."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regbench.ops.ngram.index import Events, NGramIndex, running_sums
+
+
+def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Tensor:
+    """tokens (B, L), (B, L, D) -> (B, L, D). ICLL Eq. 12-13."""
+    if hidden.dtype in (torch.float16, torch.bfloat16):  # NumPy has no bfloat16
+        return ngram_head(index, hidden.float(), order, shift).to(hidden.dtype)
+    return running_sums(hidden, index.events(order, shift), scan)
+
+
+def scan(values: Tensor, events: Events, backwards: bool) -> Tensor:
+    """(N, D) -> (N, D)."""
+    out = torch.empty_like(values)
+    _scan(
+        values.detach().numpy(),
+        out.numpy(),
+        events.code.numpy(),
+        events.first.numpy(),
+        events.count.numpy(),
+        backwards,
+    )
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def _scan(
+    values: NDArray[np.floating],
+    out: NDArray[np.floating],
+    code: NDArray[np.int32],
+    first: NDArray[np.bool_],
+    count: NDArray[np.int32],
+    backwards: bool,
+) -> None:
+    """Sums are kept in float64 for each n-gram: their error does not grow with L, and nothing is ever subtracted."""
+    events, width = code.size, values.shape[1]
+    total = np.zeros(width, np.float64)
+    for step in range(events):
+        event = events - 1 - step if backwards else step
+        if first[event + backwards]:
+            total[:] = 0.0
+        row, write = code[event] >> 1, code[event] & 1
+        scale = 1.0 / count[event]
+        if write != backwards:
+            for d in range(width):
+                total[d] += values[row, d] * scale
+        else:
+            for d in range(width):
+                out[row, d] = total[d] * scale

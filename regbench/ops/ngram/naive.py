@@ -1,0 +1,21 @@
+"""The n-gram head as Eq. 12 and Fig. 8 of the ICLL paper have it: an (L, L) mask, normalised by row."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regbench.ops.ngram.index import NGramIndex
+
+
+def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Tensor:
+    """tokens (B, L), (B, L, D) -> (B, L, D)."""
+    tokens = index.tokens
+    length = tokens.shape[1]
+    same = tokens[:, :, None] == tokens[:, None, :]
+    match = same
+    for _ in range(order - 1):  # match[i, j] becomes same[i, j] and match[i - 1, j - 1]
+        match = same & F.pad(match, (1, 0, 1, 0))[:, :length, :length]
+    earlier = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril(-1)
+    attend = F.pad(match, (shift, 0))[:, :, :length] & earlier
+    weights = attend.to(torch.promote_types(hidden.dtype, torch.float32)) / attend.sum(2, keepdim=True).clamp(min=1)
+    return weights.to(hidden.dtype) @ hidden

@@ -1,0 +1,274 @@
+"""The selective scan on the CPU: Numba kernels that never hold a (B, L, D, N) array.
+
+One work item is one sequence and one tile of `TILE` channels, in both directions. Time is cut into chunks of `CHUNK`
+positions. The forward pass keeps the state at every chunk's start, N / CHUNK of the size of x; the backward pass goes
+through the chunks from the last to the first and runs each again from its start. For one state index n at a time,
+everything that a chunk needs fits the first-level cache, and the channels of the tile fill the vector registers.
+
+Work is divided by shape alone and partial sums are added in a fixed order, so results do not depend on the number
+of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic, overload
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK = 32
+TILE = 32
+
+_LOG2_E, _LN_2 = math.log2(math.e), math.log(2)
+
+# 2^x = 2^n 2^r with n the integer nearest to x, and 2 * 2^r = 2 + _P1 r + ... + _P6 r^6, the polynomial of least relative
+# error on [-1/2, 1/2], 3e-9, among those that are 2 at 0.
+_LOW, _HIGH = np.float32(-126), np.float32(128)
+_ROUND = np.float32(1.5 * 2**23 + 126)  # added to x, leaves n + 126 in the last bits and no room for a fraction
+_P0, _P1, _P2, _P3 = np.float32(2), np.float32(1.38629443), np.float32(0.480453056), np.float32(0.111006206)
+_P4, _P5, _P6 = np.float32(0.0192353837), np.float32(0.00268134717), np.float32(0.000311898389)
+
+
+def _last_bits_as_exponent(_: Any, value: Any) -> Any:
+    """2^(k-127) for a float32 whose last eight bits are k > 0; 0 for k = 0."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        return builder.bitcast(builder.shl(builder.bitcast(args[0], i32), i32(23)), ir.FloatType())
+
+    return types.float32(types.float32), code
+
+
+_power: Any = intrinsic(_last_bits_as_exponent)
+
+
+# Not "reassoc": it would cancel the rounding.
+@njit(cache=True, fastmath={"contract"})
+def _exp2_float32(x: Any) -> Any:
+    """2^x in straight-line arithmetic, which LLVM turns into vector code; within 1 ulp.
+
+    Results below 2^-125.5 are 0, as denormals would only slow the recurrence down. NaN stays NaN.
+    """
+    x = _LOW if x < _LOW else x
+    x = _HIGH if x > _HIGH else x
+    rounded = x + _ROUND
+    r = x - (rounded - _ROUND)
+    # The factor is 2^(n-1), which for n = 128 is still a float32.
+    return ((((((_P6 * r + _P5) * r + _P4) * r + _P3) * r + _P2) * r + _P1) * r + _P0) * _power(rounded)
+
+
+def _exp2(x: Any) -> Any:
+    raise NotImplementedError("only inside compiled code")
+
+
+@overload(_exp2, strict=False)  # strict would compare the annotations too
+def _exp2_for(x: Any) -> Any:
+    """The vector form for float32, the library's for float64."""
+    if x == types.float32:
+        return lambda x: _exp2_float32(x)
+    return lambda x: np.exp2(x)
+
+
+# The working set of a chunk is one array whose rows lie at constant distances: this is how LLVM knows, without a check
+# for every pair, that the rows do not overlap. Rows for each position, then rows for the state index at hand.
+_DELTA, _U, _Y, _DECAY, _KEPT, _DU, _DDELTA = range(7)
+_RATE, _STATE, _GRAD, _DRATE = range(4)
+
+
+@njit(cache=True, parallel=True, nogil=True, fastmath={"contract", "reassoc"})
+def _forward(
+    x: np.ndarray,
+    delta: np.ndarray,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    D: np.ndarray,
+    states: np.ndarray,
+    y: np.ndarray,
+) -> None:
+    """Fills y and states[:, 1:]. Shapes as in the op, but A (N, D) and states (B, chunks + 1, N, D)."""
+    batch, length, dim = x.shape
+    n_state = A.shape[0]
+    tiles = (dim + TILE - 1) // TILE
+    for item in prange(batch * tiles):
+        b = item // tiles
+        low = item % tiles * TILE
+        width = min(TILE, dim - low)
+        # Channels past the last one are computed too, on zeros: loops of constant length need no remainder.
+        steps = np.zeros((CHUNK, 3, TILE), x.dtype)
+        row = np.zeros((2, TILE), x.dtype)
+        for chunk in range(states.shape[1] - 1):
+            start = chunk * CHUNK
+            size = min(CHUNK, length - start)
+            for t in range(size):
+                for d in range(width):
+                    steps[t, _DELTA, d] = delta[b, start + t, low + d]
+                    steps[t, _U, d] = delta[b, start + t, low + d] * x[b, start + t, low + d]
+                    steps[t, _Y, d] = D[low + d] * x[b, start + t, low + d]
+            for n in range(n_state):
+                for d in range(width):
+                    row[_RATE, d] = A[n, low + d] * _LOG2_E  # exp(delta A) = 2^(delta A / ln 2)
+                    row[_STATE, d] = states[b, chunk, n, low + d]
+                for t in range(size):
+                    b_t = B[b, start + t, n]
+                    c_t = C[b, start + t, n]
+                    for d in range(TILE):
+                        decay = _exp2(steps[t, _DELTA, d] * row[_RATE, d])
+                        h = decay * row[_STATE, d] + steps[t, _U, d] * b_t
+                        row[_STATE, d] = h
+                        steps[t, _Y, d] += h * c_t
+                for d in range(width):
+                    states[b, chunk + 1, n, low + d] = row[_STATE, d]
+            for t in range(size):
+                for d in range(width):
+                    y[b, start + t, low + d] = steps[t, _Y, d]
+
+
+@njit(cache=True, parallel=True, nogil=True, fastmath={"contract", "reassoc"})
+def _backward(
+    dy: np.ndarray,
+    x: np.ndarray,
+    delta: np.ndarray,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    D: np.ndarray,
+    states: np.ndarray,
+    dx: np.ndarray,
+    ddelta: np.ndarray,
+    dA: np.ndarray,
+    dB: np.ndarray,
+    dC: np.ndarray,
+    dD: np.ndarray,
+    dstate: np.ndarray,
+) -> None:
+    """Fills dx, ddelta, dB and dC (tiles, B, L, N), and adds to dA (B, N, D) and dD (B, D).
+
+    dstate (B, N, D) comes in as the gradient of the final state and leaves as that of the initial one.
+    """
+    batch, length, dim = x.shape
+    n_state = A.shape[0]
+    tiles = (dim + TILE - 1) // TILE
+    for item in prange(batch * tiles):
+        b = item // tiles
+        tile = item % tiles
+        low = tile * TILE
+        width = min(TILE, dim - low)
+        steps = np.zeros((CHUNK, 7, TILE), x.dtype)
+        row = np.zeros((4, TILE), x.dtype)
+        for chunk in range(states.shape[1] - 2, -1, -1):
+            start = chunk * CHUNK
+            size = min(CHUNK, length - start)
+            for t in range(size):
+                for d in range(width):
+                    steps[t, _DELTA, d] = delta[b, start + t, low + d]
+                    steps[t, _U, d] = delta[b, start + t, low + d] * x[b, start + t, low + d]
+                    steps[t, _Y, d] = dy[b, start + t, low + d]
+                    steps[t, _DU, d] = 0
+                    steps[t, _DDELTA, d] = 0
+            for n in range(n_state):
+                for d in range(width):
+                    row[_RATE, d] = A[n, low + d] * _LOG2_E  # exp(delta A) = 2^(delta A / ln 2)
+                    row[_STATE, d] = states[b, chunk, n, low + d]
+                    row[_GRAD, d] = dstate[b, n, low + d]
+                    row[_DRATE, d] = dA[b, n, low + d]
+                for t in range(size):
+                    b_t = B[b, start + t, n]
+                    for d in range(TILE):
+                        decay = _exp2(steps[t, _DELTA, d] * row[_RATE, d])
+                        kept = decay * row[_STATE, d]
+                        steps[t, _DECAY, d] = decay
+                        steps[t, _KEPT, d] = kept
+                        row[_STATE, d] = kept + steps[t, _U, d] * b_t
+                for t in range(size - 1, -1, -1):
+                    b_t = B[b, start + t, n]
+                    c_t = C[b, start + t, n]
+                    db = x.dtype.type(0)
+                    dc = x.dtype.type(0)
+                    for d in range(TILE):
+                        u = steps[t, _U, d]
+                        kept = steps[t, _KEPT, d]
+                        dh = row[_GRAD, d] + c_t * steps[t, _Y, d]
+                        db += dh * u
+                        dc += (kept + u * b_t) * steps[t, _Y, d]
+                        steps[t, _DU, d] += dh * b_t
+                        dlog = dh * kept  # the gradient of delta_t A
+                        steps[t, _DDELTA, d] += dlog * row[_RATE, d]
+                        row[_DRATE, d] += dlog * steps[t, _DELTA, d]
+                        row[_GRAD, d] = dh * steps[t, _DECAY, d]
+                    dB[tile, b, start + t, n] = db
+                    dC[tile, b, start + t, n] = dc
+                for d in range(width):
+                    dstate[b, n, low + d] = row[_GRAD, d]
+                    dA[b, n, low + d] = row[_DRATE, d]
+            for t in range(size):
+                for d in range(width):
+                    x_t = x[b, start + t, low + d]
+                    du = steps[t, _DU, d]
+                    dx[b, start + t, low + d] = delta[b, start + t, low + d] * du + D[low + d] * steps[t, _Y, d]
+                    ddelta[b, start + t, low + d] = steps[t, _DDELTA, d] * _LN_2 + x_t * du
+                    dD[b, low + d] += x_t * steps[t, _Y, d]
+
+
+def _run(kernel: Any, *tensors: Tensor) -> None:
+    """Calls a kernel on no more threads than PyTorch would use."""
+    threads = numba.get_num_threads()
+    numba.set_num_threads(min(threads, torch.get_num_threads()))
+    try:
+        kernel(*(tensor.detach().numpy() for tensor in tensors))
+    finally:
+        numba.set_num_threads(threads)
+
+
+class _SelectiveScan(torch.autograd.Function):
+    """Takes contiguous tensors, with A (N, D) and the states (B, N, D)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, initial: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        batch, length, dim = x.shape
+        states = x.new_empty(batch, -(-length // CHUNK) + 1, A.shape[0], dim)
+        states[:, 0] = initial
+        y = torch.empty_like(x)
+        _run(_forward, x, delta, A, B, C, D, states, y)
+        ctx.save_for_backward(x, delta, A, B, C, D, states)
+        return y, states[:, -1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
+        x, delta, A, B, C, D, states = ctx.saved_tensors
+        dx, ddelta = torch.empty_like(x), torch.empty_like(x)
+        dA, dD = torch.zeros_like(states[:, 0]), x.new_zeros(x.shape[0], x.shape[2])
+        dB, dC = x.new_empty(2, -(-x.shape[2] // TILE), *B.shape)
+        dstate = dfinal.clone(memory_format=torch.contiguous_format)
+        _run(_backward, dy.contiguous(), x, delta, A, B, C, D, states, dx, ddelta, dA, dB, dC, dD, dstate)
+        return dx, ddelta, dA.sum(0), dB.sum(0), dC.sum(0), dD.sum(0), dstate
+
+
+def selective_scan_cpu(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """See `regbench.ops.selective_scan.selective_scan`; computes in float64 if a tensor has it, else in float32."""
+    if initial_state is None:
+        initial_state = x.new_zeros(x.shape[0], *A.shape)
+    if D is None:
+        D = x.new_zeros(x.shape[2])
+    inputs = (x, delta, A.t(), B, C, D, initial_state.mT)
+    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in inputs) else torch.float32
+    y, final = _SelectiveScan.apply(*(tensor.to(dtype).contiguous() for tensor in inputs))
+    return y.to(x.dtype), final.mT

@@ -1,0 +1,234 @@
+import numpy as np
+import pytest
+
+from baselines.ngram import SMOOTHINGS, NGram
+from regbench.errors import UserError
+from regbench.tasks.pfa import PFA
+from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens, uniform
+
+ORDERS = [1, 2, 3, 4, 5, None]
+MODELS = [(order, s) for order in ORDERS for s in SMOOTHINGS if (order, s) != (None, "add-one")]
+
+
+# --- The same models, written from the paper: everything is counted again at every prefix. ---
+
+
+def split(prefix):
+    """The strings of a prefix, the last one unfinished."""
+    strings = [[]]
+    for token in prefix:
+        if token == SEPARATOR:
+            strings.append([])
+        else:
+            strings[-1].append(token)
+    return strings
+
+
+def counted(strings, size, padding):
+    """How often each tuple of `size` tokens occurs in the strings, after `padding` padding tokens each."""
+    counts = {}
+    for string in strings:
+        padded = ["_"] * padding + string
+        for i in range(len(padded) - size + 1):
+            gram = tuple(padded[i : i + size])
+            counts[gram] = counts.get(gram, 0) + 1
+    return counts
+
+
+def algorithm_1(prefix, order):
+    """{symbol: probability}, by the paper's recursion (lines 10-15, Eq. 95 and 96)."""
+    strings = split(prefix)
+    seen = sorted({symbol for string in strings for symbol in string})
+    counts = {n: counted(strings, n, order - 1) for n in range(1, order + 1)}
+    context = (["_"] * (order - 1) + strings[-1])[len(strings[-1]) :]
+    everything = sum(counts[1].values())
+
+    def probability(symbols, context):
+        n = len(context) + 1
+        total = counts[n - 1][context] if n > 1 else everything
+        follows = {w: counts[n][(*context, w)] / total for w in seen if (*context, w) in counts[n]}
+        unseen = [w for w in seen if w not in follows]
+        p = {w: follows[w] for w in symbols if w in follows}
+        if unseen and n > 1:
+            beta = 1 - sum(follows.values())
+            shorter = probability(unseen, context[1:])
+            p |= {w: beta * shorter[w] / sum(shorter.values()) for w in symbols if w in unseen}
+        return p
+
+    p = probability(seen, tuple(context))
+    return {w: value / sum(p.values()) for w, value in p.items()}
+
+
+def interpolated(prefix, order, smoothing):
+    """{symbol: probability} by the formulas of Chen and Goodman; a string's start is one token of context."""
+    strings = [["_", *string] for string in split(prefix)]
+    longest = len(prefix) + 1 if order is None else order - 1
+    before = {}  # (context, symbol) -> the tokens found before it, with repetition
+    for string in strings:
+        for i in range(1, len(string)):
+            for j in range(max(0, i - longest), i + 1):
+                before.setdefault((tuple(string[j:i]), string[i]), []).append(string[j - 1] if j > 0 else None)
+    symbols = range(VOCAB - 1)
+    current = strings[-1]
+    p = dict.fromkeys(symbols, 1 / len(symbols))
+    for size in range(min(longest, len(current)) + 1):
+        context = tuple(current[len(current) - size :])
+        c = {v: before.get((context, v), []) for v in symbols}
+        if smoothing == "kneser-ney" and size < longest and context[:1] != ("_",):
+            c = {v: set(tokens) for v, tokens in c.items()}
+        n, distinct = sum(map(len, c.values())), sum(len(t) > 0 for t in c.values())
+        if smoothing == "add-one":
+            p = {v: (len(c[v]) + 1) / (n + len(symbols)) for v in symbols}
+        elif n > 0 and smoothing == "witten-bell":
+            p = {v: (len(c[v]) + distinct * p[v]) / (n + distinct) for v in symbols}
+        elif n > 0:
+            p = {v: (max(len(c[v]) - 0.75, 0) + 0.75 * distinct * p[v]) / n for v in symbols}
+    return p
+
+
+def slow(tokens, order, smoothing):
+    probs = np.zeros((*tokens.shape, VOCAB))
+    for b, row in enumerate(tokens.tolist()):
+        for t in range(len(row)):
+            if smoothing == "reserved":
+                p = algorithm_1(row[:t], len(row) + 2 if order is None else order)
+            else:
+                p = interpolated(row[:t], order, smoothing)
+            probs[b, t] = [p.get(v, 0.0) for v in range(VOCAB)] if p else uniform()
+    return probs
+
+
+@pytest.mark.parametrize(("order", "smoothing"), MODELS)
+def test_is_what_recounting_every_prefix_gives(order, smoothing, tokens):
+    probs = NGram(order, VOCAB, SEPARATOR, smoothing).predict(tokens)
+    np.testing.assert_allclose(probs, slow(tokens, order, smoothing), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("order", [2, 3, None])
+def test_is_what_recounting_gives_where_contexts_repeat(order):
+    """Two symbols: contexts come back at any depth, and all seen symbols have followed most of them."""
+    tokens = random_tokens(3, (4, 60), n_symbols=2, share=0.1)
+    for smoothing in ("reserved", "kneser-ney"):
+        probs = NGram(order, VOCAB, SEPARATOR, smoothing).predict(tokens)
+        np.testing.assert_allclose(probs, slow(tokens, order, smoothing), rtol=1e-12, atol=1e-15)
+
+
+def test_by_hand():
+    """The example of the module: a b a c | a ?"""
+    a, b, c = 0, 1, 2
+    row = np.array([[a, b, a, c, SEPARATOR, a, SEPARATOR]])
+    probs = NGram(2, VOCAB, SEPARATOR).predict(row)[0]
+    np.testing.assert_allclose(probs[6], [1 / 3, 1 / 3, 1 / 3, 0, 0])
+    # After "a b a": c(a) = 2 with one b; the other half goes to a, the one seen symbol that never followed a.
+    np.testing.assert_allclose(probs[3], [1 / 2, 1 / 2, 0, 0, 0])
+    # At the start of the second string: c(_) = 2 with one a; the other half to b and c by their counts.
+    np.testing.assert_allclose(probs[5], [1 / 2, 1 / 4, 1 / 4, 0, 0])
+
+
+def test_where_nothing_is_left_to_back_off_to_the_row_is_normalised():
+    """All seen symbols have followed a: the released code's row would be 1/3 + 1/3."""
+    a, b = 0, 1
+    probs = NGram(2, VOCAB, SEPARATOR).predict(np.array([[a, a, b, a, a]]))[0]
+    np.testing.assert_allclose(probs[4], [1 / 2, 1 / 2, 0, 0, 0])
+
+
+@pytest.mark.parametrize(("order", "smoothing"), MODELS)
+class TestEveryModel:
+    def test_gives_distributions(self, order, smoothing, tokens):
+        check_distributions(NGram(order, VOCAB, SEPARATOR, smoothing).predict(tokens), tokens)
+
+    def test_knows_only_the_prefix(self, order, smoothing, tokens):
+        model = NGram(order, VOCAB, SEPARATOR, smoothing)
+        whole = model.predict(tokens)
+        for t in (1, 7, 23):
+            np.testing.assert_array_equal(model.predict(tokens[:, :t]), whole[:, :t])
+
+    def test_knows_only_its_own_row(self, order, smoothing):
+        tokens = random_tokens(5, (40, 30))
+        model = NGram(order, VOCAB, SEPARATOR, smoothing)
+        whole = model.predict(tokens)
+        np.testing.assert_array_equal(model.predict(tokens[[33, 2]]), whole[[33, 2]])
+
+    def test_is_the_same_for_any_number_of_threads(self, order, smoothing, threads):
+        tokens = random_tokens(6, (50, 30))
+        model = NGram(order, VOCAB, SEPARATOR, smoothing)
+        whole = model.predict(tokens)
+        threads(1)
+        np.testing.assert_array_equal(model.predict(tokens), whole)
+
+
+def test_before_any_symbol_the_symbols_are_equally_likely():
+    probs = NGram(3, VOCAB, SEPARATOR).predict(np.full((1, 9), SEPARATOR))
+    np.testing.assert_array_equal(probs[0], np.tile(uniform(), (9, 1)))
+
+
+def test_the_separator_may_be_any_token(tokens):
+    """Renaming the tokens renames the columns."""
+    renamed = (tokens + 2) % VOCAB
+    separator = (SEPARATOR + 2) % VOCAB
+    for smoothing in SMOOTHINGS:
+        probs = NGram(3, VOCAB, separator, smoothing).predict(renamed)
+        original = NGram(3, VOCAB, SEPARATOR, smoothing).predict(tokens)
+        np.testing.assert_array_equal(np.roll(probs, -2, -1), original)
+
+
+def test_one_symbol_alphabet():
+    tokens = np.array([[0, 0, 1, 0, 0, 0, 1, 1]])
+    for order, smoothing in MODELS:
+        probs = NGram(order, 2, 1, smoothing).predict(tokens)
+        np.testing.assert_allclose(probs[0], np.tile([1.0, 0.0], (8, 1)))
+
+
+def test_no_bound_finds_a_context_of_any_length():
+    """A string of 3,000 tokens said twice: in the second telling only an unbounded model is always sure of the next."""
+    rng = np.random.default_rng(0)
+    telling = rng.integers(0, 2, 3000)
+    tokens = np.concatenate([telling, telling])[None]
+    right = {order: NGram(order, 3, 2).predict(tokens)[0, np.arange(6000), tokens[0]] for order in (5, None)}
+    assert right[None][3050:].min() >= 1 / 2
+    assert right[5][3050:].min() < 1 / 2
+
+
+def test_empty_batches():
+    assert NGram(2, VOCAB, SEPARATOR).predict(np.zeros((0, 7), int)).shape == (0, 7, VOCAB)
+    assert NGram(2, VOCAB, SEPARATOR).predict(np.zeros((3, 0), int)).shape == (3, 0, VOCAB)
+
+
+def test_small_and_foreign_integers_serve(tokens):
+    model = NGram(3, VOCAB, SEPARATOR)
+    np.testing.assert_array_equal(
+        model.predict(tokens.astype(np.uint8)[:, ::-1]), model.predict(tokens[:, ::-1].copy())
+    )
+
+
+def test_the_lineup_is_told_apart():
+    task = PFA(PFA.Parameters(n_symbols=6, max_alphabet=6))
+    lineup = NGram.lineup(task, None)
+    assert [model.name for model in lineup] == ["unigram", "2-gram", "3-gram"]
+    assert [model.anchor for model in lineup] == ["start", None, None]
+    assert [model.vocab_size for model in lineup] == [7, 7, 7]
+    models = [NGram(order, VOCAB, SEPARATOR, s) for order, s in MODELS]
+    assert len({model.name for model in models}) == len({str(model.options) for model in models}) == len(models)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 5, 4), "order must be at least 1"),
+        ((2.0, 5, 4), "order must be an integer"),
+        ((2, 5, 5), "separator 5 is outside"),
+        ((2, 5, None), "separator must be an integer"),
+        ((2, 1, 0), "vocab_size must be at least 2"),
+        ((2, 5, 4, "knesser-ney"), "did you mean 'kneser-ney'"),
+        ((None, 5, 4, "add-one"), "needs an order"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        NGram(*arguments)
+
+
+@pytest.mark.parametrize("tokens", [np.zeros(3, int), np.zeros((1, 3)), np.array([[5]]), np.array([[-1]])])
+def test_tokens_of_wrong_rank_type_or_range_are_refused(tokens):
+    with pytest.raises(UserError, match="token"):
+        NGram(2, 5, 4).predict(tokens)

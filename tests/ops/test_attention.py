@@ -1,0 +1,48 @@
+"""Attention: the fused form against the naive one, outputs and all gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regbench.errors import UserError
+from regbench.ops.attention import attention
+from regbench.ops.backend import use_backend
+
+
+@pytest.mark.parametrize("length", [1, 2, 17, 64, 65])
+def test_fused_equals_naive_with_all_gradients(length: int) -> None:
+    torch.manual_seed(length)
+    inputs = [torch.randn(2, 3, length, k, dtype=torch.float64, requires_grad=True) for k in (8, 8, 5)]
+    weight = torch.randn(2, 3, length, 5, dtype=torch.float64)
+    results = []
+    for backend in ("torch", "naive"):
+        out = attention(*inputs, backend=backend)
+        results.append([out, *torch.autograd.grad((out * weight).sum(), inputs)])
+    for fused, naive in zip(*results, strict=True):
+        torch.testing.assert_close(fused, naive, rtol=1e-9, atol=1e-11)
+
+
+def test_uniform_scores_average_the_past() -> None:
+    v = torch.randn(1, 1, 6, 4)
+    zero = torch.zeros(1, 1, 6, 4)
+    expected = v.cumsum(2) / torch.arange(1, 7)[:, None]
+    for backend in ("torch", "naive"):
+        torch.testing.assert_close(attention(zero, zero, v, backend=backend), expected)
+
+
+def test_the_form_that_ran_is_recorded_and_no_other_is_taken() -> None:
+    x = torch.randn(1, 1, 3, 2)
+    with use_backend("naive") as ran:
+        attention(x, x, x)
+    assert ran == {"attention": "naive"}
+    with use_backend("auto") as ran:
+        attention(x, x, x)
+    assert ran == {"attention": "torch"}
+    with pytest.raises(UserError, match="attention has no backend 'trition'; known: naive, torch"):
+        attention(x, x, x, backend="trition")
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match=r"not \(1, 1, 3, 2\), \(1, 1, 4, 2\)"):
+        attention(torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2))

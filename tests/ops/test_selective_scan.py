@@ -1,0 +1,296 @@
+"""The selective scan: the fast form against the naive one, and both against what they must equal in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import pytest
+import torch
+from scipy.signal import lfilter
+from torch import Tensor
+
+from regbench.errors import UserError
+from regbench.ops.backend import use_backend
+from regbench.ops.selective_scan import cpu, selective_scan
+
+FORMS = ["cpu", "naive"]
+
+
+@pytest.fixture(autouse=True)
+def _poison() -> Iterator[None]:
+    """Deterministic mode fills `torch.empty` with NaN, so a place that is never written shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class Inputs(NamedTuple):
+    x: Tensor
+    delta: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor | None = None
+    initial_state: Tensor | None = None
+
+    def given(self) -> list[Tensor]:
+        return [tensor for tensor in self if tensor is not None]
+
+    def to(self, dtype: torch.dtype) -> Inputs:
+        return Inputs(*(None if t is None else t.detach().to(dtype).requires_grad_() for t in self))
+
+
+def make(
+    batch: int, length: int, dim: int, n_state: int, skip: bool = True, state: bool = True, strided: bool = False
+) -> Inputs:
+    """Random inputs in float64. `strided`: every tensor is a view whose last dimension is not contiguous."""
+    generator = torch.Generator().manual_seed(batch + 7 * length + 31 * dim + 101 * n_state)
+
+    def normal(*shape: int) -> Tensor:
+        drawn = torch.randn(*shape, dtype=torch.float64, generator=generator)
+        return drawn.repeat_interleave(2, -1)[..., ::2] if strided else drawn
+
+    tensors = [
+        normal(batch, length, dim),
+        torch.nn.functional.softplus(normal(batch, length, dim) - 1),
+        -torch.exp(normal(dim, n_state)),
+        normal(batch, length, n_state),
+        normal(batch, length, n_state),
+        normal(dim) if skip else None,
+        normal(batch, dim, n_state) if state else None,
+    ]
+    return Inputs(*(None if tensor is None else tensor.detach().requires_grad_() for tensor in tensors))
+
+
+def everything(inputs: Inputs, backend: str) -> list[Tensor]:
+    """y, the final state, and the gradient of every input for upstream gradients of both."""
+    y, final = selective_scan(*inputs, backend=backend)
+    generator = torch.Generator().manual_seed(0)
+    upstream = [torch.randn(out.shape, dtype=torch.float64, generator=generator).to(out.dtype) for out in (y, final)]
+    return [y, final, *torch.autograd.grad((y, final), inputs.given(), upstream)]
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    """Equal to `tolerance` times the largest entry of each tensor."""
+    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert a.shape == b.shape
+        scale = float(b.detach().abs().max())
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * scale, msg=lambda m, place=place: f"{place}: {m}")
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 63, 64, 65, 127])
+@pytest.mark.parametrize(("batch", "dim", "n_state"), [(1, 1, 1), (3, 5, 3), (1, 32, 4), (2, 65, 1), (3, 33, 7)])
+def test_cpu_is_naive(batch: int, length: int, dim: int, n_state: int) -> None:
+    inputs = make(batch, length, dim, n_state)
+    assert_same(everything(inputs, "cpu"), everything(inputs, "naive"), 1e-12)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("strided", [True, False])
+def test_options_and_layouts(skip: bool, state: bool, strided: bool) -> None:
+    inputs = make(3, 65, 5, 3, skip, state, strided)
+    assert inputs.x.is_contiguous() != strided
+    assert_same(everything(inputs, "cpu"), everything(inputs, "naive"), 1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 127, 33, 7), (2, 128, 64, 16)])
+def test_float32(shape: tuple[int, int, int, int]) -> None:
+    """Both forms in float32 against naive in float64: ours is no worse than a few roundings."""
+    inputs = make(*shape)
+    exact = [tensor.float() for tensor in everything(inputs, "naive")]
+    assert_same(everything(inputs.to(torch.float32), "cpu"), exact, 3e-6)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    inputs = make(2, 33, 4, 3).to(torch.bfloat16)
+    expected = everything(inputs.to(torch.float32), "naive")
+    y, _ = selective_scan(*inputs)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, expected[0].bfloat16(), rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_a_sum(dtype: torch.dtype) -> None:
+    """The upstream gradient is then an expanded scalar, without memory of its own, and the final state has none."""
+    inputs = make(2, 40, 3, 2).to(dtype)
+    found, expected = (
+        torch.autograd.grad(selective_scan(*inputs, backend=form)[0].sum(), inputs.given()) for form in FORMS
+    )
+    assert_same(list(found), list(expected), 1e-12 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradcheck(form: str) -> None:
+    inputs = make(2, 35, 2, 2) if form == "cpu" else make(1, 3, 2, 2)  # more than a chunk
+    assert torch.autograd.gradcheck(
+        lambda *tensors: selective_scan(*tensors, backend=form), tuple(inputs), fast_mode=True
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_constant_parameters_are_a_linear_filter(form: str) -> None:
+    """For one channel and constant parameters, y is x through filters with one pole each: an outside witness."""
+    length, n_state = 100, 4
+    rng = np.random.default_rng(0)
+    x, a, b, c = rng.normal(size=length), -rng.exponential(size=n_state), *rng.normal(size=(2, n_state))
+    delta, skip = 0.3, 0.7
+    expected = skip * x
+    for n in range(n_state):
+        expected += lfilter([c[n] * delta * b[n]], [1.0, -np.exp(delta * a[n])], x)
+    tensor = torch.from_numpy
+    y, _ = selective_scan(
+        tensor(x).view(1, -1, 1),
+        torch.full((1, length, 1), delta, dtype=torch.float64),
+        tensor(a).view(1, -1),
+        tensor(b).expand(1, length, -1),
+        tensor(c).expand(1, length, -1),
+        torch.tensor([skip], dtype=torch.float64),
+        backend=form,
+    )
+    np.testing.assert_allclose(y.flatten().numpy(), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_state_without_input_decays(form: str) -> None:
+    """With x = 0 the final state is the first times exp(A sum of delta)."""
+    inputs = make(2, 77, 5, 3)
+    y, final = selective_scan(torch.zeros_like(inputs.x), *inputs[1:], backend=form)
+    total = inputs.delta.sum(1)[..., None] * inputs.A
+    assert inputs.initial_state is not None
+    torch.testing.assert_close(final, inputs.initial_state * torch.exp(total), rtol=1e-10, atol=1e-300)
+    assert y.abs().max() > 0
+
+
+@pytest.mark.parametrize("cuts", [[1, 99], [32, 68], [40, 1, 59], [33, 31, 36]])
+def test_going_on_from_a_state(cuts: list[int]) -> None:
+    inputs = make(2, 100, 5, 3)
+    whole = everything(inputs, "cpu")
+    pieces, state = [], inputs.initial_state
+    for x, delta, B, C in zip(*(inputs[i].split(cuts, 1) for i in (0, 1, 3, 4)), strict=True):
+        y, state = selective_scan(x, delta, inputs.A, B, C, inputs.D, state, backend="cpu")
+        pieces.append(y)
+    assert state is not None
+    outputs = (torch.cat(pieces, 1), state)
+    generator = torch.Generator().manual_seed(0)
+    upstream = [torch.randn(out.shape, dtype=torch.float64, generator=generator) for out in outputs]
+    assert_same([*outputs, *torch.autograd.grad(outputs, inputs.given(), upstream)], whole, 1e-12)
+
+
+def test_same_bits_for_any_number_of_threads() -> None:
+    inputs = make(3, 130, 100, 16).to(torch.float32)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            results.append(everything(inputs, "cpu"))
+    finally:
+        torch.set_num_threads(before)
+    assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS, "the caller's setting is put back"
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_nothing_of_the_size_of_all_states_is_kept() -> None:
+    """What waits for the backward pass: the inputs and N / CHUNK times x, against N times x for all states."""
+    batch, length, dim, n_state = 2, 256, 64, 16
+    inputs = make(batch, length, dim, n_state).to(torch.float32)
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        selective_scan(*inputs, backend="cpu")
+    all_states = 4 * batch * length * dim * n_state
+    chunk_starts = 4 * batch * (length // cpu.CHUNK + 1) * n_state * dim
+    others = sum(4 * tensor.numel() for tensor in inputs.given())
+    assert chunk_starts <= sum(kept.values()) <= others + chunk_starts
+    assert max(kept.values()) <= all_states / 16
+
+
+@numba.njit
+def _exp32(values: np.ndarray, out: np.ndarray) -> None:
+    for i in range(values.size):
+        out[i] = cpu._exp(values[i])
+
+
+def test_exp() -> None:
+    """Within 2 ulp of the true value where that is a normal number, and right at both ends."""
+    values = np.concatenate([np.linspace(-86.9, 88.72, 2_000_003), np.linspace(-1e-3, 1e-3, 200_001)])
+    values = values.astype(np.float32)
+    out = np.empty_like(values)
+    _exp32(values, out)
+    expected = np.exp(values.astype(np.float64))
+    assert np.max(np.abs(out - expected) / np.spacing(expected.astype(np.float32))) < 2
+    assert np.all(out[1:2_000_003] >= out[: 2_000_003 - 1]), "not monotone"
+    ends = np.array([0, -200, -87.5, -1e30, -np.inf, 89, 1e30, np.inf, np.nan], np.float32)
+    out = np.empty_like(ends)
+    _exp32(ends, out)
+    np.testing.assert_array_equal(out, [1, 0, 0, 0, 0, np.inf, np.inf, np.inf, np.nan])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 20.0, 200.0])
+def test_strong_decay(dtype: torch.dtype, scale: float) -> None:
+    """delta A down to -200, where exp is 0 in float32: outputs and gradients stay those of the naive form."""
+    inputs = make(2, 65, 5, 3)
+    delta = inputs.delta / inputs.delta.max() * scale
+    inputs = inputs._replace(A=inputs.A / inputs.A.abs().max(), delta=delta).to(dtype)
+    assert float((inputs.delta.max() * inputs.A.min()).detach()) == pytest.approx(-scale)
+    assert_same(everything(inputs, "cpu"), everything(inputs, "naive"), 1e-12 if dtype == torch.float64 else 2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_overflow_and_nan_are_not_hidden(dtype: torch.dtype) -> None:
+    """A state that grows ends in infinity, and a NaN reaches all later outputs of its channel and no other."""
+    inputs = make(1, 40, 3, 2).to(dtype)
+    growing, _ = selective_scan(inputs.x, inputs.delta * 1e3, -inputs.A, *inputs[3:], backend="cpu")
+    assert not growing[:, -1].isfinite().any()
+    x = inputs.x.detach().clone()
+    x[0, 20, 1] = torch.nan
+    y, _ = selective_scan(x, *inputs[1:], backend="cpu")
+    assert y[0, 20:, 1].isnan().all()
+    assert y[0, :20].isfinite().all()
+    assert y[..., [0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("batch", "length"), [(0, 5), (2, 0)])
+def test_empty(form: str, batch: int, length: int) -> None:
+    inputs = make(batch, length, 3, 2)
+    y, final = selective_scan(*inputs, backend=form)
+    assert y.shape == (batch, length, 3)
+    assert inputs.initial_state is not None
+    assert torch.equal(final, inputs.initial_state)
+
+
+@pytest.mark.parametrize("wrong", ["x", "delta", "A", "B", "C", "D", "initial_state"])
+def test_wrong_shapes(wrong: str) -> None:
+    inputs = make(2, 4, 3, 2)
+    tensor = getattr(inputs, wrong)
+    broken = inputs._replace(**{wrong: torch.cat([tensor, tensor], -1)})
+    # A wider x or A redefines D or N, and the next tensor is the one that no longer fits.
+    named = {"x": "delta", "A": "B"}.get(wrong, wrong)
+    with pytest.raises(UserError, match=rf"^selective_scan: {named} should have shape \([^\n]*, but has \([^\n]*\)$"):
+        selective_scan(*broken)
+    with pytest.raises(UserError, match="x should have shape"):
+        selective_scan(inputs.x[0], *inputs[1:])
+    with pytest.raises(UserError, match="A should have shape"):
+        selective_scan(inputs.x, inputs.delta, inputs.A[0], *inputs[3:])
+
+
+def test_the_form_that_ran_is_on_record() -> None:
+    inputs = make(1, 3, 2, 2)
+    with use_backend("auto") as record:
+        selective_scan(*inputs)
+    assert record == {"selective_scan": "cpu"}
+    with use_backend("naive") as record:
+        selective_scan(*inputs)
+    assert record == {"selective_scan": "naive"}

@@ -1,0 +1,324 @@
+"""A run from a track to a result, its folder, and its resumption."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import regbench
+from regbench import runner
+from regbench.checkpoint import load_tensors
+from regbench.errors import UserError
+from regbench.evaluation import Predictions, score_records
+from regbench.files import atomic_write, exclusive
+from regbench.models.build import build, resolve_options
+from regbench.results import read_result
+from regbench.scoring import score
+from regbench.tracks import Track
+
+PLUGIN = """
+import torch
+import regbench
+
+
+class Average(regbench.Mixer):
+    def forward(self, x):
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+"""
+QUICK = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3}
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    path = tmp_path / "average.py"
+    path.write_text(PLUGIN)
+    return path
+
+
+@pytest.fixture
+def go(tiny_file: Path, plugin: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
+    def call(out: str = "out", **changes: Any) -> regbench.Result:
+        arguments = {"track": str(tiny_file), "arch": str(plugin), "settings": QUICK, "out": tmp_path / out} | changes
+        return regbench.run(**arguments)
+
+    return call
+
+
+def comparable(result: regbench.Result) -> dict[str, Any]:
+    """All of a result that two runs of one configuration must share: timings and memory left out."""
+    content = result.model_dump(mode="json")
+    for seed in content["seeds"]:
+        for key in ("seconds", "tokens_per_second", "peak_memory_bytes"):
+            del seed[key]
+    for baseline in content["baselines"].values():
+        del baseline["seconds"]
+    del content["code"]
+    return content
+
+
+def test_a_strangers_five_line_mixer_runs_and_leaves_a_result(
+    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track
+) -> None:
+    result = go(seeds=(0, 1))
+    assert result.architecture.name == "average"
+    assert result.architecture.source == "average.py"
+    assert [s.seed for s in result.seeds] == [0, 1]
+    assert read_result(tmp_path / "out") == result
+    oracle = result.baselines["oracle"].scores
+    assert oracle["legal_accuracy"].value == 1.0
+    assert oracle["tvd"].value == 0.0
+    for name in ("uniform", "unigram", "2-gram", "3-gram", "Baum-Welch"):
+        assert 0 < result.baselines[name].scores["legal_accuracy"].value < 1
+    names = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert names == {
+        ".lock",
+        "config.yaml",
+        "result.json",
+        "score_by_position.png",
+        "training.png",
+        *(
+            f"seed-{s}/{f}"
+            for s in (0, 1)
+            for f in ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json")
+        ),
+    }
+
+
+def test_the_stored_predictions_give_the_scores_to_the_last_bit(
+    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track
+) -> None:
+    result = go()
+    predictions = Predictions.read(tmp_path / "out" / "seed-0" / "predictions.npz")
+    assert predictions.digest == result.seeds[0].predictions_sha256
+    scores, curves = score_records(score(tiny.task, tiny.instances("test"), predictions.batches(batch_size=5)))
+    assert curves == result.seeds[0].curves
+    assert scores["legal_accuracy"] == result.seeds[0].scores["legal_accuracy"]
+    assert scores["tvd"].value == pytest.approx(result.seeds[0].scores["tvd"].value, abs=1e-12)
+
+
+def test_the_stored_weights_give_the_predictions(
+    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track, plugin: Path
+) -> None:
+    go()
+    cls = regbench.registry.load(regbench.registry.ARCHITECTURE, str(plugin))  # type: ignore[attr-defined]
+    model = build(cls, resolve_options(cls, {"d_model": 8}), tiny.task.io)
+    tensors, notes = load_tensors(tmp_path / "out" / "seed-0" / "checkpoint.safetensors")
+    model.load_state_dict(tensors)
+    assert notes["architecture"] == str(plugin)
+    from regbench.models.model import ModelPredictor
+
+    again = Predictions.of(ModelPredictor(model, torch.device("cpu")), tiny.instances("test"))
+    stored = Predictions.read(tmp_path / "out" / "seed-0" / "predictions.npz")
+    np.testing.assert_array_equal(again.packed, stored.packed)
+
+
+def test_one_configuration_gives_one_result(go: Callable[..., regbench.Result]) -> None:
+    assert comparable(go("a")) == comparable(go("b"))
+    assert comparable(go("c", seeds=(1,))) != comparable(go("d"))
+
+
+@pytest.mark.parametrize("where", ["training", "scoring", "second seed", "result"])
+def test_an_interrupted_run_resumes_to_the_same_result(
+    go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    whole = go("whole", seeds=(0, 1))
+
+    class Stop(BaseException):
+        pass
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        if where == "training":
+            patch.setattr("regbench.training.Trainer._evaluate", stop)
+        elif where == "scoring":
+            patch.setattr(runner, "_score_seed", stop)
+        elif where == "second seed":
+            original = runner._seed
+            patch.setattr(
+                runner, "_seed", lambda plan, seed, *rest: original(plan, seed, *rest) if seed == 0 else stop()
+            )
+        else:
+            patch.setattr(runner, "write_result", stop)
+        with pytest.raises(Stop):
+            go("broken", seeds=(0, 1))
+    assert not (tmp_path / "broken" / "result.json").exists()
+    resumed = regbench.resume(tmp_path / "broken")
+    assert comparable(resumed) == comparable(whole)
+    assert regbench.resume(tmp_path / "broken") == resumed
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments(
+    go: Callable[..., regbench.Result], tmp_path: Path, tiny_file: Path, plugin: Path
+) -> None:
+    """SIGKILL, twenty times, each at a random moment of what is left; then the same scores as a run left alone."""
+    settings = QUICK | {"training.checkpoint_seconds": 0.0, "training.evaluations": 30}
+    whole = go("whole", settings=settings)
+    flags = [f"--set={k}={v}" for k, v in settings.items()]
+    out = tmp_path / "killed"
+    fresh = ["run", "--track", str(tiny_file), "--arch", str(plugin), *flags, "--out", str(out)]
+    chance = random.Random(0)
+    kills = 0
+    while kills < 20:
+        arguments = ["run", "--resume", str(out)] if (out / "config.yaml").exists() else fresh
+        process = subprocess.Popen([sys.executable, "-m", "regbench", *arguments], stdout=subprocess.DEVNULL)
+        marker = out / "seed-0"
+        deadline = time.monotonic() + 120
+        while not marker.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0.0, 0.25))
+        if process.poll() is not None:  # it got through; begin anew, so that all twenty are kills
+            assert process.returncode == 0
+            assert comparable(read_result(out))["seeds"] == comparable(whole)["seeds"]
+            subprocess.run(["rm", "-r", str(out)], check=True)
+            continue
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert comparable(regbench.resume(out))["seeds"] == comparable(whole)["seeds"]
+    for path in (out / "seed-0").iterdir():
+        assert not path.name.startswith(".") or path.stat().st_size >= 0
+    assert json.loads((out / "result.json").read_text())["schema_version"] == 1
+
+
+class TestRefusals:
+    def test_a_folder_with_a_run_in_it(self, go: Callable[..., regbench.Result]) -> None:
+        go()
+        with pytest.raises(UserError, match="holds a run already; choose another --out, or go on with --resume"):
+            go()
+
+    def test_a_folder_in_use(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+        code = (
+            "import sys, time, pathlib; from regbench.files import exclusive\n"
+            "with exclusive(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        )
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "out")], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with pytest.raises(UserError, match="out is in use by another run"):
+                go()
+        finally:
+            holder.kill()
+            holder.wait()
+        go()  # the lock went with its holder
+
+    def test_a_lock_held_here_is_released(self, tmp_path: Path) -> None:
+        with exclusive(tmp_path):
+            pass
+        with exclusive(tmp_path):
+            pass
+
+    def test_a_refused_architecture_leaves_no_folder(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+        peeks = tmp_path / "peeks.py"
+        peeks.write_text(PLUGIN.replace("x.cumsum(1)", "x.flip(1).cumsum(1)"))
+        with pytest.raises(UserError, match="'peeks' cannot be scored: it sees the future"):
+            go(arch=str(peeks))
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"settings": {"training.learning_rat": 1}}, "unknown key 'learning_rat'; did you mean 'learning_rate'"),
+            (
+                {"settings": {"training.batch_size": "many"}},
+                "training option: batch_size: input should be a valid integer",
+            ),
+            ({"settings": {"training.train_tokens": 7000}}, r"\(7,000\) is above the track's budget of 6,000"),
+            ({"device": "gpu"}, "unknown device 'gpu'"),
+            ({"seeds": ()}, "seeds"),
+            ({"seeds": (1, 1)}, "a seed is given twice: 1 1"),
+            ({"trials": 0}, "trials: input should be greater than or equal to 1"),
+        ],
+    )
+    def test_wrong_input(self, go: Callable[..., regbench.Result], changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(UserError, match=message) as caught:
+            go(**changes)
+        assert "\n" not in str(caught.value)
+
+    def test_no_gpu(self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(UserError, match="device 'cuda' is not available"):
+            go(device="cuda")
+
+    def test_a_full_disk(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The checkpoint that does not fit is said in one line; what was written before is whole, and the run resumes."""
+        whole = go("whole")
+        real, writes = os.fsync, []
+
+        def full(handle: int) -> None:
+            writes.append(handle)
+            if len(writes) == 4:
+                raise OSError(errno.ENOSPC, "No space left on device", "resume.safetensors")
+            real(handle)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(UserError, match="cannot write resume.safetensors: the disk is full"):
+                go("full", settings=QUICK | {"training.checkpoint_seconds": 0.0})
+        assert not [p for p in (tmp_path / "full").rglob(".*") if p.name != ".lock"]
+        resumed = regbench.resume(tmp_path / "full")
+        assert resumed.seeds[0].predictions_sha256 == whole.seeds[0].predictions_sha256
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (None, "holds no run: there is no config.yaml"),
+            ("track: [", "config.yaml is broken"),
+            ("3", "config.yaml is broken"),
+            ("track: x\narchitecture: y\nsedes: [1]\n", "unknown key 'sedes'; did you mean 'seeds'"),
+        ],
+    )
+    def test_what_cannot_be_resumed(self, tmp_path: Path, content: str | None, message: str) -> None:
+        folder = tmp_path / "run"
+        folder.mkdir()
+        if content is not None:
+            (folder / "config.yaml").write_text(content)
+        with pytest.raises(UserError, match=message):
+            regbench.resume(folder)
+
+    def test_a_plugin_edited_since_the_kill(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "_score_seed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                go()
+        plugin.write_text(PLUGIN + "# edited\n")
+        with pytest.raises(UserError, match="checkpoint of another configuration"):
+            regbench.resume(tmp_path / "out")
+
+
+def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    with atomic_write(path) as file:
+        file.write("old")
+
+    def fail() -> None:
+        with atomic_write(path) as file:
+            file.write("new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
