@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regbench.models.mixer import Mixer, Options, Paper
+
+State = tuple[Tensor, Tensor]
 
 
 class LSTM(Mixer):
@@ -27,6 +30,16 @@ class LSTM(Mixer):
         """(B, L, D) -> (B, L, D)."""
         y: Tensor = self.lstm(x)[0]
         return y
+
+    def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
+        """h and c before the first position, each (1, B, D)."""
+        zero = torch.zeros(1, batch, self.options.d_model, device=device, dtype=dtype)
+        return zero, zero
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One position: (B, D) -> (B, D)."""
+        y, state = self.lstm(x[:, None], state)
+        return y[:, 0], state
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:

@@ -16,10 +16,13 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regbench.errors import UserError
 from regbench.models.mixer import Mixer, Options, Paper
 from regbench.ops.attention import attention
+
+State = tuple[Tensor, Tensor]
 
 
 class Transformer(Mixer):
@@ -51,22 +54,45 @@ class Transformer(Mixer):
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
         batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.n_heads, -1).permute(2, 0, 3, 1, 4)  # each (B, H, L, K)
+        q, k, v = self._heads(x)
         if self.rotary:
             q, k = rotate(q), rotate(k)
         y: Tensor = self.out(attention(q, k, v).transpose(1, 2).reshape(batch, length, width))
         return y
+
+    def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
+        """The cache of keys and values before the first position: (B, H, 0, K) each. It grows with the stream."""
+        empty = torch.zeros(batch, self.n_heads, 0, self.options.d_model // self.n_heads, device=device, dtype=dtype)
+        return empty, empty
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One position: (B, D) -> (B, D), and the cache with its key and value."""
+        q, k, v = self._heads(x[:, None])
+        keys, values = state
+        if self.rotary:
+            q, k = rotate(q, start=keys.shape[2]), rotate(k, start=keys.shape[2])
+        keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+        y: Tensor = self.out(F.scaled_dot_product_attention(q, keys, values).flatten(1))
+        return y, (keys, values)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (3, B, H, L, K): queries, keys and values."""
+        return self.qkv(x).view(*x.shape[:2], 3, self.n_heads, -1).permute(2, 0, 3, 1, 4)
 
     @classmethod
     def learned_positions(cls, options: Any) -> bool:
         return options.positions == "learned"
 
 
-def rotate(x: Tensor, base: float = 10_000.0) -> Tensor:
-    """Rotary position embedding: turns the pair (c, c + K/2) at position t by the angle t * base^(-2c/K). (B, H, L, K)."""
+def rotate(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
+    """Rotary position embedding: turns the pair (c, c + K/2) at position t by the angle t * base^(-2c/K). (B, H, L, K).
+
+    start: the position of the first of the L.
+    """
     half = x.shape[-1] // 2
     frequency = base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
-    angle = torch.arange(x.shape[2], device=x.device, dtype=torch.float64)[:, None] * frequency
+    positions = torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float64)
+    angle = positions[:, None] * frequency
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

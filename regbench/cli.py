@@ -90,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="an option of the architecture (`regbench ls architectures NAME` lists them), or training.KEY=VALUE",
     )
+    run.add_argument("--ngram-heads", metavar="N,N,...", help="put n-gram heads of these orders into the architecture")
+    run.add_argument("--ngram-after", metavar="M,...", help="after which blocks, counted from 1 (default: 1)")
     run.add_argument(
         "--backend", default="auto", metavar="B", help="form of the ops: auto, naive, cpu, torch, ... (default: auto)"
     )
@@ -113,6 +115,14 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("--instance", type=int, default=0, metavar="N", help="which test instance to draw (default: 0)")
     data.set_defaults(command=_data)
     return parser
+
+
+def _ngram_settings(arguments: argparse.Namespace) -> list[str]:
+    """--ngram-heads and --ngram-after as what they are short for."""
+    if arguments.ngram_after and not arguments.ngram_heads:
+        raise UserError("--ngram-after says where --ngram-heads stand: give those too")
+    flags = {"ngram_heads": arguments.ngram_heads, "ngram_after": arguments.ngram_after}
+    return [f"{key}=[{value}]" for key, value in flags.items() if value]
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, object]:
@@ -146,7 +156,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
                     arguments.track,
                     arguments.arch,
                     arguments.seed,
-                    settings=_settings(arguments.settings),
+                    settings=_settings(_ngram_settings(arguments) + arguments.settings),
                     backend=arguments.backend,
                     device=arguments.device,
                     trials=arguments.trials,

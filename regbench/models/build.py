@@ -37,6 +37,8 @@ def build(cls: type[Any], options: Options, io: TokenIO) -> Model:
     try:
         if issubclass(cls, Mixer):
             return Skeleton(cls, options, io)
+        if options.ngram_heads:
+            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
         model: Model = cls(options, io)
     except UserError:
         raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pydantic
+import torch
 from torch import Tensor, nn
 
 
@@ -31,6 +32,13 @@ class Options(pydantic.BaseModel):
     d_model: int = pydantic.Field(default=64, ge=1, description="width of the residual stream, D")
     n_layers: int = pydantic.Field(default=2, ge=1, description="number of blocks")
     n_heads: int = pydantic.Field(default=4, ge=1, description="heads of each mixer, where it has heads")
+    ngram_heads: tuple[Annotated[int, pydantic.Field(ge=1, le=8)], ...] = pydantic.Field(
+        default=(), description="orders of the n-gram heads put in, e.g. [1,2,3]; none by default"
+    )
+    ngram_after: tuple[Annotated[int, pydantic.Field(ge=1)], ...] = pydantic.Field(
+        default=(1,), min_length=1, description="after which blocks they stand, counted from 1"
+    )
+    ngram_mlp: bool = pydantic.Field(default=False, description="whether each sequence of n-gram heads ends in an MLP")
     dropout: float = pydantic.Field(
         default=0.0, ge=0.0, lt=1.0, description="after the embedding and after each block part"
     )
@@ -64,6 +72,18 @@ class Mixer(nn.Module):
     def learned_positions(cls, options: Any) -> bool:
         """Whether the embedding adds a learned vector for each position (ICLL Eq. 16). Default: no."""
         return False
+
+    def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Any:
+        """The state before the first position, for a mixer that has a recurrent form; see `step`.
+
+        Raises:
+            NotImplementedError: it has none.
+        """
+        raise NotImplementedError
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position of the recurrent form: (B, D) and a state -> (B, D) and the state after it; equal to `forward`."""
+        raise NotImplementedError
 
     @classmethod
     def state_bytes(cls, options: Any) -> int | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,8 @@ from torch.nn import functional as F
 from regbench.errors import UserError
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
+from regbench.models.ngram_heads import NGramHeads
+from regbench.ops.ngram import NGramState, ngram_index
 from regbench.tasks.task import TokenIO
 
 
@@ -51,6 +55,27 @@ class Block(nn.Module):
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x
 
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position of the recurrent form: (B, D) -> (B, D), and the mixer's state after it."""
+        mixed, state = self.mixer.step(self.mixer_norm(x), state)
+        x = x + mixed
+        if self.feed_forward is not None:
+            x = x + self.feed_forward(self.feed_forward_norm(x))
+        return x, state
+
+
+@dataclass
+class StreamState:
+    """What a streaming model keeps: how many tokens it has read, a state for each mixer, and the n-gram heads' sums."""
+
+    position: int
+    mixers: list[Any]
+    heads: dict[str, list[NGramState]]
+
+    def ngram_bytes(self) -> int:
+        """Bytes that the n-gram heads hold now; they grow with the distinct n-grams met, not with the length."""
+        return sum(state.state_bytes() for heads in self.heads.values() for state in heads)
+
 
 class Skeleton(Model):
     """An architecture that differs from others in its token mixer alone."""
@@ -60,6 +85,12 @@ class Skeleton(Model):
         self.embedding = nn.Embedding(io.vocab_size, options.d_model)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.blocks = nn.ModuleList(Block(mixer(options), options) for _ in range(options.n_layers))
+        if options.ngram_heads and max(options.ngram_after) > options.n_layers:
+            raise UserError(f"ngram_after={max(options.ngram_after)} is past the last of {options.n_layers} blocks")
+        places = sorted(set(options.ngram_after)) if options.ngram_heads else []
+        self.ngram_heads = nn.ModuleDict(
+            {str(place): NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp) for place in places}
+        )
         first = self.blocks[0].mixer
         assert isinstance(first, Mixer)
         self._layer_state_bytes = first.state_bytes(options)
@@ -89,14 +120,51 @@ class Skeleton(Model):
                 )
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = self.dropout(x)
-        for block in self.blocks:
+        index = ngram_index(inputs) if self.ngram_heads else None
+        for number, block in enumerate(self.blocks, 1):
             x = block(x)
+            if str(number) in self.ngram_heads:
+                x = self.ngram_heads[str(number)](x, index)
         logits: Tensor = self.unembed(self.norm(x))
         return logits
 
+    def init_state(self, batch: int) -> StreamState:
+        """The state of `batch` streams before their first token.
+
+        Raises:
+            UserError: the mixer has no recurrent form.
+        """
+        weight = self.embedding.weight
+        try:
+            mixers = [block.mixer.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[union-attr, operator]
+        except NotImplementedError:
+            raise UserError(f"{type(self.blocks[0].mixer).__name__} has no recurrent form to stream by") from None
+        heads = {place: heads.init_state() for place, heads in self.ngram_heads.items()}  # type: ignore[operator]
+        return StreamState(0, mixers, heads)
+
+    def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
+        """One token of each stream: (B,) -> (B, V) logits of the next, equal to `forward`'s to rounding.
+
+        The first input is the separator, as in `shift_in`. Dropout is not applied. The old state must not be used again.
+        """
+        x = self.embedding(inputs)
+        if self.positions is not None:
+            if state.position >= self.positions.num_embeddings:
+                raise UserError(
+                    f"position {state.position} is past the {self.positions.num_embeddings} this model has learned"
+                )
+            x = x + self.positions.weight[state.position]
+        mixers = []
+        for number, (block, own) in enumerate(zip(self.blocks, state.mixers, strict=True), 1):
+            x, after = block.step(x, own)  # type: ignore[operator]
+            mixers.append(after)
+            if str(number) in self.ngram_heads:
+                x = self.ngram_heads[str(number)].step(x, inputs, state.heads[str(number)])  # type: ignore[operator]
+        return self.unembed(self.norm(x)), StreamState(state.position + 1, mixers, state.heads)
+
     def state_bytes(self) -> int | None:
         one = self._layer_state_bytes
-        return None if one is None else one * len(self.blocks)
+        return None if one is None or self.ngram_heads else one * len(self.blocks)
 
 
 def sinusoids(length: int, width: int) -> Tensor:

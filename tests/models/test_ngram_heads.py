@@ -1,0 +1,138 @@
+"""N-gram heads in any architecture: where they stand, what they cost, and that streaming equals training (ICLL section 6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from regbench import registry
+from regbench.contract import sample_tokens, violations
+from regbench.errors import UserError
+from regbench.models.build import build, resolve_options
+from regbench.models.model import Model, parameter_count, shift_in
+from regbench.models.ngram_heads import NGramHead, NGramHeads
+from regbench.ops.ngram import ngram_head, ngram_index
+from regbench.tasks.task import TokenIO
+
+IO = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
+ARCHITECTURES = sorted(registry.entries(registry.ARCHITECTURE))
+D = 16
+
+
+def make(name: str, **settings: object) -> Model:
+    torch.manual_seed(0)
+    cls = registry.load(registry.ARCHITECTURE, name)
+    return build(cls, resolve_options(cls, {"d_model": D, **settings}), IO)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_any_architecture_takes_them_and_keeps_the_contract(name: str) -> None:
+    model = make(name, ngram_heads=[1, 2, 3], ngram_after=[1, 2])
+    assert violations(model, sample_tokens(model)) == {}
+    assert model.state_bytes() is None
+
+
+def test_a_strangers_mixer_takes_them_with_no_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "same.py"
+    path.write_text("import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n")
+    model = make(str(path), ngram_heads=[1], ngram_after=[2])
+    assert violations(model, sample_tokens(model)) == {}
+
+
+def test_they_cost_what_the_paper_says() -> None:
+    plain = parameter_count(make("lstm"))
+    norm = 2 * D
+    for orders in ([1], [1, 2], [1, 2, 3]):
+        assert parameter_count(make("lstm", ngram_heads=orders)) - plain == len(orders) * (2 * D * D + norm)
+    with_mlp = parameter_count(make("lstm", ngram_heads=[1, 2, 3], ngram_mlp=True)) - plain
+    assert with_mlp == 12 * D * D + 4 * norm
+    twice = parameter_count(make("lstm", ngram_heads=[1], ngram_after=[1, 2])) - plain
+    assert twice == 2 * (2 * D * D + norm)
+
+
+def test_one_head_is_equation_13() -> None:
+    torch.manual_seed(0)
+    head = NGramHead(D, order=2).double()
+    tokens, x = torch.randint(3, (2, 20)), torch.randn(2, 20, D, dtype=torch.float64)
+    expected = x @ head.own.weight.T + ngram_head(tokens, x, 2, backend="naive") @ head.matched.weight.T
+    torch.testing.assert_close(head(x, ngram_index(tokens)), expected)
+
+
+def test_they_let_a_model_without_memory_see_what_followed() -> None:
+    """A mixer that mixes nothing, with heads, tells two pasts apart that end alike; without heads it cannot."""
+    past = torch.tensor([[0, 1, 2, 0, 3]]), torch.tensor([[0, 3, 2, 0, 3]])  # after 0 came 1, or 3
+
+    def differ(model: Model) -> bool:
+        a, b = (model.double().eval()(tokens)[0, 4] for tokens in past)
+        return not torch.allclose(a, b)
+
+    same = Path(__file__).parent / "same_mixer.py"
+    assert not differ(make(str(same)))
+    assert differ(make(str(same), ngram_heads=[1]))
+
+
+@pytest.mark.parametrize("heads", [{}, {"ngram_heads": [1, 2, 3], "ngram_after": [1, 2], "ngram_mlp": True}])
+@pytest.mark.parametrize("name", ["lstm", "mamba", "transformer", "transformer rotary"])
+def test_streaming_equals_training(name: str, heads: dict[str, object]) -> None:
+    name, _, rotary = name.partition(" ")
+    model = make(name, **heads, **({"positions": rotary} if rotary else {})).double().eval()
+    tokens = torch.randint(5, (3, 40), generator=torch.Generator().manual_seed(1))
+    whole = model(tokens)
+    inputs = shift_in(tokens, IO.separator)
+    with torch.no_grad():
+        state = model.init_state(3)  # type: ignore[operator]
+        for t in range(tokens.shape[1]):
+            logits, state = model.step(inputs[:, t], state)  # type: ignore[operator]
+            torch.testing.assert_close(logits, whole[:, t], rtol=1e-9, atol=1e-9)
+
+
+def test_the_streams_state_grows_with_distinct_ngrams_only() -> None:
+    model = make("lstm", ngram_heads=[1, 2]).eval()
+    state = model.init_state(1)  # type: ignore[operator]
+    sizes = []
+    for t in range(40):
+        _, state = model.step(torch.tensor([t % 2]), state)  # type: ignore[operator]
+        sizes.append(state.ngram_bytes())
+    assert sizes[10] == sizes[-1]
+    for token in (2, 3):
+        _, state = model.step(torch.tensor([token]), state)  # type: ignore[operator]
+    _, state = model.step(torch.tensor([0]), state)  # type: ignore[operator]
+    assert state.ngram_bytes() > sizes[-1]
+
+
+def test_a_mixer_without_a_recurrent_form_says_so() -> None:
+    model = make(str(Path(__file__).parent / "same_mixer.py"))
+    with pytest.raises(UserError, match="Same has no recurrent form to stream by"):
+        model.init_state(1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ngram_heads": [0]}, r"option: ngram_heads.0: input should be greater than or equal to 1 \(given 0\)"),
+        ({"ngram_heads": [9]}, "less than or equal to 8"),
+        ({"ngram_heads": "1;2"}, "ngram_heads"),
+        ({"ngram_heads": [1], "ngram_after": [3]}, "ngram_after=3 is past the last of 2 blocks"),
+        ({"ngram_heads": [1], "ngram_after": [0]}, "ngram_after.0: input should be greater than or equal to 1"),
+    ],
+)
+def test_wrong_places_and_orders_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make("lstm", **settings)
+
+
+def test_a_whole_model_takes_none() -> None:
+    class Whole(Model):
+        pass
+
+    with pytest.raises(UserError, match="Whole is a whole model"):
+        build(Whole, resolve_options(Whole, {"ngram_heads": [1]}), IO)
+
+
+def test_gradients_flow_through_a_sequence_of_heads() -> None:
+    torch.manual_seed(0)
+    heads = NGramHeads(4, (1, 2), mlp=True).double()
+    tokens, x = torch.randint(2, (1, 12)), torch.randn(1, 12, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: heads(v, ngram_index(tokens)), (x,))
