@@ -139,7 +139,7 @@ def _over_sum(array: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 # --- Kernels: S^3 work for a token, over arrays small enough to stay in the first-level cache.
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _predict(
     tokens: IntArray,
     sep: int,
@@ -171,22 +171,21 @@ def _predict(
                 _em(tokens, t, sep, A[r], B[r], pi[r], alpha, scale, counts, log_likelihood)
                 if log_likelihood[-1] > highest:
                     best, highest = r, log_likelihood[-1]
-        if empty:
+        if not empty:
+            _forward(tokens, begin, t, sep, A[best], B[best], pi[best], alpha, scale)
+        if empty or not _next_symbol(alpha, begin, t, A[best], B[best], pi[best], probs[t]):
             for k in range(n_tokens):
                 probs[t, k] = 0.0 if k == sep else 1.0 / (n_tokens - 1)
-        else:
-            _forward(tokens, begin, t, sep, A[best], B[best], pi[best], alpha, scale)
-            _next_symbol(alpha, begin, t, A[best], B[best], pi[best], probs[t])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _buffers(length: int, n_tokens: int, S: int) -> tuple[FloatArray, FloatArray, tuple[FloatArray, ...]]:
     """alpha (L, S, S) and scale (L,) of _forward, and _expect's A_count, B_count, pi_count, beta and ahead."""
     counts = np.zeros((S, S, S)), np.zeros((n_tokens, S, S)), np.zeros((S, S)), np.zeros((S, S)), np.zeros((S, S))
     return np.zeros((length, S, S)), np.zeros(length), counts
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _start_from(now: FloatArray, start: FloatArray, kept: float) -> None:
     """A share `kept` of what was fitted last, the rest of the start."""
     x, x0 = now.reshape(-1), start.reshape(-1)
@@ -194,7 +193,7 @@ def _start_from(now: FloatArray, start: FloatArray, kept: float) -> None:
         x[n] = kept * x[n] + (1.0 - kept) * x0[n]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _em(
     tokens: IntArray,
     end: int,
@@ -215,7 +214,7 @@ def _em(
         log_likelihood[step] = _forward(tokens, 0, end, sep, A, B, pi, alpha, scale)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _forward(
     tokens: IntArray,
     begin: int,
@@ -263,7 +262,7 @@ def _forward(
     return log_likelihood
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _expect(
     tokens: IntArray,
     end: int,
@@ -309,7 +308,7 @@ def _expect(
                 ahead[i, j] = B[k, i, j] * beta[i, j] / scale[t]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _maximise(counts: tuple[FloatArray, ...], A: FloatArray, B: FloatArray, pi: FloatArray) -> None:
     """Each row of counts over its sum; a row without counts leaves what was there."""
     A_count, B_count, pi_count, _, _ = counts
@@ -334,7 +333,7 @@ def _maximise(counts: tuple[FloatArray, ...], A: FloatArray, B: FloatArray, pi: 
                 pi[i, j] = pi_count[i, j] / strings
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _next_symbol(
     alpha: FloatArray,
     begin: int,
@@ -343,8 +342,11 @@ def _next_symbol(
     B: FloatArray,
     pi: FloatArray,
     p: FloatArray,
-) -> None:
-    """p (V,): the next symbol of the unfinished string at [begin, end), whose last alpha is given."""
+) -> bool:
+    """p (V,): the next symbol of the unfinished string at [begin, end), whose last alpha is given.
+
+    Returns whether that is a distribution: it would not be if the string's probability underflowed.
+    """
     S = len(pi)
     p[:] = 0.0
     for j in range(S):
@@ -357,5 +359,8 @@ def _next_symbol(
             for k in range(len(p)):
                 p[k] += state * B[k, j, m]
     total = p.sum()
+    if not total > 0.0:
+        return False
     for k in range(len(p)):
         p[k] /= total
+    return True

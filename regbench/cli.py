@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -26,6 +27,9 @@ examples:
   regbench data pfa-small-v1                      what the instances look like
   regbench ls                                     what there is
 """
+
+
+_CHECK = "Asks an architecture every line of the contract. Exit code 1 where a line does not hold."
 
 
 class _Parser(argparse.ArgumentParser):
@@ -108,6 +112,15 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("kind", nargs="?", choices=[*registry.KINDS, "tracks"], metavar="KIND", help="only these")
     listing.add_argument("name", nargs="?", help="with `architectures`: show the options of this one")
     listing.set_defaults(command=_ls)
+
+    check = commands.add_parser("check", help="ask an architecture every line of the contract", description=_CHECK)
+    which = check.add_mutually_exclusive_group(required=True)
+    which.add_argument("--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file")
+    which.add_argument("--all", action="store_true", help="every registered architecture")
+    check.add_argument(
+        "--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="an option of it"
+    )
+    check.set_defaults(command=_check)
 
     data = commands.add_parser("data", help="show the statistics and one instance of a track")
     data.add_argument("track", metavar="TRACK", help="a name from `regbench ls tracks`, or a YAML file")
@@ -269,6 +282,28 @@ def _describe_architecture(name: str, console: Console) -> int:
         table.add_row(key, kind, repr(field.default), field.description or "")
     console.print(table, highlight=False)
     return 0
+
+
+def _check(arguments: argparse.Namespace, console: Console) -> int:
+    from regbench.contract import CONTRACT, Subject, examine
+    from regbench.models.build import resolve_options
+    from regbench.tracks import load_track
+
+    names = list(registry.entries(registry.ARCHITECTURE)) if arguments.all else [arguments.arch]
+    task_io = load_track("pfa-small-v1").task.io
+    meaning = {check.__name__: (check.__doc__ or "").partition("\n")[0] for check in CONTRACT}
+    faults = 0
+    for name in names:
+        cls = registry.load(registry.ARCHITECTURE, name)
+        subject = Subject(cls, resolve_options(cls, _settings(arguments.settings)), task_io)
+        console.print(f"[bold]{registry.short_name(name)}[/]")
+        for outcome in examine(subject):
+            faults += outcome.fault is not None
+            mark = "[red]FAILS[/]" if outcome.fault else "  —  " if outcome.note else "[green]holds[/]"
+            text = outcome.fault or outcome.note or meaning[outcome.check]
+            console.print(f"  {mark}  {outcome.check:18} {escape(text)}", highlight=False, soft_wrap=True)
+    console.print(f"{len(names)} examined, {faults} lines of the contract broken", highlight=False)
+    return 1 if faults else 0
 
 
 def _data(arguments: argparse.Namespace, console: Console) -> int:

@@ -1,51 +1,88 @@
 """What every architecture must satisfy, each line a function that says what is wrong or nothing.
 
-`regbench run` asks the first lines of a stranger's file before it spends minutes on it; the tests ask all of every built-in.
+`regbench run` asks the first lines of a stranger's file before it spends minutes on it; `regbench check` asks all of them, and
+the tests ask them of every built-in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from regbench.errors import UserError
-from regbench.models.model import Model
+from regbench.models.build import build
+from regbench.models.mixer import Options
+from regbench.models.model import Model, shift_in
 from regbench.registry import blame
+from regbench.scoring import score_positions
+from regbench.tasks.task import TokenIO
+from regbench.tracks import load_track
 
-CAUSAL_TOLERANCE = 1e-5
-"""Rounding allowed before a change counts as seen, relative to the largest logit: fused kernels sum in another order when a
-length differs. A real leak moves logits by far more."""
+TOLERANCE = 1e-5
+"""Rounding allowed before two outputs count as different, relative to the largest logit (at least 1): fused kernels sum in
+another order when a shape differs. A real fault moves logits by far more."""
 
-Check = Callable[[Model, Tensor], str | None]
+STREAM_TOLERANCE = 1e-4
+"""The same between the parallel and the recurrent form, which compute different sums, in float32."""
 
-
-def sample_tokens(model: Model, batch: int = 3, length: int = 32) -> Tensor:
-    """Random tokens (B, L) such as the model's task makes, the separator among them."""
-    generator = torch.Generator().manual_seed(0)
-    length = min(length, model.io.max_length)
-    return torch.randint(model.io.vocab_size, (batch, length), generator=generator)
+LEARNING_STEPS = 400
+LEARNING_RATES = (3e-3, 1e-2)
+"""Within so many steps, at one of these rates, an architecture must know 8 instances by heart."""
 
 
-def shape(model: Model, tokens: Tensor) -> str | None:
+class NotApplicable(Exception):
+    """A line of the contract that this architecture states it has no part in."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An architecture with options, for a task's tokens: what the contract is asked of."""
+
+    cls: type[Any]
+    options: Options
+    io: TokenIO
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def model(self, seed: int = 0) -> Model:
+        """A model in evaluation mode, its weights drawn under `seed`."""
+        torch.manual_seed(seed)
+        return build(self.cls, self.options, self.io).to(self.device).eval()
+
+    def tokens(self, batch: int = 3, length: int = 32) -> Tensor:
+        """Random tokens (B, L), the separator among them."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (batch, min(length, self.io.max_length))
+        return torch.randint(self.io.vocab_size, shape, generator=generator).to(self.device)
+
+
+Check = Callable[[Subject], str | None]
+
+
+def shape(subject: Subject) -> str | None:
     """Logits are (B, L, V), at length 1 too."""
+    model, tokens = subject.model(), subject.tokens()
     for part in (tokens, tokens[:, :1]):
-        wanted = (*part.shape, model.io.vocab_size)
-        got = tuple(model(part).shape)
+        wanted, got = (*part.shape, subject.io.vocab_size), tuple(model(part).shape)
         if got != wanted:
             return f"it returns the shape {got}, not {wanted}"
     return None
 
 
-def finite(model: Model, tokens: Tensor) -> str | None:
+def finite(subject: Subject) -> str | None:
     """No NaN or infinity, also at length 1, with all tokens equal, and at the longest length of the task."""
-    longest = tokens[:1].repeat(1, 1 + model.io.max_length // tokens.shape[1])[:, : model.io.max_length]
+    model, tokens = subject.model(), subject.tokens()
+    longest = subject.tokens(1, subject.io.max_length)
     cases = {
         f"length {tokens.shape[1]}": tokens,
         "length 1": tokens[:, :1],
         "all tokens equal": torch.zeros_like(tokens),
-        f"the longest length, {model.io.max_length}": longest,
+        f"the longest length, {longest.shape[1]}": longest,
     }
     for name, case in cases.items():
         if not torch.isfinite(model(case)).all():
@@ -53,29 +90,31 @@ def finite(model: Model, tokens: Tensor) -> str | None:
     return None
 
 
-def causal(model: Model, tokens: Tensor) -> str | None:
+def causal(subject: Subject) -> str | None:
     """Changing token t changes no logits at or before t: those of position t predict token t itself."""
-    before = model(tokens)
-    for t in {0, 1, tokens.shape[1] // 2, tokens.shape[1] - 1} & set(range(tokens.shape[1])):
+    model, tokens = subject.model(), subject.tokens()
+    before, length = model(tokens), tokens.shape[1]
+    for t in sorted({0, 1, length // 2, length - 1} & set(range(length))):
         changed = tokens.clone()
-        changed[:, t] = (changed[:, t] + 1) % model.io.vocab_size
-        moved = (model(changed)[:, : t + 1] - before[:, : t + 1]).abs().amax(dim=(0, 2))
-        if moved.max() > CAUSAL_TOLERANCE * before.abs().max().clamp(min=1.0):
-            return f"it sees the future: changing token {t} changes the prediction of token {int(moved.argmax())}"
+        changed[:, t] = (changed[:, t] + 1) % subject.io.vocab_size
+        after = model(changed)
+        if _differ(before[:, : t + 1], after[:, : t + 1]):
+            first = int((after - before)[:, : t + 1].abs().amax(dim=(0, 2)).argmax())
+            return f"it sees the future: changing token {t} changes the prediction of token {first}"
     return None
 
 
-def batch_independent(model: Model, tokens: Tensor) -> str | None:
+def batch_independent(subject: Subject) -> str | None:
     """A sequence is predicted the same whatever shares its batch."""
-    together, alone = model(tokens)[:1], model(tokens[:1])
-    if (together - alone).abs().max() > CAUSAL_TOLERANCE * together.abs().max().clamp(min=1.0):
+    model, tokens = subject.model(), subject.tokens()
+    if _differ(model(tokens)[:1], model(tokens[:1])):
         return "a sequence's prediction depends on the others in its batch"
     return None
 
 
-def gradients(model: Model, tokens: Tensor) -> str | None:
+def gradients(subject: Subject) -> str | None:
     """Every parameter receives a finite gradient from the loss."""
-    model.zero_grad()
+    model, tokens = subject.model(), subject.tokens()
     with torch.enable_grad():
         torch.stack(list(model.losses(tokens, torch.ones_like(tokens, dtype=torch.bool)).values())).sum().backward()
     for name, parameter in model.named_parameters():
@@ -88,35 +127,138 @@ def gradients(model: Model, tokens: Tensor) -> str | None:
     return None
 
 
+def deterministic(subject: Subject) -> str | None:
+    """One seed gives one model, another seed another; the same input gives the same output to the bit."""
+    tokens = subject.tokens()
+    first, again, other = (subject.model(seed)(tokens) for seed in (0, 0, 1))
+    if not torch.equal(first, again):
+        return "two models made under one seed differ"
+    model = subject.model()
+    if not torch.equal(model(tokens), model(tokens)):
+        return "the same input gives different outputs"
+    return None if not torch.equal(first, other) else "models made under different seeds are the same"
+
+
+def streams(subject: Subject) -> str | None:
+    """The recurrent form, one token at a time, gives what the parallel form gives."""
+    model, tokens = subject.model(), subject.tokens()
+    if not hasattr(model, "step"):
+        raise NotApplicable("has no recurrent form")
+    try:
+        state = model.init_state(len(tokens))  # type: ignore[operator]
+    except UserError:
+        raise NotApplicable("has no recurrent form") from None
+    whole, inputs = model(tokens), shift_in(tokens, subject.io.separator)
+    for t in range(tokens.shape[1]):
+        logits, state = model.step(inputs[:, t], state)  # type: ignore[operator]
+        if _differ(whole[:, t], logits, STREAM_TOLERANCE):
+            return f"its recurrent form leaves the parallel one at position {t}"
+    return None
+
+
+def saves(subject: Subject) -> str | None:
+    """Its weights go through safetensors, and a model that loads them gives the same outputs to the bit."""
+    model, tokens = subject.model(), subject.tokens()
+    stored = safetensors.torch.save({k: v.contiguous().clone() for k, v in model.state_dict().items()})
+    loaded = subject.model(seed=1)
+    loaded.load_state_dict(safetensors.torch.load(stored))
+    return (
+        None
+        if torch.equal(model(tokens), loaded(tokens))
+        else "a model loaded from its saved weights predicts otherwise"
+    )
+
+
+def options_round_trip(subject: Subject) -> str | None:
+    """Its options survive being written as JSON and read back."""
+    again = type(subject.options).model_validate_json(subject.options.model_dump_json())
+    return None if again == subject.options else f"its options come back from JSON as {again}"
+
+
+def compiles(subject: Subject) -> str | None:
+    """It works under torch.compile (traced, not lowered, so that no compiler is needed), or states `compiles = False`."""
+    if not getattr(subject.cls, "compiles", True):
+        raise NotApplicable("states that it does not")
+    model, tokens = subject.model(), subject.tokens()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    return "under torch.compile it predicts otherwise" if _differ(model(tokens), compiled(tokens)) else None
+
+
+def learns(subject: Subject) -> str | None:
+    """It learns 8 instances by heart: legal accuracy 0.99 within LEARNING_STEPS steps."""
+    track = load_track("pfa-small-v1")
+    few = track.instances("train")[:8]
+    learner = Subject(subject.cls, subject.options, track.task.io, subject.device)
+    tokens = torch.from_numpy(few.tokens.astype(np.int64)).to(subject.device)
+    scored, truth = torch.from_numpy(few.scored).to(subject.device), track.task.truth(few)
+    best = 0.0
+    for rate in LEARNING_RATES:
+        model = learner.model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+        for step in range(1, LEARNING_STEPS + 1):
+            with torch.enable_grad():
+                loss = torch.stack(list(model.train().losses(tokens, scored).values())).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if step % 50 == 0:
+                predicted = model.eval()(tokens).softmax(-1).double().cpu().numpy()
+                legal = score_positions(predicted, truth, few.tokens)["legal_accuracy"]
+                best = max(best, float(legal[few.scored].mean()))
+                if best >= 0.99:
+                    return None
+    return f"after {LEARNING_STEPS} steps on 8 instances its legal accuracy on them is {best:.2f}, not 0.99"
+
+
 PREFLIGHT: tuple[Check, ...] = (shape, finite, causal)
-CONTRACT: tuple[Check, ...] = (*PREFLIGHT, batch_independent, gradients)
+CONTRACT: tuple[Check, ...] = (
+    *PREFLIGHT,
+    batch_independent,
+    gradients,
+    deterministic,
+    streams,
+    saves,
+    options_round_trip,
+    compiles,
+    learns,
+)
 
 
-def violations(model: Model, tokens: Tensor, checks: Iterable[Check] = CONTRACT) -> dict[str, str]:
-    """The checks that fail, by name, with what was wrong. Each is asked in evaluation mode; an exception fails its check."""
-    found = {}
-    was_training = model.training
-    model.eval()
+@dataclass(frozen=True)
+class Outcome:
+    """What one line of the contract found: a fault, or a note where it does not apply; neither where it holds."""
+
+    check: str
+    fault: str | None = None
+    note: str | None = None
+
+
+def examine(subject: Subject, checks: Iterable[Check] = CONTRACT) -> Iterable[Outcome]:
+    """Asks each check in turn. An exception from the architecture's own code is a fault of that line."""
     for check in checks:
         try:
             with torch.no_grad():
-                fault = check(model, tokens)
+                yield Outcome(check.__name__, check(subject))
+        except NotApplicable as reason:
+            yield Outcome(check.__name__, note=str(reason))
         except UserError as error:
-            fault = str(error)
+            yield Outcome(check.__name__, str(error))
         except Exception as error:
-            fault = f"it raises {blame(error)}"
-        if fault:
-            found[check.__name__] = fault
-    model.zero_grad()
-    model.train(was_training)
-    return found
+            yield Outcome(check.__name__, f"it raises {blame(error)}")
 
 
-def preflight(model: Model, name: str, device: torch.device) -> None:
+def preflight(subject: Subject, name: str) -> None:
     """Refuses an architecture that cannot give a meaningful score.
 
     Raises:
         UserError: with the first of shape, finite, causal that does not hold.
     """
-    for fault in violations(model, sample_tokens(model).to(device), PREFLIGHT).values():
-        raise UserError(f"architecture '{name}' cannot be scored: {fault}")
+    for outcome in examine(subject, PREFLIGHT):
+        if outcome.fault:
+            raise UserError(f"architecture '{name}' cannot be scored: {outcome.fault}")
+
+
+def _differ(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
+    return bool((a - b).abs().max() > tolerance * a.abs().max().clamp(min=1.0))

@@ -23,7 +23,7 @@ import yaml
 
 from regbench import registry
 from regbench.checkpoint import save_tensors
-from regbench.contract import preflight
+from regbench.contract import Subject, preflight
 from regbench.data import Instances
 from regbench.errors import UserError, describe_validation, nearest
 from regbench.evaluation import Predictions, score_baselines, score_records
@@ -263,10 +263,9 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
 def _probe(plan: _Plan) -> tuple[Model, dict[str, str]]:
     """An untrained model that has passed the preflight checks, and which form of each op ran in them."""
     with use_backend(plan.config.backend) as ran:
-        torch.manual_seed(plan.config.seeds[0])
-        model = build(plan.cls, plan.options, plan.track.task.io).to(plan.device)
-        preflight(model, registry.short_name(plan.config.architecture), plan.device)
-    return model, ran
+        subject = Subject(plan.cls, plan.options, plan.track.task.io, plan.device)
+        preflight(subject, registry.short_name(plan.config.architecture))
+        return subject.model(), ran
 
 
 def _seed(

@@ -73,13 +73,13 @@ def test_ngram_time_is_linear_in_the_prefix(benchmark: Any) -> None:
 @pytest.mark.parametrize(("n_states", "length"), [(8, 115), (12, 50), (12, 150), (12, 382), (24, 382)])
 def test_baum_welch_step(benchmark: Any, n_states: int, length: int) -> None:
     """One step of EM on one thread. The reference: 0.376 s at 382 tokens and 12 states (144 of its own)."""
-    n_symbols, iterations = 18, 20
+    n_symbols, iterations = 18, 10
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, n_symbols, length)
     tokens[rng.random(length) < 0.04] = n_symbols
     model = BaumWelch(n_states, n_symbols + 1, n_symbols, iterations)
     benchmark.pedantic(model.fit, (tokens,), rounds=7, warmup_rounds=1)
-    step = least_seconds(benchmark) / iterations
+    step = least_seconds(benchmark) / (iterations + 0.4)  # the last likelihood is a forward pass, 0.4 of a step
     benchmark.extra_info["ms a step"] = round(1000 * step, 3)
     benchmark.extra_info["ns a token"] = round(1e9 * step / length)
     if (n_states, length) == (12, 382):
