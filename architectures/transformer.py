@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from regbench.errors import UserError
 from regbench.models.mixer import Mixer, Options, Paper
+from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
 
 State = tuple[Tensor, Tensor]
@@ -29,6 +30,7 @@ class Transformer(Mixer):
     """Multi-head self-attention (B, L, D) -> (B, L, D)."""
 
     class Options(Options):
+        n_heads: int = Field(default=8, ge=1, description="attention heads")
         positions: Literal["learned", "rotary"] = Field(default="learned", description="how positions are told")
         mimetic: bool = Field(default=True, description="whether queries and keys begin with the same weights")
 
@@ -82,17 +84,3 @@ class Transformer(Mixer):
     @classmethod
     def learned_positions(cls, options: Any) -> bool:
         return options.positions == "learned"
-
-
-def rotate(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
-    """Rotary position embedding: turns the pair (c, c + K/2) at position t by the angle t * base^(-2c/K). (B, H, L, K).
-
-    start: the position of the first of the L.
-    """
-    half = x.shape[-1] // 2
-    frequency = base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
-    positions = torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float64)
-    angle = positions[:, None] * frequency
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

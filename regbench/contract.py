@@ -186,9 +186,12 @@ def compiles(subject: Subject) -> str | None:
 
 
 def learns(subject: Subject) -> str | None:
-    """It learns 8 instances by heart: legal accuracy 0.99 within LEARNING_STEPS steps."""
+    """It learns 8 short instances by heart: legal accuracy 0.99 within 400 steps."""
     track = load_track("pfa-small-v1")
-    few = track.instances("train")[:8]
+    train = track.instances("train")
+    few = train[
+        np.argsort(train.lengths, kind="stable")[:8]
+    ]  # the shortest: the least time for a mixer written as a loop
     learner = Subject(subject.cls, subject.options, track.task.io, subject.device)
     tokens = torch.from_numpy(few.tokens.astype(np.int64)).to(subject.device)
     scored, truth = torch.from_numpy(few.scored).to(subject.device), track.task.truth(few)
@@ -203,7 +206,7 @@ def learns(subject: Subject) -> str | None:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            if step % 50 == 0:
+            if step % 25 == 0:
                 predicted = model.eval()(tokens).softmax(-1).double().cpu().numpy()
                 legal = score_positions(predicted, truth, few.tokens)["legal_accuracy"]
                 best = max(best, float(legal[few.scored].mean()))

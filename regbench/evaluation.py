@@ -86,8 +86,8 @@ def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Cur
     width = bin_width(len(scores.position_counts))
     curves = {}
     for metric in scores.sums:
-        position, value = scores.curve(metric, width)
-        curves[metric] = Curve(position=position.round(2).tolist(), value=value.round(6).tolist())
+        position, value, count = scores.curve(metric, width)
+        curves[metric] = Curve(position=position.round(2).tolist(), value=value.round(6).tolist(), count=count.tolist())
     return {m: ScoreRecord(value=s.value, stderr=s.stderr) for m, s in scores.table().items()}, curves
 
 
@@ -131,9 +131,8 @@ def score_baselines(track: Track, instances: Instances, announce: Callable[[str]
 
 
 def _baseline_key(baseline: Baseline, track: Track, instances: Instances) -> str:
-    """Every file of the baseline's package counts, since one may import another; and the scoring that was applied."""
-    folder = Path(inspect.getfile(type(baseline))).parent
-    sources = [*sorted(folder.glob("*.py")), Path(inspect.getfile(score))]
+    """All that decides its scores: its source and what that imports from its own package, the scoring, the options, the split."""
+    sources = [*registry.source_files(type(baseline)), Path(inspect.getfile(score))]
     content = {
         "sources": [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources],
         "class": type(baseline).__name__,

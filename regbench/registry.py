@@ -103,6 +103,24 @@ def source_digest(cls: type[Any]) -> str:
     return hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()
 
 
+def source_files(cls: type[Any]) -> list[Path]:
+    """The file that defines `cls` and those of its own package that it imports, directly or through one another, sorted."""
+    root = cls.__module__.partition(".")[0]
+    found: set[Path] = set()
+    waiting = [Path(inspect.getfile(cls))]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == root:
+                names = [f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)]
+                modules = [sys.modules[name] for name in names if name in sys.modules]
+                waiting += [Path(m.__file__) for m in modules if m.__file__ and not m.__file__.endswith("__init__.py")]
+    return sorted(found)
+
+
 def blame(error: BaseException) -> str:
     """An exception in one line: the place nearest to it, its type and its first line."""
     lines = str(error).strip().splitlines()

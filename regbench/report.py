@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 from regbench.files import atomic_write
-from regbench.results import Result
+from regbench.results import Curve, Result
 from regbench.scoring import HIGHER_IS_BETTER
 
 LABELS = {
@@ -67,15 +69,25 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         if name == "uniform":
             continue
         colour, dashes = colours[name]
-        curve = record.curves[metric]
-        axes.plot(curve.position, curve.value, color=colour, linestyle=dashes, linewidth=1.3, label=name)
+        position, value = _well_founded(record.curves[metric])
+        axes.plot(position, value, color=colour, linestyle=dashes, linewidth=1.3, label=name)
     for i, seed in enumerate(result.seeds):
         label = result.architecture.name if i == 0 else None
-        curve = seed.curves[metric]
-        axes.plot(curve.position, curve.value, color=_MODEL_COLOUR, linewidth=2.4, label=label, alpha=0.9)
+        position, value = _well_founded(seed.curves[metric])
+        axes.plot(position, value, color=_MODEL_COLOUR, linewidth=2.4, label=label, alpha=0.9)
+    if metric == "nll":  # the floor makes the first few positions of some baselines cost ten times the rest
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(ScalarFormatter())
     better = "higher" if HIGHER_IS_BETTER[metric] else "lower"
     axes.set_title(f"{LABELS[metric]} ({better} is better)")
     axes.set_xlabel("position in the context (tokens)")
+
+
+def _well_founded(curve: Curve) -> tuple[list[float], list[float]]:
+    """The part of a curve that rests on at least a twentieth of the most positions a bin has: the rest is noise."""
+    enough = [count >= max(curve.count) / 20 for count in curve.count]
+    return list(compress(curve.position, enough)), list(compress(curve.value, enough))
 
 
 def plot_training(result: Result, path: Path) -> None:

@@ -33,10 +33,11 @@ class ScoreRecord(_Strict):
 
 
 class Curve(_Strict):
-    """A score by position in the context: mean position and mean score of each bin."""
+    """A score by position in the context: of each bin the mean position, the mean score, and over how many positions."""
 
     position: list[float]
     value: list[float]
+    count: list[int]
 
 
 class TrackRecord(_Strict):

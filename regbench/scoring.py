@@ -71,14 +71,17 @@ class Scores:
     def table(self) -> dict[str, Score]:
         return {metric: self[metric] for metric in self.sums}
 
-    def curve(self, metric: str, width: int) -> tuple[FloatArray, FloatArray]:
-        """Positions and means over bins of `width` positions; a bin in which nothing is scored is left out."""
+    def curve(self, metric: str, width: int) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+        """Over bins of `width` positions: mean position, mean score, and how many positions of all instances they are over.
+
+        A bin in which nothing is scored is left out.
+        """
         edges = np.arange(0, len(self.position_counts), width)
         sums = np.add.reduceat(self.by_position[metric], edges)
         counts = np.add.reduceat(self.position_counts, edges)
         position = np.add.reduceat(self.position_counts * np.arange(len(self.position_counts)), edges)
         some = counts > 0
-        return position[some] / counts[some], sums[some] / counts[some]
+        return position[some] / counts[some], sums[some] / counts[some], counts[some]
 
 
 def bin_width(length: int) -> int:

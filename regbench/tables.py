@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich import box
 from rich.table import Table
 
 from regbench.report import LABELS
@@ -14,7 +15,8 @@ from regbench.scoring import HIGHER_IS_BETTER, share_of_the_way
 def result_table(result: Result, main_score: str) -> Table:
     """The model among the baselines, best first by the track's main score; under several seeds a row for each below."""
     metrics = [main_score, *(m for m in result.seeds[0].scores if m != main_score)]
-    table = Table(title=f"{result.track.name}, test split", title_justify="left")
+    # Narrow enough for 80 columns.
+    table = Table(title=f"{result.track.name}, test split", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("predictor")
     for metric in metrics:
         table.add_column(f"{LABELS[metric]} {'↑' if HIGHER_IS_BETTER[metric] else '↓'}", justify="right")
@@ -37,7 +39,7 @@ def result_table(result: Result, main_score: str) -> Table:
         if start is not None and end is not None:
             share = share_of_the_way(scores[main_score].value, start[main_score].value, end[main_score].value)
             way = f"{100 * share:.0f} %"
-        cells = [f"{scores[m].value:.3f} ± {scores[m].stderr:.3f}" for m in metrics]
+        cells = [f"{scores[m].value:.3f} ±{scores[m].stderr:.3f}" for m in metrics]
         table.add_row(name, *cells, way, style="bold" if emphasis else None)
     return table
 

@@ -36,12 +36,12 @@ class TrainingOptions(pydantic.BaseModel):
         default=None, ge=1, description="real tokens to see; None: the track's budget"
     )
     batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
-    learning_rate: float = pydantic.Field(default=2e-3, gt=0)
+    learning_rate: float = pydantic.Field(default=5e-3, gt=0)
     final_learning_rate: float = pydantic.Field(
         default=0.1, ge=0, le=1, description="share of the rate left at the end"
     )
     warmup: float = pydantic.Field(default=0.1, ge=0, lt=1, description="share of the steps over which the rate rises")
-    weight_decay: float = pydantic.Field(default=0.1, ge=0, description="on matrices only")
+    weight_decay: float = pydantic.Field(default=0.05, ge=0, description="on matrices only")
     beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
     beta2: float = pydantic.Field(default=0.99, ge=0, lt=1)
     gradient_clip: float = pydantic.Field(default=1.0, gt=0, description="largest norm of the gradient")

@@ -123,3 +123,9 @@ def test_an_entry_point_that_does_not_import_is_blamed(monkeypatch: pytest.Monke
     _with_entry_points(monkeypatch, _Point("gone", "no_such_module_anywhere:X"))
     with pytest.raises(UserError, match="architecture 'gone' cannot be imported: .*no_such_module_anywhere"):
         registry.load(ARCHITECTURE, "gone")
+
+
+def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:
+    names = [path.name for path in registry.source_files(registry.load(BASELINE, "ngram"))]
+    assert names == ["_checks.py", "_threads.py", "ngram.py"]
+    assert [p.name for p in registry.source_files(registry.load(ARCHITECTURE, "lstm"))] == ["lstm.py"]

@@ -14,7 +14,7 @@ from regbench.errors import UserError
 from regbench.results import Result, read_result, write_result
 
 SCORE = {"value": 0.5, "stderr": 0.01}
-CURVE = {"position": [1.0], "value": [0.5]}
+CURVE = {"position": [1.0], "value": [0.5], "count": [3]}
 
 
 def example(seeds: int = 1) -> dict[str, Any]:

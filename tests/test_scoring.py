@@ -91,9 +91,10 @@ def test_curve_averages_over_what_is_scored() -> None:
     by_position = np.array([0.0, 2.0, 1.0, 0.0, 3.0, 0.0, 0.0, 0.0])
     counts = np.array([0, 4, 2, 0, 4, 0, 0, 0])
     scores = Scores({"m": np.array([6.0])}, np.array([10]), {"m": by_position}, counts)
-    position, value = scores.curve("m", 4)
+    position, value, count = scores.curve("m", 4)
     np.testing.assert_allclose(position, [(4 * 1 + 2 * 2) / 6, 4.0])
     np.testing.assert_allclose(value, [0.5, 0.75])
+    np.testing.assert_array_equal(count, [6, 4])
 
 
 @pytest.mark.parametrize(("length", "width"), [(1, 4), (195, 4), (256, 4), (257, 8), (700, 16), (1024, 16)])

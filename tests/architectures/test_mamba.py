@@ -1,0 +1,139 @@
+"""Mamba: against the equations written out, its recurrent form, and the starting values of the authors' code."""
+
+from __future__ import annotations
+
+import pydantic
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from architectures.mamba import Mamba
+from regbench.ops.backend import use_backend
+
+
+def build(dtype: torch.dtype = torch.float64, **options: object) -> Mamba:
+    torch.manual_seed(0)
+    return Mamba(Mamba.Options(**{"d_model": 12, "d_state": 5, **options})).to(dtype)
+
+
+def by_the_book(model: Mamba, x: Tensor) -> Tensor:
+    """The block, written position by position and channel-wise from the paper's Section 3 and ICLL Eq. 92-94."""
+    options = model.options
+    assert isinstance(options, Mamba.Options)
+    d_inner, width = options.d_inner, options.d_conv
+    outputs, past = [], []
+    S = x.new_zeros(x.shape[0], options.d_state, d_inner)
+    A = -model.A_log.exp().T
+    for x_i in x.unbind(1):
+        projected = x_i @ model.in_proj.weight.T
+        past.append(projected[:, :d_inner])
+        r = projected[:, d_inner:]
+        v = model.conv1d.bias.expand(x.shape[0], -1)
+        for lag, old in enumerate(past[::-1][:width]):
+            v = v + model.conv1d.weight[:, 0, width - 1 - lag] * old
+        v = v * v.sigmoid()
+        mixed = v @ model.x_proj.weight.T
+        rank = options.rank
+        dt, B, C = mixed[:, :rank], mixed[:, rank : rank + options.d_state], mixed[:, rank + options.d_state :]
+        delta = (1 + (dt @ model.dt_proj.weight.T + model.dt_proj.bias).exp()).log()
+        S = torch.exp(delta[:, None] * A) * S + B[:, :, None] * (delta * v)[:, None]
+        y = torch.einsum("bn,bnd->bd", C, S) + model.D * v
+        outputs.append((y * r * r.sigmoid()) @ model.out_proj.weight.T)
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("form", ["cpu", "naive"])
+@pytest.mark.parametrize("options", [{}, {"expand": 3, "d_conv": 1, "dt_rank": 2}, {"d_model": 1, "d_conv": 6}])
+@pytest.mark.parametrize("length", [1, 33])
+def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+    model = build(**options)
+    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    with use_backend(form) as record:
+        y = model(x)
+    assert record == {"selective_scan": form}
+    expected = by_the_book(model, x)
+    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
+    wanted = [x, *model.parameters()]
+    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
+        # With one position, the state starts at zero and A does not matter; nor do the older taps of the convolution.
+        assert a.abs().max() > 0 or (length == 1 and name == "A_log")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("d_conv", [1, 4])
+def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float, d_conv: int) -> None:
+    model = build(dtype, d_conv=d_conv)
+    x = torch.randn(3, 37, 12, dtype=dtype)
+    with torch.no_grad():
+        whole = model(x)
+        state = model.init_state(3, dtype=dtype)
+        steps = []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            assert y_t.shape == (3, 12)
+            steps.append(y_t)
+    torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=tolerance, atol=tolerance)
+
+
+def test_state_bytes_are_those_of_the_state() -> None:
+    model = build(torch.float32)
+    state = model.init_state(1)
+    for _ in range(6):
+        _, state = model.step(torch.randn(1, 12), state)
+        assert sum(4 * tensor.numel() for tensor in state) == Mamba.state_bytes(model.options)
+
+
+def test_later_inputs_do_not_matter() -> None:
+    model = build()
+    x = torch.randn(1, 50, 12, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 30:] += 1
+    y, other = model(x), model(changed)
+    assert torch.equal(y[:, :30], other[:, :30])
+    assert not torch.isclose(y[:, 30:], other[:, 30:]).any(-1).all()
+
+
+def test_starting_values() -> None:
+    model = build(torch.float32, d_model=512, d_state=16)
+    torch.testing.assert_close(-model.A_log.exp(), -torch.arange(1.0, 17).expand(1024, -1))
+    assert torch.equal(model.D, torch.ones(1024))
+    delta = F.softplus(model.dt_proj.bias.double())
+    assert delta.min() >= 0.999e-3
+    assert delta.max() <= 0.1001
+    # Uniform in the logarithm: the quartiles lie where they should, to four standard errors.
+    quartiles = delta.log10().quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
+    torch.testing.assert_close(quartiles, torch.tensor([-2.5, -2.0, -1.5]).double(), rtol=0, atol=4 * 2 * 0.5 / 32)
+    bound = 32**-0.5
+    assert 0.99 * bound < model.dt_proj.weight.abs().max() <= bound
+
+
+def test_names_and_shapes_are_those_of_the_authors() -> None:
+    shapes = {name: tuple(parameter.shape) for name, parameter in build(d_model=32, d_state=16).named_parameters()}
+    assert shapes == {
+        "A_log": (64, 16),
+        "D": (64,),
+        "in_proj.weight": (128, 32),
+        "conv1d.weight": (64, 1, 4),
+        "conv1d.bias": (64,),
+        "x_proj.weight": (34, 64),
+        "dt_proj.weight": (64, 2),
+        "dt_proj.bias": (64,),
+        "out_proj.weight": (32, 64),
+    }
+
+
+def test_no_weight_decay_where_it_would_move_the_time_scales() -> None:
+    marked = {name for name, p in build().named_parameters() if getattr(p, "_no_weight_decay", False)}
+    assert marked == {"A_log", "D", "dt_proj.bias"}
+
+
+def test_rank_and_wrong_options() -> None:
+    assert [Mamba.Options(d_model=d).rank for d in (1, 16, 17, 64)] == [1, 1, 2, 4]
+    assert Mamba.Options(dt_rank=7).rank == 7
+    for wrong in ({"dt_rank": 0}, {"dt_rank": "many"}, {"d_state": 0}, {"d_conv": 0}, {"state": 3}):
+        with pytest.raises(pydantic.ValidationError):
+            Mamba.Options(**wrong)

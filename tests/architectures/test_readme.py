@@ -1,0 +1,26 @@
+"""The worked example of architectures/README.md keeps the whole contract."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from regbench import cli
+
+TEXT = (Path(__file__).resolve().parents[2] / "architectures" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_is_short_and_keeps_every_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    (command,) = re.findall(r"```sh\nregbench (.*?)\n```", TEXT)
+    assert len(example.splitlines()) < 40
+    monkeypatch.chdir(tmp_path)
+    Path("averaging.py").write_text(example)
+    assert cli.main(command.split()) == 0
+    out = capsys.readouterr().out
+    assert "1 examined, 0 lines of the contract broken" in out
+    assert out.count("holds") == 11

@@ -1,0 +1,106 @@
+"""The README keeps its word: its commands run, its tree is the tree, its example is an example."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regbench import cli
+from regbench.results import read_result
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for kind, block in BLOCKS
+    if kind == "sh"
+    for line in block.splitlines()
+    if line.strip()
+]
+
+
+def table_rows(text: str) -> dict[str, list[str]]:
+    """Rows of the Markdown tables in `text`, by their first cell."""
+    rows = [
+        [cell.strip(" *`") for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_there_are_commands_to_test() -> None:
+    assert "make run" in COMMANDS
+    assert "make test" in COMMANDS
+    assert sum(command.startswith("regbench") for command in COMMANDS) >= 8
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])
+def test_make_targets_exist(command: str) -> None:
+    subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("regbench")])
+def test_commands_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As they stand there, on a smaller track and with few tokens where they would train for minutes."""
+    monkeypatch.chdir(tmp_path)
+    (mixer,) = (block for kind, block in BLOCKS if kind == "python" and "my_mixer.py" in block)
+    Path("my_mixer.py").write_text(mixer)
+    arguments = shlex.split(command)[1:]
+    if "--resume" in arguments:
+        assert cli.main(["run", "--arch", "my_mixer.py", "--track", str(tiny_file), "--out", "runs/..."]) == 0
+    elif arguments[0] == "run":
+        arguments += ["--track", str(tiny_file), "--set", "d_model=16"]
+    elif arguments[0] == "check":
+        monkeypatch.setattr("regbench.contract.LEARNING_STEPS", 50)  # its outcome is another test's
+        assert cli.main(arguments) in (0, 1)
+        return
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out
+
+
+def test_the_tree_is_the_tree() -> None:
+    """Every module of the three packages has its line, and no line speaks of what is not there."""
+    (tree,) = (block for kind, block in BLOCKS if kind == "text")
+    named: set[str] = set()
+    folder = ""
+    for line in tree.splitlines():
+        path = line.split("  ")[0].strip() if line.startswith(" ") else ""
+        if line and not line.startswith(" "):
+            folder = line.split()[0]
+            named.add(folder)
+        elif path:
+            named.add(folder + path)
+    for name in named:
+        assert (ROOT / name).exists(), name
+    for package in ("regbench", "architectures", "baselines"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            relative = path.relative_to(ROOT)
+            if path.name in ("__init__.py", "__main__.py") or path.name.startswith("_"):
+                continue
+            candidates = {str(relative), *(f"{parent}/" for parent in relative.parents if len(parent.parts) > 2)}
+            assert candidates & named, f"{relative} has no line in the README's tree"
+
+
+@pytest.mark.slow
+def test_make_run_gives_the_promised_numbers(
+    regbench: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """Two seeds of the default run: every baseline to the digits, Mamba within the stated error."""
+    promised = table_rows(README)
+    done = regbench("run", "--arch", "mamba", "--seed", "0", "1", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    result = read_result(tmp_path / "out")
+    order = ("legal_accuracy", "token_accuracy", "tvd", "nll")
+    for name, record in result.baselines.items():
+        printed = [f"{record.scores[m].value:.3f} ± {record.scores[m].stderr:.3f}" for m in order]
+        assert promised[name][:4] == printed
+    for seed in result.seeds:
+        for column, metric in ((0, "legal_accuracy"), (2, "tvd")):
+            assert seed.scores[metric].value == pytest.approx(float(promised["mamba"][column].split()[0]), abs=0.015)
