@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from regbench.files import atomic_write
 from regbench.results import Curve, Result
@@ -77,8 +77,9 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         axes.plot(position, value, color=_MODEL_COLOUR, linewidth=2.4, label=label, alpha=0.9)
     if metric == "nll":  # the floor makes the first few positions of some baselines cost ten times the rest
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16]))
         axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
     better = "higher" if HIGHER_IS_BETTER[metric] else "lower"
     axes.set_title(f"{LABELS[metric]} ({better} is better)")
     axes.set_xlabel("position in the context (tokens)")

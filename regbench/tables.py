@@ -16,10 +16,14 @@ def result_table(result: Result, main_score: str) -> Table:
     """The model among the baselines, best first by the track's main score; under several seeds a row for each below."""
     metrics = [main_score, *(m for m in result.seeds[0].scores if m != main_score)]
     # Narrow enough for 80 columns.
-    table = Table(title=f"{result.track.name}, test split", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=f"{result.track.name}, test split", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     table.add_column("predictor")
     for metric in metrics:
-        table.add_column(f"{LABELS[metric]} {'↑' if HIGHER_IS_BETTER[metric] else '↓'}", justify="right")
+        table.add_column(
+            f"{_stacked(LABELS[metric])} {'↑' if HIGHER_IS_BETTER[metric] else '↓'}", justify="right", no_wrap=True
+        )
     table.add_column("way to oracle", justify="right")
     rows: list[tuple[str, Mapping[str, ScoreRecord], bool]] = [
         (name, record.scores, False) for name, record in result.baselines.items()
@@ -30,7 +34,7 @@ def result_table(result: Result, main_score: str) -> Table:
         rows.append((label, seed.scores, not several))
     if several:
         median = {metric: result.score(metric) for metric in metrics}
-        rows.append((f"{result.architecture.name}, median of {len(result.seeds)} seeds", median, True))
+        rows.append((f"{result.architecture.name}, median", median, True))
     rows.sort(key=lambda row: row[1][main_score].value, reverse=HIGHER_IS_BETTER[main_score])
     start = next((b.scores for b in result.baselines.values() if b.anchor == "start"), None)
     end = next((b.scores for b in result.baselines.values() if b.anchor == "end"), None)
@@ -54,3 +58,8 @@ def human_bytes(count: int | None) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+def _stacked(label: str) -> str:
+    """A label with a word a line, for the head of a narrow column."""
+    return label.replace(" ", "\n")

@@ -1,0 +1,112 @@
+"""GLA: against its recurrence written out, its recurrent form, and the starting values of the authors' code."""
+
+from __future__ import annotations
+
+import pydantic
+import pytest
+import torch
+from torch import Tensor
+
+from architectures.gla import GAIN, GLA
+from regbench.errors import UserError
+from regbench.ops.backend import use_backend
+
+
+def build(dtype: torch.dtype = torch.float64, **options: object) -> GLA:
+    torch.manual_seed(0)
+    model = GLA(GLA.Options(**{"d_model": 12, "n_heads": 3, "gate_rank": 4, **options}))
+    return model.to(dtype)
+
+
+def by_the_book(model: GLA, x: Tensor) -> Tensor:
+    """ICLL Eq. 51-57 with beta = 1, a head and a position at a time; and the norm that ICLL leaves out."""
+    down, up = model.decay
+    n_heads, tau = model.n_heads, model.temperature
+    outputs = []
+    for h in range(n_heads):
+        q, k, v = (x @ linear.weight.chunk(n_heads)[h].T for linear in (model.query, model.key, model.value))
+        r = x @ model.gate.weight.chunk(n_heads)[h].T + model.gate.bias.chunk(n_heads)[h]
+        logits = x @ down.weight.T @ up.weight.chunk(n_heads)[h].T + up.bias.chunk(n_heads)[h]
+        alpha = logits.sigmoid() ** (1 / tau)
+        S = x.new_zeros(x.shape[0], q.shape[-1], v.shape[-1])
+        z = []
+        for i in range(x.shape[1]):
+            S = alpha[:, i, :, None] * S + k[:, i, :, None] * v[:, i, None]
+            z.append(torch.einsum("bk,bkv->bv", q[:, i], S) / q.shape[-1] ** 0.5)
+        normed = torch.nn.functional.layer_norm(torch.stack(z, 1), v.shape[-1:])
+        outputs.append(r * r.sigmoid() * normed)
+    return torch.cat(outputs, -1) @ model.out.weight.T
+
+
+@pytest.mark.parametrize("form", ["cpu", "chunked", "naive"])
+@pytest.mark.parametrize("options", [{}, {"expand_k": 1, "expand_v": 2, "n_heads": 1}, {"gate_temperature": 1.0}])
+@pytest.mark.parametrize("length", [1, 45])
+def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+    model = build(**options)
+    x = torch.randn(2, length, 12, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    with use_backend(form) as record:
+        y = model(x)
+    assert record == {"linear_attention": form}
+    expected = by_the_book(model, x)
+    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-11)
+    wanted = [x, *model.parameters()]
+    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+        assert a.abs().max() > 0 or (length == 1 and name.startswith("decay"))  # there is nothing yet to forget
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float) -> None:
+    model = build(dtype)
+    x = torch.randn(3, 70, 12, dtype=dtype)
+    with torch.no_grad():
+        whole = model(x)
+        state = model.init_state(3, dtype=dtype)
+        steps = []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            assert y_t.shape == (3, 12)
+            steps.append(y_t)
+    torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("options", [{}, {"expand_k": 1.0, "expand_v": 2.0}])
+def test_state_bytes_are_those_of_the_state(options: dict[str, object]) -> None:
+    model = build(torch.float32, **options)
+    state = model.init_state(1)
+    for _ in range(3):
+        _, state = model.step(torch.randn(1, 12), state)
+        assert 4 * state.numel() == GLA.state_bytes(model.options)
+
+
+def test_starting_values() -> None:
+    model = build(d_model=64, n_heads=4, gate_rank=16)
+    for linear in (model.query, model.key, *model.decay):
+        bound = GAIN * (6 / sum(linear.weight.shape)) ** 0.5
+        assert 0.99 * bound < linear.weight.abs().max() <= bound * (1 + 1e-6)
+    assert not model.decay[1].bias.any()
+    assert not torch.equal(model.query.weight, model.key.weight)
+    mimetic = build(mimetic=True)
+    assert torch.equal(mimetic.query.weight, mimetic.key.weight)
+    assert mimetic.query.weight is not mimetic.key.weight
+
+
+def test_parameters_are_about_four_squares() -> None:
+    """Yang et al. 2023, section 4.4: d_k = d / 2 and d_v = d make 4 d^2 in all, but for the low-rank gate."""
+    d, rank = 64, 16
+    matrices, low_rank, biases = 4 * d**2, rank * (d + d // 2), d // 2 + d
+    assert (
+        sum(p.numel() for p in build(d_model=d, n_heads=4, gate_rank=rank).parameters()) == matrices + low_rank + biases
+    )
+
+
+def test_wrong_options() -> None:
+    with pytest.raises(UserError, match=r"expand_k \* d_model \(6\) must be a multiple of n_heads \(4\)"):
+        build(n_heads=4)
+    with pytest.raises(UserError, match=r"expand_v \* d_model \(0\) must be a multiple of n_heads \(3\)"):
+        build(expand_v=0.01)
+    for wrong in ({"expand_k": 0}, {"gate_rank": 0}, {"gate_temperature": 0.0}, {"tau": 16}):
+        with pytest.raises(pydantic.ValidationError):
+            GLA.Options(**wrong)

@@ -1,0 +1,120 @@
+"""The linear transformer: against the attention form of its equations, and its recurrent form."""
+
+from __future__ import annotations
+
+import pydantic
+import pytest
+import torch
+from torch import Tensor
+
+from architectures.linear_transformer import TINY, LinearTransformer
+from regbench.errors import UserError
+from regbench.ops.backend import use_backend
+
+MAPS = ["identity", "elu", "relu"]
+
+
+def build(dtype: torch.dtype = torch.float64, **options: object) -> LinearTransformer:
+    torch.manual_seed(0)
+    return LinearTransformer(LinearTransformer.Options(**{"d_model": 12, "n_heads": 3, **options})).to(dtype)
+
+
+def by_the_book(model: LinearTransformer, x: Tensor) -> Tensor:
+    """ICLL Eq. 26-30, a head at a time, with all pairs of positions; with weights that sum to one for a positive map."""
+    outputs = []
+    width = model.width
+    past = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    for h in range(model.n_heads):
+        own = slice(h * width, (h + 1) * width)
+        q, k, v = (x @ linear.weight[own].T for linear in (model.query, model.key, model.value))
+        if model.feature_map == "identity":
+            A = torch.einsum("bik,bjk->bij", q, k) / width**0.5
+        elif model.feature_map == "elu":
+            phi_q, phi_k = (torch.where(y > 0, y + 1, y.exp()) for y in (q, k))
+            A = torch.einsum("bik,bjk->bij", phi_q, phi_k)
+        else:
+            A = torch.einsum("bik,bjk->bij", q.clamp(min=0), k.clamp(min=0))
+        A = A * past
+        if model.feature_map != "identity":
+            A = A / (A.sum(-1, keepdim=True) + TINY)
+        outputs.append(A @ v)
+    return torch.cat(outputs, -1) @ model.out.weight.T
+
+
+@pytest.mark.parametrize("form", ["cpu", "chunked", "naive"])
+@pytest.mark.parametrize("feature_map", MAPS)
+@pytest.mark.parametrize("length", [1, 45])
+def test_is_what_the_papers_write(form: str, feature_map: str, length: int) -> None:
+    model = build(feature_map=feature_map)
+    x = torch.randn(2, length, 12, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    with use_backend(form) as record:
+        y = model(x)
+    assert record == {"linear_attention": form}
+    expected = by_the_book(model, x)
+    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-11)
+    wanted = [x, *model.parameters()]
+    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float, feature_map: str) -> None:
+    model = build(dtype, feature_map=feature_map)
+    x = torch.randn(3, 70, 12, dtype=dtype)
+    with torch.no_grad():
+        whole = model(x)
+        state = model.init_state(3, dtype=dtype)
+        steps = []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            assert y_t.shape == (3, 12)
+            steps.append(y_t)
+    torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_state_bytes_are_those_of_the_state(feature_map: str) -> None:
+    model = build(torch.float32, feature_map=feature_map)
+    state = model.init_state(1)
+    for _ in range(3):
+        _, state = model.step(torch.randn(1, 12), state)
+        assert 4 * state.numel() == LinearTransformer.state_bytes(model.options)
+
+
+@pytest.mark.parametrize("feature_map", ["elu", "relu"])
+def test_positive_maps_average_the_values(feature_map: str) -> None:
+    """Where all values are one, so is their mean; the identity map would sum them."""
+    model = build(feature_map=feature_map)
+    with torch.no_grad():
+        for linear in (model.query, model.key):
+            linear.weight.abs_()  # so that no feature is zero
+        model.value.weight.fill_(1 / 12)
+        model.out.weight.copy_(torch.eye(12))
+    y = model(torch.ones(1, 40, 12, dtype=torch.float64))
+    torch.testing.assert_close(y, torch.ones_like(y), rtol=1e-5, atol=0)
+
+
+def test_relu_with_no_feature_on_is_finite() -> None:
+    model = build(feature_map="relu")
+    with torch.no_grad():
+        model.key.weight.abs_().neg_()
+    x = torch.ones(1, 5, 12, dtype=torch.float64)
+    y = model(x)
+    assert torch.equal(y, torch.zeros_like(y))
+
+
+def test_options() -> None:
+    assert not LinearTransformer.learned_positions(LinearTransformer.Options())
+    assert LinearTransformer.learned_positions(LinearTransformer.Options(positions="learned"))
+    model = build(mimetic=True)
+    assert torch.equal(model.query.weight, model.key.weight)
+    assert model.query.weight is not model.key.weight
+    assert not torch.equal(build().query.weight, build().key.weight)
+    with pytest.raises(UserError, match=r"d_model \(12\) must be a multiple of n_heads \(5\)"):
+        build(n_heads=5)
+    for wrong in ({"feature_map": "exp"}, {"positions": "rotary"}, {"expand_v": 2}):
+        with pytest.raises(pydantic.ValidationError):
+            LinearTransformer.Options(**wrong)

@@ -1,0 +1,121 @@
+"""RetNet: against the attention form of its equations, its recurrent form, and the decays of the paper."""
+
+from __future__ import annotations
+
+import pydantic
+import pytest
+import torch
+from torch import Tensor
+
+from architectures.retnet import GAIN, RetNet
+from regbench.errors import UserError
+from regbench.ops.backend import use_backend
+
+
+def build(dtype: torch.dtype = torch.float64, **options: object) -> RetNet:
+    torch.manual_seed(0)
+    return RetNet(RetNet.Options(**{"d_model": 12, "n_heads": 3, **options})).to(dtype)
+
+
+def turned(x: Tensor) -> Tensor:
+    """RoPE (B, L, K) by complex numbers: channels c and c + K/2 as one number, times e^(i t theta_c)."""
+    half = x.shape[-1] // 2
+    theta = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * theta
+    z = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([z.real, z.imag], -1)
+
+
+def by_the_book(model: RetNet, x: Tensor) -> Tensor:
+    """ICLL Eq. 34-40, a head at a time, with all pairs of positions; and the group norm that ICLL leaves out."""
+    outputs = []
+    n_heads, length = model.n_heads, x.shape[1]
+    gap = torch.arange(length)[:, None] - torch.arange(length)
+    for h in range(n_heads):
+        q, k, v, r = (
+            x @ linear.weight.chunk(n_heads)[h].T for linear in (model.query, model.key, model.value, model.gate)
+        )
+        A = torch.einsum("bik,bjk->bij", turned(q), turned(k)) / q.shape[-1] ** 0.5
+        z = (A * model.log_decay[h].exp() ** gap.clamp(min=0) * (gap >= 0)) @ v
+        z = (z - z.mean(-1, keepdim=True)) / (z.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        outputs.append(r * r.sigmoid() * z)
+    return torch.cat(outputs, -1) @ model.out.weight.T
+
+
+@pytest.mark.parametrize("form", ["cpu", "chunked", "naive"])
+@pytest.mark.parametrize("options", [{}, {"expand_v": 1, "n_heads": 1}, {"d_model": 24, "n_heads": 6}])
+@pytest.mark.parametrize("length", [1, 45])
+def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+    model = build(**options)
+    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    with use_backend(form) as record:
+        y = model(x)
+    assert record == {"linear_attention": form}
+    expected = by_the_book(model, x)
+    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-11)
+    wanted = [x, *model.parameters()]
+    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+        assert a.abs().max() > 0
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float) -> None:
+    model = build(dtype)
+    x = torch.randn(3, 70, 12, dtype=dtype)
+    with torch.no_grad():
+        whole = model(x)
+        state = model.init_state(3, dtype=dtype)
+        steps = []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            assert y_t.shape == (3, 12)
+            steps.append(y_t)
+    torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=tolerance, atol=tolerance)
+
+
+def test_state_bytes_are_those_of_the_state() -> None:
+    model = build(torch.float32)
+    state = model.init_state(1)
+    for seen in range(3):
+        assert state[1] == seen
+        _, state = model.step(torch.randn(1, 12), state)
+        assert 4 * state[0].numel() == RetNet.state_bytes(model.options)
+
+
+def test_decays_are_those_of_the_paper() -> None:
+    """Sun et al. 2023, Eq. 8: gamma = 1 - 2^(-5 - arange(0, h))."""
+    decay = build(torch.float32, d_model=64, n_heads=4).log_decay.exp()
+    torch.testing.assert_close(decay, torch.tensor([31 / 32, 63 / 64, 127 / 128, 255 / 256]))
+
+
+def test_starting_values() -> None:
+    model = build(d_model=64, n_heads=4)
+    for linear, gain in (
+        (model.query, GAIN),
+        (model.key, GAIN),
+        (model.value, GAIN),
+        (model.gate, GAIN),
+        (model.out, 1),
+    ):
+        bound = gain * (6 / sum(linear.weight.shape)) ** 0.5
+        assert 0.99 * bound < linear.weight.abs().max() <= bound * (1 + 1e-6)
+    assert not torch.equal(model.query.weight, model.key.weight)
+    mimetic = build(mimetic=True)
+    assert torch.equal(mimetic.query.weight, mimetic.key.weight)
+    assert mimetic.query.weight is not mimetic.key.weight
+
+
+def test_parameters_are_eight_squares() -> None:
+    """Sun et al. 2023, section 3.1: 8 d^2 in the retention."""
+    assert sum(p.numel() for p in build(d_model=64, n_heads=4).parameters()) == 8 * 64**2
+
+
+def test_wrong_options() -> None:
+    with pytest.raises(UserError, match=r"d_model \(12\) must be an even multiple of n_heads \(4\)"):
+        build(n_heads=4)
+    for wrong in ({"expand_v": 0}, {"expand_k": 2}):
+        with pytest.raises(pydantic.ValidationError):
+            RetNet.Options(**wrong)

@@ -1,0 +1,46 @@
+"""Linear attention, forward and backward: time against the naive form, in the same run.
+
+Run with `pytest tests/benchmarks/test_bench_linear_attention.py --benchmark-only`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from regbench.ops.linear_attention import linear_attention
+from tests.benchmarks.test_bench_selective_scan import record
+
+LEAST = {"cpu": {"heads": 3, "channels": 3}, "chunked": {"heads": 2, "channels": 1}}
+"""Times faster than naive. The chunked form is there for GPUs; on a CPU it should only not be slower."""
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """For both forms. With one thread a busy machine favours neither."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("form", LEAST)
+@pytest.mark.parametrize("decay", ["heads", "channels"])
+@pytest.mark.parametrize(("batch", "length", "width"), [(16, 128, 16), (32, 400, 32)])
+def test_op(benchmark: Any, threads: int, form: str, decay: str, batch: int, length: int, width: int) -> None:
+    """Four heads, as at d_model 64 and 128."""
+    torch.manual_seed(0)
+    shape = (batch, 4, length, width)
+    log_decay = F.logsigmoid(torch.randn(4) if decay == "heads" else torch.randn(shape)) / 16
+    inputs = [tensor.requires_grad_() for tensor in (*torch.randn(3, *shape), log_decay)]
+    upstream = torch.randn(shape)
+
+    def there_and_back(backend: str) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(linear_attention(*inputs, backend=backend)[0], inputs, upstream)
+
+    ratio = record(benchmark, there_and_back("naive"), there_and_back(form), batch * length)
+    assert ratio >= LEAST[form][decay]
