@@ -14,7 +14,7 @@ test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
 
 slow: $(INSTALLED)  ## the tests that train for minutes
 	$(BIN)/pytest -m slow $(ARGS)

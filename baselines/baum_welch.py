@@ -23,10 +23,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from baselines._checks import check_at_least, check_vocabulary
-from baselines._threads import for_each
 from regbench.data import Instances
 from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
 from regbench.tasks.task import Task
+from regbench.threads import for_each
 
 _WARM = 0.9
 

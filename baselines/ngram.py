@@ -22,11 +22,11 @@ import numpy as np
 from numba import njit
 
 from baselines._checks import check_at_least, check_vocabulary
-from baselines._threads import for_each
 from regbench.data import Instances
 from regbench.errors import UserError, nearest
 from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
 from regbench.tasks.task import Task
+from regbench.threads import for_each
 
 SMOOTHINGS = ("reserved", "add-one", "witten-bell", "kneser-ney")
 _RESERVED, _ADD_ONE, _WITTEN_BELL, _KNESER_NEY = range(4)

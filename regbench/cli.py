@@ -157,7 +157,6 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench import runner
     from regbench.tables import result_table
-    from regbench.tracks import load_track
 
     # What is going on goes to stderr, so that stdout holds the table alone.
     with _Drawing(Console(stderr=True)) as reporter:
@@ -181,9 +180,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
             hint = f"; go on with: regbench run --resume {folder}" if folder else ""
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
-    track = load_track(arguments.track) if not arguments.resume else None
-    main_score = track.definition.main_score if track else load_track(result.track.name).definition.main_score
-    console.print(result_table(result, main_score))
+    console.print(result_table(result))
     seed = result.seeds[0]
     console.print(
         f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens in {seed.seconds:.0f} s "

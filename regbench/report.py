@@ -45,9 +45,9 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def plot_scores_by_position(result: Result, main_score: str, path: Path) -> None:
+def plot_scores_by_position(result: Result, path: Path) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines."""
-    metrics = [main_score, *(m for m in result.seeds[0].scores if m != main_score)]
+    metrics = result.metrics
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 7.2), layout="constrained")
         for axes, metric in zip(figure.subplots(2, 2).flat, metrics, strict=False):

@@ -44,6 +44,7 @@ class TrackRecord(_Strict):
     name: str
     version: int
     digest: str
+    main_score: str
     fingerprints: dict[str, str]
 
 
@@ -129,6 +130,11 @@ class Result(_Strict):
     selection: Selection
     environment: Environment
     code: Code
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics, the track's main score first."""
+        return sorted(self.seeds[0].scores, key=lambda metric: metric != self.track.main_score)
 
     def score(self, metric: str) -> ScoreRecord:
         """The median over seeds. Its error: of one seed that over instances, of several their standard deviation over sqrt(n)."""

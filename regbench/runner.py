@@ -235,6 +235,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
             name=plan.track.name,
             version=plan.track.version,
             digest=plan.track.definition.digest,
+            main_score=plan.track.definition.main_score,
             fingerprints={split: instances.fingerprint for split, instances in splits.items()},
         ),
         architecture=ArchitectureRecord(
@@ -252,7 +253,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
         environment=describe_environment(plan.device, ran),
         code=describe_code(),
     )
-    plot_scores_by_position(result, plan.track.definition.main_score, folder / "score_by_position.png")
+    plot_scores_by_position(result, folder / "score_by_position.png")
     plot_training(result, folder / "training.png")
     write_result(folder / "result.json", result)
     for seed in plan.config.seeds:

@@ -12,9 +12,9 @@ from regbench.results import Result, ScoreRecord
 from regbench.scoring import HIGHER_IS_BETTER, share_of_the_way
 
 
-def result_table(result: Result, main_score: str) -> Table:
+def result_table(result: Result) -> Table:
     """The model among the baselines, best first by the track's main score; under several seeds a row for each below."""
-    metrics = [main_score, *(m for m in result.seeds[0].scores if m != main_score)]
+    main_score, metrics = result.track.main_score, result.metrics
     # Narrow enough for 80 columns.
     table = Table(
         title=f"{result.track.name}, test split", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)

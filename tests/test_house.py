@@ -25,7 +25,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
         "regbench.predictor",
         "regbench.checkpoint",
     ),
-    ("regbench.files",),
+    ("regbench.files", "regbench.threads"),
     ("regbench.errors",),
 )
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

@@ -71,7 +71,7 @@ def test_the_tree_is_the_tree() -> None:
     named: set[str] = set()
     folder = ""
     for line in tree.splitlines():
-        path = line.split("  ")[0].strip() if line.startswith(" ") else ""
+        path = line.strip().split("  ")[0] if line.startswith(" ") else ""
         if line and not line.startswith(" "):
             folder = line.split()[0]
             named.add(folder)

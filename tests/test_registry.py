@@ -127,5 +127,5 @@ def test_an_entry_point_that_does_not_import_is_blamed(monkeypatch: pytest.Monke
 
 def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:
     names = [path.name for path in registry.source_files(registry.load(BASELINE, "ngram"))]
-    assert names == ["_checks.py", "_threads.py", "ngram.py"]
+    assert names == ["_checks.py", "ngram.py"]
     assert [p.name for p in registry.source_files(registry.load(ARCHITECTURE, "lstm"))] == ["lstm.py"]

@@ -34,7 +34,7 @@ def example(seeds: int = 1) -> dict[str, Any]:
     }
     return {
         "schema_version": 1,
-        "track": {"name": "t-v1", "version": 1, "digest": "d", "fingerprints": {"test": "f"}},
+        "track": {"name": "t-v1", "version": 1, "digest": "d", "main_score": "tvd", "fingerprints": {"test": "f"}},
         "architecture": {
             "name": "a",
             "source": "a.py",

@@ -12,9 +12,10 @@ the distribution over strings does not change; but two symbols may then lead to 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
+from regbench import threads
 from regbench.tasks.rng import between, choose, stream
 
 _AUTOMATON = 1  # the stream's purpose; strings have another
@@ -99,9 +100,9 @@ def _canonical(table, n_states, out):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True, parallel=True)
-def _sample(seed, start, n_symbols, states, alphabet, edges, out):  # type: ignore[no-untyped-def]
-    for k in prange(len(out)):
+@njit(cache=True, nogil=True)
+def _sample(begin, end, seed, start, n_symbols, states, alphabet, edges, out):  # type: ignore[no-untyped-def]
+    for k in range(begin, end):
         state = stream(seed, _AUTOMATON, start + k)
         table = np.empty((states[1], n_symbols), np.int8)
         n_states = between(state, states[0], states[1])
@@ -125,7 +126,7 @@ def sample_automata(
     Each range includes both ends. Candidate k does not depend on how many others are drawn. ICLL section 3.1.
     """
     out = np.empty((count, states[1], n_symbols), np.int8)
-    _sample(seed, start, n_symbols, states, alphabet, edges, out)
+    threads.share(_sample, count, seed, start, n_symbols, states, alphabet, edges, out)
     return out
 
 

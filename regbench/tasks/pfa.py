@@ -16,12 +16,13 @@ from typing import Any, Self
 
 import numpy as np
 import pydantic
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from regbench import threads
 from regbench.data import Instances, smallest_integer_type
 from regbench.errors import UserError
 from regbench.predictor import FloatArray
@@ -104,7 +105,9 @@ class PFA(task.Task):
         tokens = np.full((len(tables), io.max_length), io.separator, smallest_integer_type(io.separator))
         states = np.full(tokens.shape, -1, np.int8)
         lengths = np.empty(len(tables), np.int32)
-        _sample_strings(splits.seed, candidates, tables, p.range("strings"), p.range("length"), tokens, states, lengths)
+        ranges = p.range("strings"), p.range("length")
+        arrays = tokens, states, lengths
+        threads.share(_sample_strings, len(tables), splits.seed, candidates, tables, *ranges, *arrays)
         longest = int(lengths.max(initial=0))
         tokens, states = tokens[:, :longest].copy(), states[:, :longest].copy()
         scored = states >= 0
@@ -207,11 +210,11 @@ def _distinct_automata(p: PFAParameters, seed: int, count: int) -> tuple[NDArray
     return np.array(kept, np.int8).reshape(-1, p.max_states, p.n_symbols), np.array(places, np.int64)
 
 
-@njit(cache=True, parallel=True)
-def _sample_strings(seed, candidates, tables, n_strings, length, tokens, states, lengths):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _sample_strings(begin, end, seed, candidates, tables, n_strings, length, tokens, states, lengths):  # type: ignore[no-untyped-def]
     """Fills tokens (N, L), the state before each token (-1 at separators and padding) and lengths (N,). ICLL section 3.2."""
     n_symbols = tables.shape[2]
-    for n in prange(len(tables)):
+    for n in range(begin, end):
         rng = stream(seed, _STRINGS, candidates[n])
         symbols = np.empty(n_symbols, np.int64)
         at = 0

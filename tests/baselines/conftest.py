@@ -1,6 +1,5 @@
 """Tokens to try every in-context baseline on."""
 
-import numba
 import numpy as np
 import pytest
 
@@ -28,11 +27,9 @@ def tokens():
 
 
 @pytest.fixture
-def threads():
-    """Sets the number of threads; the former number comes back."""
-    before = numba.get_num_threads()
-    yield numba.set_num_threads
-    numba.set_num_threads(before)
+def threads(monkeypatch):
+    """Sets the number of threads."""
+    return lambda number: monkeypatch.setattr("regbench.threads.available", lambda: number)
 
 
 def check_distributions(probs, tokens, separator=SEPARATOR, vocab=VOCAB):

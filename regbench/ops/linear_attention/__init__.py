@@ -8,17 +8,17 @@ from torch import Tensor
 from regbench.errors import UserError
 from regbench.ops.backend import Form, Op
 
-_FAST = "regbench.ops.linear_attention.chunked"
+_HERE = "regbench.ops.linear_attention"
 
 OP = Op(
     "linear_attention",
     {
-        "cpu": Form(f"{_FAST}:linear_attention_cpu", ("cpu",)),
-        "chunked": Form(f"{_FAST}:linear_attention_chunked", ("cpu", "cuda")),
-        "naive": Form("regbench.ops.linear_attention.naive:linear_attention_naive", ("cpu", "cuda")),
+        "cpu": Form(f"{_HERE}.cpu:linear_attention_cpu", ("cpu",)),
+        "chunked": Form(f"{_HERE}.chunked:linear_attention_chunked", ("cpu", "cuda")),
+        "naive": Form(f"{_HERE}.naive:linear_attention_naive", ("cpu", "cuda")),
         # Last, and so only where it is asked for: its products are rounded to TF32 or bfloat16.
         "fla": Form(
-            f"{_FAST}:linear_attention_fla", ("cuda",), requires="fla", install="pip install flash-linear-attention"
+            f"{_HERE}.fla:linear_attention_fla", ("cuda",), requires="fla", install="pip install flash-linear-attention"
         ),
     },
 )

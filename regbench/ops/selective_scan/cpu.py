@@ -14,67 +14,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import njit, prange, types
-from numba.extending import intrinsic, overload
+from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from regbench.ops._numba import exp2, run
 
 CHUNK = 32
 TILE = 64
 
 _LOG2_E, _LN_2 = math.log2(math.e), math.log(2)
-
-# 2^x = 2^n 2^r with n the integer nearest to x, and 2 * 2^r = 2 + _P1 r + ... + _P6 r^6: of the polynomials that are 2
-# at 0, the one of least relative error on [-1/2, 1/2], 3e-9.
-_LOW, _HIGH = np.float32(-126), np.float32(128)
-_ROUND = np.float32(1.5 * 2**23 + 126)  # added to x, leaves n + 126 in the last bits and no room for a fraction
-_P0, _P1, _P2, _P3 = np.float32(2), np.float32(1.38629443), np.float32(0.480453056), np.float32(0.111006206)
-_P4, _P5, _P6 = np.float32(0.0192353837), np.float32(0.00268134717), np.float32(0.000311898389)
-
-
-def _last_bits_as_exponent(_: Any, value: Any) -> Any:
-    """2^(k-127) for a float32 whose last eight bits are k > 0; 0 for k = 0."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i32 = ir.IntType(32)
-        return builder.bitcast(builder.shl(builder.bitcast(args[0], i32), i32(23)), ir.FloatType())
-
-    return types.float32(types.float32), code
-
-
-_power: Any = intrinsic(_last_bits_as_exponent)
-
-
-# Not "reassoc": it would cancel the rounding.
-@njit(cache=True, fastmath={"contract"})
-def _exp2_float32(x: Any) -> Any:
-    """2^x in straight-line arithmetic, which LLVM turns into vector code; within 1.5 ulp.
-
-    Results below 2^-125.5 are 0, as denormals would only slow the recurrence down. NaN stays NaN.
-    """
-    x = _LOW if x < _LOW else x
-    x = _HIGH if x > _HIGH else x
-    rounded = x + _ROUND
-    r = x - (rounded - _ROUND)
-    # The factor is 2^(n-1), which for n = 128 is still a float32.
-    return ((((((_P6 * r + _P5) * r + _P4) * r + _P3) * r + _P2) * r + _P1) * r + _P0) * _power(rounded)
-
-
-def _exp2(x: Any) -> Any:
-    raise NotImplementedError("only inside compiled code")
-
-
-@overload(_exp2, strict=False)  # strict would compare the annotations too
-def _exp2_for(x: Any) -> Any:
-    """The vector form for float32, the library's for float64."""
-    if x == types.float32:
-        return lambda x: _exp2_float32(x)
-    return lambda x: np.exp2(x)
-
 
 # The working set of a chunk is one array whose rows lie at constant distances: this is how LLVM knows, without a check
 # for every pair, that the rows do not overlap. Rows for each position, then rows for the state index at hand.
@@ -82,8 +33,10 @@ _DELTA, _U, _Y, _DECAY, _KEPT, _DU, _DDELTA = range(7)
 _RATE, _STATE, _GRAD, _DRATE = range(4)
 
 
-@njit(cache=True, parallel=True, nogil=True, fastmath={"contract", "reassoc"})
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
 def _forward(
+    begin: int,
+    end: int,
     x: np.ndarray,
     delta: np.ndarray,
     A: np.ndarray,
@@ -94,10 +47,10 @@ def _forward(
     y: np.ndarray,
 ) -> None:
     """Fills y and states[:, 1:]. Shapes as in the op, but A (N, D) and states (B, chunks + 1, N, D)."""
-    batch, length, dim = x.shape
+    length, dim = x.shape[1:]
     n_state = A.shape[0]
     tiles = (dim + TILE - 1) // TILE
-    for item in prange(batch * tiles):
+    for item in range(begin, end):
         b = item // tiles
         low = item % tiles * TILE
         width = min(TILE, dim - low)
@@ -120,7 +73,7 @@ def _forward(
                     b_t = B[b, start + t, n]
                     c_t = C[b, start + t, n]
                     for d in range(TILE):
-                        decay = _exp2(steps[t, _DELTA, d] * row[_RATE, d])
+                        decay = exp2(steps[t, _DELTA, d] * row[_RATE, d])
                         h = decay * row[_STATE, d] + steps[t, _U, d] * b_t
                         row[_STATE, d] = h
                         steps[t, _Y, d] += h * c_t
@@ -131,8 +84,10 @@ def _forward(
                     y[b, start + t, low + d] = steps[t, _Y, d]
 
 
-@njit(cache=True, parallel=True, nogil=True, fastmath={"contract", "reassoc"})
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
 def _backward(
+    begin: int,
+    end: int,
     dy: np.ndarray,
     x: np.ndarray,
     delta: np.ndarray,
@@ -153,10 +108,10 @@ def _backward(
 
     dstate (B, N, D) comes in as the gradient of the final state and leaves as that of the initial one.
     """
-    batch, length, dim = x.shape
+    length, dim = x.shape[1:]
     n_state = A.shape[0]
     tiles = (dim + TILE - 1) // TILE
-    for item in prange(batch * tiles):
+    for item in range(begin, end):
         b = item // tiles
         tile = item % tiles
         low = tile * TILE
@@ -182,7 +137,7 @@ def _backward(
                 for t in range(size):
                     b_t = B[b, start + t, n]
                     for d in range(TILE):
-                        decay = _exp2(steps[t, _DELTA, d] * row[_RATE, d])
+                        decay = exp2(steps[t, _DELTA, d] * row[_RATE, d])
                         kept = decay * row[_STATE, d]
                         steps[t, _DECAY, d] = decay
                         steps[t, _KEPT, d] = kept
@@ -217,14 +172,9 @@ def _backward(
                     dD[b, low + d] += x_t * steps[t, _Y, d]
 
 
-def _run(kernel: Any, *tensors: Tensor) -> None:
-    """Calls a kernel on no more threads than PyTorch would use."""
-    threads = numba.get_num_threads()
-    numba.set_num_threads(min(threads, torch.get_num_threads()))
-    try:
-        kernel(*(tensor.detach().numpy() for tensor in tensors))
-    finally:
-        numba.set_num_threads(threads)
+def _items(x: Tensor) -> int:
+    """Work items: a sequence and a tile each."""
+    return x.shape[0] * -(-x.shape[2] // TILE)
 
 
 class _SelectiveScan(torch.autograd.Function):
@@ -238,7 +188,7 @@ class _SelectiveScan(torch.autograd.Function):
         states = x.new_empty(batch, -(-length // CHUNK) + 1, A.shape[0], dim)
         states[:, 0] = initial
         y = torch.empty_like(x)
-        _run(_forward, x, delta, A, B, C, D, states, y)
+        run(_forward, _items(x), x, delta, A, B, C, D, states, y)
         ctx.save_for_backward(x, delta, A, B, C, D, states)
         return y, states[:, -1].clone()
 
@@ -250,7 +200,7 @@ class _SelectiveScan(torch.autograd.Function):
         dA, dD = torch.zeros_like(states[:, 0]), x.new_zeros(x.shape[0], x.shape[2])
         dB, dC = x.new_empty(2, -(-x.shape[2] // TILE), *B.shape)
         dstate = dfinal.clone(memory_format=torch.contiguous_format)
-        _run(_backward, dy.contiguous(), x, delta, A, B, C, D, states, dx, ddelta, dA, dB, dC, dD, dstate)
+        run(_backward, _items(x), dy.contiguous(), x, delta, A, B, C, D, states, dx, ddelta, dA, dB, dC, dD, dstate)
         return dx, ddelta, dA.sum(0), dB.sum(0), dC.sum(0), dD.sum(0), dstate
 
 

@@ -1,0 +1,97 @@
+"""H3: two state spaces, one that shifts and one that remembers, with products between them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from architectures.s4 import DiagonalSSM
+from regbench.errors import UserError
+from regbench.models import mixer
+from regbench.ops.long_conv import long_conv
+
+State = tuple[Tensor, Tensor]
+"""The last d_shift - 1 keys (B, d_shift - 1, D), and the states of the diagonal state space."""
+
+
+class H3(mixer.Mixer):
+    """Q SSM_diag(SSM_shift(K) V): "hungry hungry hippos", Dao et al. 2022, section 3.1. ICLL Eq. 81-87.
+
+        q, k, v = qkv(x)                     q_i = W_q x_i, k_i = W_k x_i, v_i = W_v x_i (ICLL Eq. 81, 85)
+        k_i     = sum_l shift_l k_{i-l}      the shift SSM: its state is the last keys, its C the taps `shift`
+        x'_i    = k_i^T v_i                  an outer product for each head (ICLL Eq. 82)
+        z'      = ssm(x')                    S_i = A-bar S_{i-1} + B-bar x'_i, z'_i = C S_i (ICLL Eq. 83-84)
+        z_i     = q_i z'_i                   (ICLL Eq. 86)
+        y_i     = out(z_i)                   (ICLL Eq. 87)
+
+    A head has `head_dim` channels (ICLL's d_k and d_v) and one diagonal state space for all entries of its outer product.
+    With head_dim 1, as in the paper's small models, all three products go channel by channel.
+    """
+
+    class Options(mixer.Options):
+        head_dim: int = Field(default=1, ge=1, description="channels of a head; an outer product has their square")
+        d_state: int = Field(default=64, ge=2, multiple_of=2, description="state of the diagonal SSM, N")
+        d_shift: int = Field(default=64, ge=1, description="state of the shift SSM: keys it holds")
+        init: Literal["lin", "inv"] = Field(default="lin", description="frequencies at the start: S4D-Lin or S4D-Inv")
+
+    paper = mixer.Paper(
+        "Hungry Hungry Hippos: Towards Language Modeling with State Space Models",
+        "Dao et al.",
+        2022,
+        arxiv="2212.14052",
+    )
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        width, self.head_dim = options.d_model, options.head_dim
+        if width % self.head_dim:
+            raise UserError(f"d_model ({width}) must be a multiple of head_dim ({self.head_dim})")
+        self.qkv = nn.Linear(width, 3 * width)
+        self.shift = nn.Parameter(torch.randn(width, options.d_shift))
+        self.shift_D = nn.Parameter(torch.randn(width))
+        self.ssm = DiagonalSSM(width // self.head_dim, options.d_state, options.init)
+        self.out = nn.Linear(width, width)
+        self.shift_D._no_weight_decay = True  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        k = long_conv(k, self.shift, self.shift_D)
+        z = self.ssm(self._outer(k, v))
+        return self._read(q, z)
+
+    def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
+        """The state before the first position."""
+        width, taps = self.shift.shape
+        keys = torch.zeros(batch, taps - 1, width, device=device, dtype=dtype)
+        return keys, self.ssm.init_state(batch * self.head_dim**2, device, dtype)
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One position of the recurrent form: (B, D) -> (B, D), and the state after it."""
+        keys, h = state
+        q, k, v = self.qkv(x[:, None]).chunk(3, dim=-1)
+        keys = torch.cat((keys, k), dim=1)
+        k = torch.einsum("btd,dt->bd", keys, self.shift.flip(1))[:, None] + self.shift_D * k
+        z, h = self.ssm.step(self._outer(k, v)[:, 0], h)
+        return self._read(q, z[:, None])[:, 0], (keys[:, 1:], h)
+
+    def _outer(self, k: Tensor, v: Tensor) -> Tensor:
+        """(B, L, D) twice -> (B head_dim^2, L, heads): each entry of the outer products is a sequence of its own."""
+        return (self._by_entry(k)[:, :, None] * self._by_entry(v)[:, None]).flatten(0, 2)
+
+    def _read(self, q: Tensor, z: Tensor) -> Tensor:
+        """q (B, L, D), z (B head_dim^2, L, heads) -> (B, L, D)."""
+        z = z.unflatten(0, (-1, self.head_dim, self.head_dim))
+        z = (self._by_entry(q)[:, :, None] * z).sum(1)  # (B, head_dim, L, heads)
+        return self.out(z.permute(0, 2, 3, 1).flatten(2))
+
+    def _by_entry(self, x: Tensor) -> Tensor:
+        """(B, L, heads head_dim) -> (B, head_dim, L, heads)."""
+        return x.unflatten(2, (-1, self.head_dim)).permute(0, 3, 1, 2)
+
+    @classmethod
+    def state_bytes(cls, options: Any) -> int:
+        return 4 * options.d_model * (options.d_shift - 1 + options.head_dim * options.d_state)

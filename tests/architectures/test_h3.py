@@ -1,0 +1,110 @@
+"""H3: against the papers' equations written out position by position, and its recurrent form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from architectures.h3 import H3
+from regbench.errors import UserError
+from regbench.ops.backend import use_backend
+
+LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
+OPTIONS = [{}, {"head_dim": 2, "init": "inv"}, {"head_dim": 6, "d_shift": 1}, {"d_model": 1, "d_state": 2}]
+
+
+def build(dtype: torch.dtype = torch.float64, **options: object) -> H3:
+    torch.manual_seed(0)
+    return H3(H3.Options(**{"d_model": 6, "d_state": 8, "d_shift": 5, **options})).to(dtype)
+
+
+def by_the_book(model: H3, x: Tensor) -> Tensor:
+    """ICLL Eq. 81-87 head by head, with dense state matrices: the shift, and the diagonal discretised by its own formula."""
+    options = model.options
+    assert isinstance(options, H3.Options)
+    width, size, taps = options.d_model, options.head_dim, options.d_shift
+    shift = torch.diag(torch.ones(taps - 1, dtype=x.dtype), -1)  # moves each entry of the state on by one
+    first = torch.eye(taps, dtype=x.dtype)[0]
+    A = -model.ssm.log_A_real.exp() + 1j * model.ssm.A_imag
+    A_bar = torch.exp(model.ssm.log_dt.exp()[:, None] * A)
+    B_bar, C = (A_bar - 1) / A, torch.view_as_complex(model.ssm.C)
+    outputs = []
+    keys = x.new_zeros(x.shape[0], width, taps)
+    S = torch.zeros(x.shape[0], width // size, size, size, options.d_state // 2, dtype=A.dtype)
+    for x_i in x.unbind(1):
+        q, k, v = (x_i @ model.qkv.weight.T + model.qkv.bias).split(width, dim=-1)
+        keys = keys @ shift.T + k[..., None] * first
+        k = (keys * model.shift).sum(-1) + model.shift_D * k
+        q, k, v = (part.view(-1, width // size, size) for part in (q, k, v))
+        outer = k[..., :, None] * v[..., None, :]
+        S = A_bar[:, None, None] * S + B_bar[:, None, None] * outer[..., None]
+        z = 2 * (C[:, None, None] * S).sum(-1).real + model.ssm.D[:, None, None] * outer
+        z = torch.einsum("bhi,bhij->bhj", q, z)
+        outputs.append(z.flatten(1) @ model.out.weight.T + model.out.bias)
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("form", ["fft", "naive"])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("length", [1, 33])
+def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+    model = build(**options)
+    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
+    upstream, wanted = torch.randn_like(x), [x, *model.parameters()]
+    with use_backend(form) as record:
+        y = model(x)
+    assert record == {"long_conv": form}
+    expected = by_the_book(model, x)
+    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-10)
+    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float, options: dict[str, object]) -> None:
+    model = build(dtype, **options)
+    x = torch.randn(3, 127, model.options.d_model, dtype=dtype)
+    with torch.no_grad():
+        state, steps = model.init_state(3, dtype=dtype), []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            steps.append(y_t)
+        torch.testing.assert_close(torch.stack(steps, 1), model(x), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_gradients_of_both_forms(length: int) -> None:
+    model = build()
+    x = torch.randn(2, length, 6, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    found = []
+    for form in ("fft", "naive"):
+        with use_backend(form):
+            found.append(torch.autograd.grad(model(x), [x, *model.parameters()], upstream))
+    for ours, right in zip(*found, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-9)
+
+
+def test_a_prefix_gets_the_same_outputs() -> None:
+    model = build()
+    x = torch.randn(2, 100, 6, dtype=torch.float64)
+    whole = model(x)
+    for length in (1, 37, 64):
+        torch.testing.assert_close(model(x[:, :length]), whole[:, :length], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_state_bytes_are_those_of_the_state(options: dict[str, object]) -> None:
+    model = build(torch.float32, **options)
+    state = model.init_state(1)
+    for _ in range(7):
+        _, state = model.step(torch.randn(1, model.options.d_model), state)
+        assert sum(tensor.numel() * tensor.element_size() for tensor in state) == H3.state_bytes(model.options)
+
+
+def test_heads_divide_the_width() -> None:
+    with pytest.raises(UserError, match=r"^d_model \(6\) must be a multiple of head_dim \(4\)$"):
+        build(head_dim=4)

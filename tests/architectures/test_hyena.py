@@ -1,0 +1,125 @@
+"""Hyena: against the papers' equations with sums over all pairs, its cache, and its filters."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from architectures.hyena import SHORT, Hyena, Sine
+from regbench.ops.backend import use_backend
+
+LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
+
+
+def build(dtype: torch.dtype = torch.float64, **options: object) -> Hyena:
+    torch.manual_seed(0)
+    return Hyena(Hyena.Options(**{"d_model": 6, "max_length": 64, "d_filter": 8, "bands": 4, **options})).to(dtype)
+
+
+def filter_at(model: Hyena, lag: int) -> Tensor:
+    """The filters at one lag, (N, D), from the formulas: encoding, network, window."""
+    options = model.options
+    assert isinstance(options, Hyena.Options)
+    t = lag / options.max_length
+    bands = model.filter.encoding.tolist()
+    h = torch.tensor([t, *(math.cos(f * t) for f in bands), *(-math.sin(f * t) for f in bands)], dtype=torch.float64)
+    for layer in model.filter.network:
+        if isinstance(layer, Sine):
+            h = torch.sin(layer.frequency * h)
+        else:
+            assert isinstance(layer, torch.nn.Linear)
+            h = layer.weight @ h + (0 if layer.bias is None else layer.bias)
+    return h.view(options.order, options.d_model) * torch.exp(-model.filter.decay * t)
+
+
+def by_the_book(model: Hyena, x: Tensor) -> Tensor:
+    """ICLL Eq. 88-91, a position at a time and every convolution as a sum."""
+    options = model.options
+    assert isinstance(options, Hyena.Options)
+    length, taps = x.shape[1], model.short.weight[:, 0]
+    projected = x @ model.in_proj.weight.T + model.in_proj.bias
+    short = torch.stack(
+        [
+            model.short.bias + sum(taps[:, SHORT - 1 - lag] * projected[:, t - lag] for lag in range(min(t + 1, SHORT)))
+            for t in range(length)
+        ],
+        dim=1,
+    )
+    z, *gates = short.split(options.d_model, dim=-1)
+    filters = [filter_at(model, lag) for lag in range(length)]
+    for n, gate in enumerate(gates):
+        convolved = [sum(filters[t - s][n] * z[:, s] for s in range(t + 1)) for t in range(length)]
+        z = gate * (torch.stack(convolved, dim=1) + model.skip[n] * z)
+    return z @ model.out_proj.weight.T + model.out_proj.bias
+
+
+@pytest.mark.parametrize("form", ["fft", "naive"])
+@pytest.mark.parametrize("options", [{}, {"order": 1, "n_inner": 0}, {"order": 3, "bands": 1}, {"d_model": 1}])
+@pytest.mark.parametrize("length", [1, 2, 33])
+def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+    model = build(**options)
+    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
+    upstream, wanted = torch.randn_like(x), [x, *model.parameters()]
+    with use_backend(form) as record:
+        y = model(x)
+    assert record == {"long_conv": form}
+    expected = by_the_book(model, x)
+    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-11)
+    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_gradients_of_both_forms(length: int) -> None:
+    model = build()
+    x = torch.randn(2, length, 6, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    found = []
+    for form in ("fft", "naive"):
+        with use_backend(form):
+            found.append(torch.autograd.grad(model(x), [x, *model.parameters()], upstream))
+    for ours, right in zip(*found, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_streaming_by_its_cache_is_the_parallel_form(dtype: torch.dtype, tolerance: float, order: int) -> None:
+    """Past max_length too, which is 64 here."""
+    model = build(dtype, order=order)
+    x = torch.randn(3, 100, 6, dtype=dtype)
+    with torch.no_grad():
+        state, steps = model.init_state(3, dtype=dtype), []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            steps.append(y_t)
+        torch.testing.assert_close(torch.stack(steps, 1), model(x), rtol=tolerance, atol=tolerance)
+    assert state[1].shape == (order, 3, 100, 6)
+    assert Hyena.state_bytes(model.options) is None
+
+
+def test_a_prefix_gets_the_same_outputs() -> None:
+    """The filters are functions of the position: no length but max_length enters them."""
+    model = build()
+    x = torch.randn(2, 100, 6, dtype=torch.float64)
+    whole = model(x)
+    for length in (1, 2, 37, 64):
+        torch.testing.assert_close(model(x[:, :length]), whole[:, :length], rtol=1e-11, atol=1e-11)
+    assert torch.equal(model.filter(0, 50)[..., 20:], model.filter(20, 50))
+
+
+def test_the_window_closes_at_the_papers_rates() -> None:
+    model = build(max_length=100)
+    at_30, at_150 = torch.exp(-model.filter.decay * 0.3), torch.exp(-model.filter.decay * 1.5)
+    torch.testing.assert_close(at_150[0], torch.tensor(0.01).double(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(at_30[-1], torch.tensor(0.01).double(), rtol=1e-5, atol=0)
+    assert (model.filter.decay.diff() > 0).all()
+
+
+def test_no_weight_decay_on_the_filters() -> None:
+    marked = {name for name, p in build().named_parameters() if getattr(p, "_no_weight_decay", False)}
+    assert marked == {"skip", *(f"filter.network.{name}" for name, _ in build().filter.network.named_parameters())}

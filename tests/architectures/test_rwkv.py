@@ -1,0 +1,139 @@
+"""RWKV: against the papers' equations written out, its recurrent form, and the starting values of the authors' code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from architectures.rwkv import RWKV
+from regbench.ops.backend import use_backend
+
+LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
+
+
+def build(dtype: torch.dtype = torch.float64, **options: object) -> RWKV:
+    """With every map and every mixing coefficient drawn anew, as many begin near zero or at one."""
+    torch.manual_seed(0)
+    model = RWKV(RWKV.Options(**{"d_model": 12, **options}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "time_mix_" in name:
+                parameter.uniform_()
+            elif parameter.ndim == 2:
+                parameter.normal_(std=parameter.shape[1] ** -0.5)
+    return model.to(dtype)
+
+
+def by_the_book(model: RWKV, x: Tensor) -> Tensor:
+    """Peng et al. section 3, position by position, the WKV as a quotient of plain sums (ICLL Eq. 65-67)."""
+    time, channels = model.time_mixing, model.channel_mixing
+    x_before = n_before = a = b = torch.zeros_like(x[:, 0])
+    outputs = []
+    for x_i in x.unbind(1):
+
+        def mixed(linear: torch.nn.Linear, mu: Tensor, now: Tensor, before: Tensor) -> Tensor:
+            return (mu * now + (1 - mu) * before) @ linear.weight.T
+
+        k = mixed(time.key, time.time_mix_k, x_i, x_before)
+        v = mixed(time.value, time.time_mix_v, x_i, x_before)
+        r = mixed(time.receptance, time.time_mix_r, x_i, x_before)
+        now = torch.exp(time.time_first + k)
+        z = (a + now * v) / (b + now)
+        decay = torch.exp(-torch.exp(time.time_decay))
+        a, b = decay * a + k.exp() * v, decay * b + k.exp()
+        y = (r.sigmoid() * z) @ time.output.weight.T
+        s = x_i + y
+        n = (s - s.mean(-1, keepdim=True)) / (s.var(-1, unbiased=False, keepdim=True) + model.norm.eps).sqrt()
+        n = n * model.norm.weight + model.norm.bias
+        k = mixed(channels.key, channels.time_mix_k, n, n_before)
+        r = mixed(channels.receptance, channels.time_mix_r, n, n_before)
+        outputs.append(y + r.sigmoid() * (k.clamp(min=0) ** 2 @ channels.value.weight.T))
+        x_before, n_before = x_i, n
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("form", ["cpu", "naive"])
+@pytest.mark.parametrize("options", [{}, {"expand": 1}, {"d_model": 2}])
+@pytest.mark.parametrize("length", [1, 33])
+def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+    model = build(**options)
+    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
+    upstream, wanted = torch.randn_like(x), [x, *model.parameters()]
+    with use_backend(form) as record:
+        y = model(x)
+    assert record == {"wkv": form}
+    expected = by_the_book(model, x)
+    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-11)
+    found, right = (torch.autograd.grad(out, wanted, upstream, materialize_grads=True) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_gradients_of_both_forms(length: int) -> None:
+    model = build()
+    x = torch.randn(2, length, 12, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    found = []
+    for form in ("cpu", "naive"):
+        with use_backend(form):
+            found.append(torch.autograd.grad(model(x), [x, *model.parameters()], upstream, materialize_grads=True))
+    for ours, right in zip(*found, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
+def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float) -> None:
+    model = build(dtype)
+    x = torch.randn(3, 65, 12, dtype=dtype)
+    with torch.no_grad():
+        state, steps = model.init_state(3, dtype=dtype), []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            steps.append(y_t)
+        torch.testing.assert_close(torch.stack(steps, 1), model(x), rtol=tolerance, atol=tolerance)
+
+
+def test_chunks_from_a_carried_state_are_the_whole() -> None:
+    model = build()
+    x = torch.randn(3, 100, 12, dtype=torch.float64)
+    state, pieces = model.init_state(3, dtype=torch.float64), []
+    for chunk in x.split([1, 40, 33, 26], dim=1):
+        y, state = model._advance(chunk, state)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), model(x), rtol=1e-11, atol=1e-11)
+
+
+def test_a_prefix_gets_the_same_outputs() -> None:
+    model = build()
+    x = torch.randn(2, 100, 12, dtype=torch.float64)
+    whole = model(x)
+    for length in (1, 37, 64):
+        torch.testing.assert_close(model(x[:, :length]), whole[:, :length], rtol=1e-12, atol=1e-12)
+
+
+def test_state_bytes_are_those_of_the_state() -> None:
+    model = build(torch.float32)
+    state = model.init_state(1)
+    for _ in range(3):
+        _, state = model.step(torch.randn(1, 12), state)
+        in_time, sums, in_channels = state
+        assert sum(4 * tensor.numel() for tensor in (in_time, *sums, in_channels)) == RWKV.state_bytes(model.options)
+
+
+def test_starting_values() -> None:
+    """Decays from exp(-exp(-5)), which remembers 150 positions, to exp(-exp(3)), which remembers none."""
+    torch.manual_seed(0)
+    model = RWKV(RWKV.Options(d_model=64))
+    time = model.time_mixing
+    assert time.time_decay[[0, -1]].tolist() == [-5, 3]
+    assert (time.time_decay.diff() > 0).all()
+    bonus = torch.tensor(0.3).log() + torch.tensor([0, 0.5, -0.5])
+    torch.testing.assert_close(time.time_first[:6], bonus.repeat(2))
+    for mu in (time.time_mix_k, time.time_mix_v, time.time_mix_r):
+        assert (mu.diff() > 0).all()
+    for linear in (time.key, time.receptance, model.channel_mixing.receptance):
+        assert 0 < linear.weight.abs().max() < 0.01
+    # So at first the WKV is close to a plain decaying mean, half of which passes.
+    assert time.output.weight.abs().max() > 0.05

@@ -1,0 +1,145 @@
+"""S4: its kernel against a dense matrix power, the layer against linear filters, and its recurrent form."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pydantic
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.linalg import expm
+from scipy.signal import lfilter
+
+from architectures.s4 import S4, DiagonalSSM
+from regbench.ops.backend import use_backend
+
+LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
+
+
+def build(dtype: torch.dtype = torch.float64, **options: object) -> S4:
+    torch.manual_seed(0)
+    return S4(S4.Options(**{"d_model": 6, "d_state": 8, **options})).to(dtype)
+
+
+def dense(ssm: DiagonalSSM, channel: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A-bar (N, N), B-bar and C of one channel with both of each conjugate pair, by zero-order hold of the whole system."""
+    A = (-ssm.log_A_real.exp() + 1j * ssm.A_imag).detach().numpy()[channel]
+    C = torch.view_as_complex(ssm.C).detach().numpy()[channel]
+    A, C = np.concatenate([A, A.conj()]), np.concatenate([C, C.conj()])
+    n = len(A)
+    # The exponential of [[A, B], [0, 0]] Delta holds both A-bar and B-bar.
+    block = np.zeros((n + 1, n + 1), complex)
+    block[:n, :n], block[:n, n] = np.diag(A), 1
+    held = expm(block * ssm.log_dt[channel].exp().item())
+    return held[:n, :n], held[:n, n], C
+
+
+@pytest.mark.parametrize("init", ["lin", "inv"])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_the_kernel_is_a_matrix_power(init: str, length: int) -> None:
+    ssm = build(init=init).ssm
+    found = ssm.kernel(length).detach().numpy()
+    assert found.shape == (6, length)
+    for channel in (0, 5):
+        A, B, C = dense(ssm, channel)
+        h, expected = B, []
+        for _ in range(length):
+            expected.append((C @ h).real)
+            h = A @ h
+        np.testing.assert_allclose(found[channel], expected, rtol=1e-9, atol=1e-11)
+
+
+def test_the_layer_is_filters_and_a_gate() -> None:
+    """Each channel is a sum of one-pole filters (scipy's), then GELU, and the gated linear unit."""
+    model = build()
+    x = torch.randn(2, 100, 6, dtype=torch.float64)
+    y = model.ssm.D.detach().numpy() * x.numpy()
+    for d in range(6):
+        A, B, C = dense(model.ssm, d)
+        for pole, gain in zip(np.diag(A), C * B, strict=True):
+            y[..., d] += lfilter([gain], [1, -pole], x[..., d].numpy().astype(complex), axis=1).real
+    value, gate = F.linear(F.gelu(torch.from_numpy(y)), model.out.weight, model.out.bias).chunk(2, -1)
+    torch.testing.assert_close(model(x), value * torch.sigmoid(gate), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("options", [{}, {"init": "inv"}, {"glu": False}, {"d_model": 1, "d_state": 2}])
+def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float, options: dict[str, object]) -> None:
+    model = build(dtype, **options)
+    x = torch.randn(3, 127, model.options.d_model, dtype=dtype)
+    with torch.no_grad():
+        state, steps = model.init_state(3, dtype=dtype), []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            steps.append(y_t)
+        torch.testing.assert_close(torch.stack(steps, 1), model(x), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_gradients_of_both_forms(length: int) -> None:
+    model = build()
+    x = torch.randn(2, length, 6, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    found = []
+    for form in ("fft", "naive"):
+        with use_backend(form) as record:
+            found.append(torch.autograd.grad(model(x), [x, *model.parameters()], upstream))
+        assert record == {"long_conv": form}
+    for ours, right in zip(*found, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-10)
+
+
+def test_gradients_of_the_recurrent_form() -> None:
+    model = build()
+    x = torch.randn(2, 9, 6, dtype=torch.float64, requires_grad=True)
+    upstream, wanted = torch.randn_like(x), [x, *model.parameters()]
+    state, steps = model.init_state(2, dtype=torch.float64), []
+    for x_t in x.unbind(1):
+        y_t, state = model.step(x_t, state)
+        steps.append(y_t)
+    found = torch.autograd.grad(torch.stack(steps, 1), wanted, upstream)
+    for ours, right in zip(found, torch.autograd.grad(model(x), wanted, upstream), strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-11)
+
+
+def test_a_prefix_gets_the_same_outputs() -> None:
+    model = build()
+    x = torch.randn(2, 100, 6, dtype=torch.float64)
+    whole = model(x)
+    for length in (1, 37, 64):
+        torch.testing.assert_close(model(x[:, :length]), whole[:, :length], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("d_state", [2, 16])
+def test_state_bytes_are_those_of_the_state(d_state: int) -> None:
+    model = build(torch.float32, d_state=d_state)
+    _, state = model.step(torch.randn(1, 6), model.init_state(1))
+    assert state.dtype == torch.complex64
+    assert 8 * state.numel() == S4.state_bytes(model.options)
+
+
+def test_starting_values() -> None:
+    """The two initialisations of S4D, and time steps uniform in their logarithm."""
+    lin, inv = (build(torch.float32, d_model=400, d_state=64, init=init).ssm for init in ("lin", "inv"))
+    n = torch.arange(32)
+    for ssm, frequency in ((lin, math.pi * n), (inv, 64 / math.pi * (64 / (2 * n + 1) - 1))):
+        torch.testing.assert_close(-ssm.log_A_real.exp(), torch.full((400, 32), -0.5))
+        torch.testing.assert_close(ssm.A_imag, frequency.expand(400, -1))
+    dt = lin.log_dt.exp()
+    assert dt.min() >= 0.999e-3
+    assert dt.max() <= 0.1001
+    assert abs(float(dt.log10().mean().detach()) + 2) < 4 * (2 / 12**0.5) / 20
+    assert 0.95 < torch.view_as_complex(lin.C).abs().square().mean().item() < 1.05
+
+
+def test_no_weight_decay_where_it_would_move_the_time_scales() -> None:
+    marked = {name for name, p in build().named_parameters() if getattr(p, "_no_weight_decay", False)}
+    assert marked == {"ssm.log_dt", "ssm.log_A_real", "ssm.A_imag", "ssm.D"}
+
+
+def test_wrong_options() -> None:
+    for wrong in ({"d_state": 3}, {"d_state": 0}, {"init": "legs"}, {"state": 3}):
+        with pytest.raises(pydantic.ValidationError):
+            S4.Options(**wrong)
