@@ -1,0 +1,231 @@
+"""The filter of the Bayesian predictor: every prefix of an instance in turn, and the moves that repair its hypotheses."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from baselines._bayes_hypotheses import (
+    FRESH,
+    Hypotheses,
+    Scratch,
+    Tables,
+    add_edge,
+    branch,
+    branches,
+    copy,
+    draw_target,
+    foresee,
+    is_uneven,
+    kind,
+    log_weight,
+    resample,
+    uniform,
+    without_negligible,
+)
+from regbench.predictor import FloatArray, IntArray
+from regbench.tasks.rng import below, stream
+
+_DRAWS = 3  # the stream's purpose
+_NEW = 0.15
+"""How often a move proposes a state that is not reached yet, where there are any."""
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def predict_row(
+    symbols: IntArray,
+    moves: int,
+    seed: int,
+    fallback: float,
+    tables: Tables,
+    h: Hypotheses,
+    scratch: Scratch,
+    probs: FloatArray,
+) -> None:
+    """Mixes the hypotheses' predictions into those of a fallback, probs (L, K), for symbols (L,) where -1 separates."""
+    P, K = len(h.weight) - 1, h.table.shape[2]
+    rng = stream(seed, _DRAWS, 0)
+    prefix, length = np.empty(len(symbols), np.int64), 0  # without the rest of any string that all hypotheses rule out
+    seen, n_seen = np.zeros(K, np.bool_), 0
+    ahead = np.empty((P, 5))
+    n, exact, lost = 1, True, False
+    for t in range(len(symbols)):
+        if t > 1 and symbols[t - 1] < 0 and symbols[t - 2] < 0:
+            for a in range(K):
+                probs[t, a] = probs[t - 1, a]  # padding
+        elif not lost:
+            for i in range(n):
+                foresee(h, i, n_seen, tables, scratch, ahead[i])
+            if n_seen > 0:  # before that all symbols are equal, to the fallback too
+                for a in range(K):
+                    probs[t, a] *= fallback
+                    for i in range(n):
+                        probs[t, a] += (1.0 - fallback) * h.weight[i] * ahead[i, kind(h, i, a, seen)]
+
+        a = symbols[t]
+        if a < 0:
+            lost = False
+            prefix[length] = a
+            length += 1
+            for i in range(n):
+                h.state[i] = 0
+            continue
+        if lost:
+            continue
+        evidence = 0.0
+        for i in range(n):
+            evidence += h.weight[i] * ahead[i, kind(h, i, a, seen)]
+        if not evidence > 0.0:
+            lost = True
+            continue
+        prefix[length] = a
+        length += 1
+        for i in range(n):
+            h.weight[i] *= ahead[i, kind(h, i, a, seen)] / evidence
+            h.fresh[i] = ahead[i, FRESH + (not seen[a])]
+        n_seen += not seen[a]
+        seen[a] = True
+
+        if exact:
+            n = without_negligible(h, n)
+            exact = branches(h, n, a, scratch.share) <= P
+            if exact:
+                n = branch(h, n, a, scratch.share)
+            else:
+                resample(h, n, scratch.copies, rng)
+                n = P
+        elif is_uneven(h.weight[:P]):
+            resample(h, P, scratch.copies, rng)
+        for i in range(n):
+            if h.table[i, h.state[i], a] < 0:
+                add_edge(h, i, a, draw_target(h, i, scratch.share, rng))
+            h.visits[i, h.state[i]] += 1
+            h.state[i] = h.table[i, h.state[i], a]
+        if not exact:
+            for i in range(P):
+                _move(h, i, prefix[:length], n_seen, moves, tables, scratch, rng)
+
+
+# --- Moves: Metropolis-Hastings on where the edges lead. ---
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _move(
+    h: Hypotheses,
+    i: int,
+    prefix: IntArray,
+    n_seen: int,
+    moves: int,
+    tables: Tables,
+    scratch: Scratch,
+    rng: NDArray[np.uint64],
+) -> None:
+    """Forgets where one edge leads and draws it anew, `moves` times, each accepted or not so that p(H | prefix) stays.
+
+    A new target changes which edges the strings use. Those that they need and H lacks are drawn on the way, from the same
+    distribution q_H; those no longer needed are dropped, and a move back would have to draw them. So with e edges,
+
+        accepted with probability min(1, p(H') / p(H)  e / e'  prod over edges lost q_H' / prod over edges drawn q_H)
+    """
+    S, K = h.table.shape[1:]
+    trial = len(h.weight) - 1
+    now = log_weight(h, i, n_seen, tables, scratch)
+    for _ in range(moves):
+        s, a = below(rng, S), below(rng, K)
+        while h.table[i, s, a] < 0:
+            s, a = below(rng, S), below(rng, K)
+        old, new = h.table[i, s, a], _propose(h, i, rng)
+        if new == s:
+            continue
+        if new == old:
+            continue
+        copy(h, i, trial)
+        h.table[trial, s, a] = new
+        log_drawn = _log_proposed(h, i, new) + _replay(h, i, trial, prefix, tables.max_edges, scratch, rng)
+        if log_drawn == -np.inf:
+            continue
+        log_lost = _log_proposed(h, trial, old)
+        for y in range(S):
+            for b in range(K):
+                if h.table[i, y, b] >= 0 and not scratch.used[y, b]:
+                    log_lost += _log_proposed(h, trial, h.table[i, y, b])
+                    h.table[trial, y, b] = -1
+        proposed = log_weight(h, trial, n_seen, tables, scratch)
+        ratio = proposed - now + log_lost - log_drawn
+        ratio += np.log(h.edges[i].sum() / h.edges[trial].sum())
+        if np.log(uniform(rng)) < ratio:
+            copy(h, trial, i)
+            now = proposed
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _propose(h: Hypotheses, i: int, rng: NDArray[np.uint64]) -> int:
+    """Draws from q_H: a state reached, or with probability _NEW one that is not; equally likely among either."""
+    S = h.entries.shape[1]
+    is_new = h.reached[i] < S and uniform(rng) < _NEW
+    d = below(rng, S)
+    while (h.entries[i, d] == 0) != is_new:
+        d = below(rng, S)
+    return d
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _log_proposed(h: Hypotheses, i: int, target: int) -> float:
+    """log q_H(target)."""
+    unreached = h.entries.shape[1] - h.reached[i]
+    if h.entries[i, target] == 0:
+        return np.log(_NEW / unreached)
+    return np.log((1.0 - _NEW if unreached > 0 else 1.0) / h.reached[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _replay(
+    h: Hypotheses,
+    i: int,
+    trial: int,
+    prefix: IntArray,
+    max_edges: int,
+    scratch: Scratch,
+    rng: NDArray[np.uint64],
+) -> float:
+    """Runs the prefix through the table of `trial`, drawing the edges it lacks, and counts what it uses.
+
+    Returns the log probability of the draws, or minus infinity as soon as the automaton is ruled out: two edges of a state
+    lead to one, or states have more edges beyond the maximum than they had in hypothesis i.
+    """
+    table, visits, edges, entries = h.table[trial], h.visits[trial], h.edges[trial], h.entries[trial]
+    used, leads = scratch.used, scratch.leads
+    beyond = 0
+    for s in range(len(visits)):
+        for a in range(used.shape[1]):
+            used[s, a] = False
+        for target in range(len(visits)):
+            leads[s, target] = False
+        beyond += max(h.edges[i, s] - max_edges, 0)
+        visits[s] = edges[s] = entries[s] = 0
+    entries[0] = 1
+    reached, log_drawn = 1, 0.0
+    s = 0
+    for a in prefix:
+        if a < 0:
+            s = 0
+            continue
+        if table[s, a] < 0:
+            table[s, a] = _propose(h, i, rng)
+            log_drawn += _log_proposed(h, i, table[s, a])
+        target = table[s, a]
+        if not used[s, a]:
+            used[s, a] = True
+            edges[s] += 1
+            beyond -= edges[s] > max_edges
+            if target == s or leads[s, target] or beyond < 0:
+                return -np.inf
+            leads[s, target] = True
+            reached += entries[target] == 0
+            entries[target] += 1
+        visits[s] += 1
+        s = target
+    h.reached[trial] = reached
+    h.state[trial] = s
+    return log_drawn

@@ -1,0 +1,196 @@
+"""In-context Bayesian inference of the automaton: a posterior over automata given the prefix, mixed into predictions.
+
+The ICLL paper leaves the Bayes-optimal predictor open; here the prior that its automata are drawn from (section 3.1) is
+taken as known. What a prefix tells about a deterministic automaton is a partial automaton H: the edges that its strings
+have used, given where each leads. With N visits to each state s by an emission and k known edges of it, v states reached
+and u symbols seen, everything that H leaves open is summed over in closed form. For n states and c symbols,
+
+- an out-degree m is uniform over [min_edges, M], M = min(max_edges, n - 1, c). Given m, a state has k given symbols among
+  its own with probability (m)_k / (c)_k, they lead to k given states with 1 / (n-1)_k, and N emissions have m^-N, where
+  (x)_k = x (x-1) ... (x-k+1). So a state contributes f(k, N) / ((c)_k (n-1)_k), f(k, N) = mean over m of (m)_k m^-N;
+- the v - 1 states besides the start can be any of the others, in the order first reached: (n-1)_{v-1};
+- the u symbols are in the alphabet with probability (c)_u / (V)_u, V being the number of all symbols.
+
+    p(prefix, H) = mean over n and c of  (n-1)_{v-1} (c)_u / (V)_u  prod_s f(k_s, N_s) / ((c)_{k_s} (n-1)_{k_s})
+
+and H predicts each next symbol by how much it multiplies this. (The benchmark's automata are then minimised, which changes
+no language and so no prediction.) What is left is the sum over H. It is exact while no
+more partial automata are possible than the hypotheses allowed: each new edge branches into all states it can lead to.
+Beyond that the hypotheses are a sample: a particle filter, each particle of which is moved after every token by
+Metropolis-Hastings steps that forget an edge, draw another target, replay the whole prefix, and draw what edges are then
+missing ("resample-move": Gilks and Berzuini 2001). A filter alone loses the truth, for it decides where an edge leads
+before it can know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baselines._bayes_filter import predict_row
+from baselines._bayes_hypotheses import Hypotheses, Scratch, Tables
+from baselines._checks import check_at_least, check_vocabulary
+from baselines.ngram import NGram
+from regbench.data import Instances
+from regbench.errors import UserError
+from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
+from regbench.tasks.task import Task
+from regbench.threads import for_each
+
+_BEYOND = 30.0
+"""What every edge beyond the prior's maximum costs, in nats. As good as never, but then no hypothesis need die of a wrong
+decision: it lives on with such an edge until a move mends it."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """How automata are drawn (ICLL section 3.1). Ranges include both ends; the defaults are the paper's.
+
+    edges: of a state. Where there are fewer other states or symbols, the range ends there.
+    """
+
+    states: tuple[int, int] = (4, 12)
+    edges: tuple[int, int] = (1, 4)
+    alphabet: tuple[int, int] = (4, 18)
+
+    def __post_init__(self) -> None:
+        for name, least in (("states", 2), ("edges", 1), ("alphabet", 1)):
+            ends = getattr(self, name)
+            if not isinstance(ends, tuple) or len(ends) != 2:
+                raise UserError(f"{name} must be a tuple of two integers, not {ends!r}")
+            low, high = ends
+            check_at_least(f"{name}[0]", low, least)
+            check_at_least(f"{name}[1]", high, low)
+        if self.states[1] > 127:
+            raise UserError(f"states[1] must be at most 127, not {self.states[1]}")
+        most = min(self.states[0] - 1, self.alphabet[0])
+        if self.edges[0] > most:
+            raise UserError(
+                f"edges[0] must be at most {most}, as the smallest automaton has no more, not {self.edges[0]}"
+            )
+
+
+class Bayes(Baseline):
+    """The posterior predictive distribution under a known prior; see the module.
+
+    hypotheses: partial automata kept. The posterior is exact to rounding as long as no more are possible, which for
+    real prompts is a few tokens; with all of them it is the best that any predictor can do on average.
+    moves: Metropolis-Hastings steps of each after every token of a string. More of either serve about equally well. Time
+    grows with their product, and little faster than the prompt, for most proposals are soon ruled out.
+    seed: of the draws, the same for all instances, so that no prediction depends on the rest of the batch.
+    fallback: the share of an n-gram model (interpolated Kneser-Ney of order 3) in every prediction, for a token that no
+    hypothesis expects must not cost infinitely much. Where each rules the next token out (the prompt has more symbols
+    than the prior, say) the rest of the string is left to the n-gram model alone.
+    """
+
+    name = "Bayes"
+
+    def __init__(
+        self,
+        prior: Prior,
+        vocab_size: int,
+        separator: int,
+        hypotheses: int = 100,
+        moves: int = 10,
+        seed: int = 0,
+        fallback: float = 0.005,
+    ) -> None:
+        check_vocabulary(vocab_size, separator)
+        check_at_least("hypotheses", hypotheses, 1)
+        check_at_least("moves", moves, 0)
+        check_at_least("seed", seed, 0)
+        if not 0.0 <= fallback <= 1.0:
+            raise UserError(f"fallback must be between 0 and 1, not {fallback!r}")
+        if prior.alphabet[1] > vocab_size - 1:
+            raise UserError(
+                f"an alphabet of {prior.alphabet[1]} is above the {vocab_size - 1} symbols of the vocabulary"
+            )
+        self.prior = prior
+        self.vocab_size = vocab_size
+        self.separator = separator
+        self.hypotheses = hypotheses
+        self.moves = moves
+        self.seed = seed
+        self.fallback = fallback
+
+    @classmethod
+    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+        p, io = task.parameters, task.io
+        names = ("states", "edges", "alphabet")
+        if not all(hasattr(p, f"{end}_{name}") for name in names for end in ("min", "max")):
+            return []
+        prior = Prior(**{name: (getattr(p, f"min_{name}"), getattr(p, f"max_{name}")) for name in names})
+        # The more edges there can be, the more decisions there are to revise: 10 moves on pfa-small, 36 at the paper's scale.
+        moves = max(10, prior.states[1] * (io.vocab_size - 1) // 6)
+        return [cls(prior, io.vocab_size, io.separator, moves=moves)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return asdict(self.prior) | {key: getattr(self, key) for key in ("hypotheses", "moves", "seed", "fallback")}
+
+    def predict(self, tokens: IntArray) -> FloatArray:
+        """(B, L) -> (B, L, V)."""
+        tokens = check_tokens(tokens, self.vocab_size)
+        probs = NGram(3, self.vocab_size, self.separator, "kneser-ney").predict(tokens)
+        # Symbols are numbered without the separator, which becomes -1.
+        symbols = np.where(tokens == self.separator, -1, tokens - (tokens > self.separator))
+        columns = np.delete(np.arange(self.vocab_size), self.separator)
+        tables = _tables(self.prior, self.vocab_size - 1, tokens.shape[1])
+
+        def work(row: int) -> None:
+            h = Hypotheses.empty(self.hypotheses, self.prior.states[1], self.vocab_size - 1)
+            mixed = probs[row][:, columns]
+            predict_row(symbols[row], self.moves, self.seed, self.fallback, tables, h, Scratch.of(h, tables), mixed)
+            probs[row][:, columns] = mixed
+
+        # The longest first, so that no thread is left with one while the others are done.
+        for_each(work, np.argsort(-(symbols >= 0).sum(-1), kind="stable").tolist())
+        return probs
+
+
+def _tables(prior: Prior, n_symbols: int, length: int) -> Tables:
+    """The logarithms of the factors of p(prefix, H), for prefixes of up to `length` tokens."""
+    S = prior.states[1]
+    n = np.arange(prior.states[0], S + 1)
+    c = np.arange(prior.alphabet[0], prior.alphabet[1] + 1)
+    most = np.minimum(np.minimum.outer(n - 1, c), prior.edges[1])  # (n, c): M of the module
+    choices = np.unique(most)
+    # Hypotheses label their states, so (n-1)_{v-1} is shared by the (S-1)_{v-1} ways to do it.
+    order = _log_falling(n - 1, S - 1) - _log_falling(np.array([S - 1]), S - 1) - np.log(len(n))
+    alphabet = _log_falling(c, n_symbols) - _log_falling(np.array([n_symbols]), n_symbols) - np.log(len(c))
+    return Tables(
+        n=n,
+        c=c,
+        most=np.searchsorted(choices, most),
+        order=order,
+        alphabet=alphabet,
+        targets=_over(_log_falling(n - 1, S)),
+        symbols=_over(_log_falling(c, S)),
+        degree=np.stack([_log_degree(prior.edges[0], int(M), S, length) for M in choices]),
+        max_edges=int(choices[-1]),
+    )
+
+
+def _log_falling(x: IntArray, most: int) -> NDArray[np.float64]:
+    """(most + 1, X): log (x)_k for k = 0 to `most`; minus infinity where k > x."""
+    factors = x - np.arange(most)[:, None]
+    logs = np.where(factors > 0, np.log(np.maximum(factors, 1)), -np.inf)
+    return np.concatenate([np.zeros((1, len(x))), logs.cumsum(0)])
+
+
+def _over(log: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log 1/x of log x; what is impossible stays so."""
+    return np.where(np.isfinite(log), -log, -np.inf)
+
+
+def _log_degree(least: int, most: int, n_states: int, length: int) -> NDArray[np.float64]:
+    """(S + 1, L + 2): log f(k, N), where the out-degree is uniform over [least, most] but for a tail; see _BEYOND."""
+    m = np.arange(1, n_states)
+    log_p = np.where(m < least, -np.inf, -_BEYOND * np.maximum(m - most, 0))
+    log_p -= np.logaddexp.reduce(log_p)
+    known = _log_falling(m, n_states)  # (S + 1, S - 1): log (m)_k
+    visits = np.arange(length + 2)[:, None] * np.log(m)
+    return np.stack([np.logaddexp.reduce(log_p + row - visits, axis=-1) for row in known])
