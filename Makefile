@@ -20,7 +20,7 @@ slow: $(INSTALLED)  ## the tests that train for minutes
 	$(BIN)/pytest -m slow $(ARGS)
 
 bench: $(INSTALLED)  ## speed and memory, as ratios within one run
-	$(BIN)/pytest tests/benchmarks --benchmark-only -m 'not gpu' -s $(ARGS)
+	$(BIN)/pytest tests/benchmarks --benchmark-only -m 'not gpu' -q $(ARGS)
 
 freeze: $(INSTALLED)  ## record what the tracks generate, after adding one
 	$(BIN)/python -m regbench.tracks.freeze

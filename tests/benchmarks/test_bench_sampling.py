@@ -24,4 +24,3 @@ def test_sampling(benchmark: Any, name: str) -> None:
     rate = made.n_tokens / benchmark.stats.stats.min
     benchmark.extra_info["tokens/s"] = round(rate)
     benchmark.extra_info["times the reference"] = round(rate / REFERENCE)
-    print(f"\n{name}: {rate:,.0f} tokens/s, {rate / REFERENCE:,.0f} times the reference")

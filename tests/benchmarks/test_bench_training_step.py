@@ -38,7 +38,9 @@ def test_training_step(benchmark: Any, name: str) -> None:
     _rates[name] = rate
     ratio = rate / _rates["transformer"] if "transformer" in _rates else float("nan")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    benchmark.extra_info.update({"tokens/s": round(rate), "times the transformer": round(ratio, 2)})
+    benchmark.extra_info.update(
+        {"tokens/s": round(rate), "times the transformer's": round(ratio, 2), "MiB at most so far": round(peak)}
+    )
     print(
         f"\n{name}: {rate:,.0f} tokens/s, {ratio:.2f} of the transformer's; the process peaked at {peak:,.0f} MiB so far"
     )
