@@ -6,7 +6,8 @@ Learned positions are added to the embedding (Eq. 16), as in the paper's synthet
 
 Queries and keys begin with the same weights ("mimetic" initialisation, Trockman and Kolter 2023, arXiv:2305.09828), so that at
 first a position attends to those that resemble it: its neighbours, by the positions' sinusoids, and its equals. Induction
-needs just these two, and is found in a fraction of the steps that independent weights take (`mimetic=false`).
+needs just these two: within the budget of pfa-small-v1 it is found from here, and not from independent weights
+(`mimetic=false`: legal accuracy 0.713 instead of 0.833, seed 0).
 """
 
 from __future__ import annotations
