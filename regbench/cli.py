@@ -250,6 +250,8 @@ def _ls(arguments: argparse.Namespace, console: Console) -> int:
         if arguments.kind != "architectures":
             raise UserError("a NAME goes with `regbench ls architectures` only")
         return _describe_architecture(arguments.name, console)
+    if arguments.kind == "architectures":
+        return _compare_architectures(console)
     for plural in [arguments.kind] if arguments.kind else [*registry.KINDS, "tracks"]:
         table = Table(title=plural, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
         if plural == "tracks":
@@ -262,6 +264,32 @@ def _ls(arguments: argparse.Namespace, console: Console) -> int:
                 table.add_row(f"[bold]{entry.name}[/]", entry.summary or entry.source)
         console.print(table, highlight=False)
         console.print()
+    return 0
+
+
+def _compare_architectures(console: Console) -> int:
+    """Paper, parameters and state of every architecture at its default options, for the tokens of pfa-small-v1."""
+    from regbench.models.build import build, resolve_options
+    from regbench.models.model import parameter_count
+    from regbench.tables import human_bytes
+    from regbench.tracks import load_track
+
+    task_io = load_track("pfa-small-v1").task.io
+    table = Table(title="architectures, at their default options", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column, justify in (
+        ("", "left"),
+        ("paper", "left"),
+        ("year", "right"),
+        ("parameters", "right"),
+        ("state", "right"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for name in registry.entries(registry.ARCHITECTURE):
+        cls = registry.load(registry.ARCHITECTURE, name)
+        model = build(cls, resolve_options(cls, {}), task_io)
+        paper = (cls.paper.authors, str(cls.paper.year)) if cls.paper else ("", "")
+        table.add_row(f"[bold]{name}[/]", *paper, f"{parameter_count(model):,}", human_bytes(model.state_bytes()))
+    console.print(table, highlight=False)
     return 0
 
 

@@ -99,8 +99,11 @@ def short_name(name: str) -> str:
 
 
 def source_digest(cls: type[Any]) -> str:
-    """SHA-256 of the file that defines `cls`."""
-    return hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()
+    """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several."""
+    digests = [hashlib.sha256(path.read_bytes()) for path in source_files(cls)]
+    if len(digests) == 1:
+        return digests[0].hexdigest()
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
 
 def source_files(cls: type[Any]) -> list[Path]:

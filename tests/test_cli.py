@@ -69,6 +69,15 @@ def test_ls_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mamba" not in out
 
 
+def test_ls_compares_architectures(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "ls", "architectures")
+    assert code == 0
+    (row,) = (line.split() for line in out.splitlines() if line.startswith("mamba"))
+    assert row == ["mamba", "Gu", "and", "Dao", "2023", "66,816", "19.0", "KiB"]
+    (row,) = (line for line in out.splitlines() if line.startswith("transformer"))
+    assert row.split()[-3:] == ["grows", "with", "L"]
+
+
 def test_ls_shows_the_options_of_one_architecture(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, "ls", "architectures", "mamba")
     assert code == 0

@@ -129,3 +129,12 @@ def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:
     names = [path.name for path in registry.source_files(registry.load(BASELINE, "ngram"))]
     assert names == ["_checks.py", "ngram.py"]
     assert [p.name for p in registry.source_files(registry.load(ARCHITECTURE, "lstm"))] == ["lstm.py"]
+
+
+def test_the_source_digest_covers_what_an_architecture_borrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    h3 = registry.load(ARCHITECTURE, "h3")
+    assert [p.name for p in registry.source_files(h3)] == ["h3.py", "s4.py"]
+    before = registry.source_digest(h3)
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"# edited" * (path.name == "s4.py"))
+    assert registry.source_digest(h3) != before
