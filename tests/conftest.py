@@ -65,7 +65,7 @@ def regbench(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             text=True,
             cwd=tmp_path,
             env={**os.environ, "COLUMNS": "160", **environment},
-            timeout=300,
+            timeout=1800,
             check=False,
         )
 
