@@ -114,16 +114,19 @@ def score_baselines(track: Track, instances: Instances, announce: Callable[[str]
             scores, curves = score_records(
                 score(track.task, instances, predict_in_batches(baseline, instances, len(instances)))
             )
-            record = BaselineRecord(
+            text = BaselineRecord(
                 scores=scores,
                 curves=curves,
                 options=baseline.options,
                 seconds=round(time.perf_counter() - started, 3),
                 anchor=baseline.anchor,
-            )
+            ).model_dump_json()
+            record = BaselineRecord.model_validate_json(
+                text
+            )  # as it will be read: tuples among the options become lists
             try:
                 with atomic_write(path) as file:
-                    file.write(record.model_dump_json())
+                    file.write(text)
             except OSError:
                 pass  # a cache that cannot be written is done without
         records[baseline.name] = record

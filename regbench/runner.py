@@ -152,11 +152,11 @@ def run(
     folder = Path(out) if out is not None else _new_folder(plan)
     if (folder / "result.json").exists() or (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
-    _probe(plan)  # before anything is written: a refused architecture leaves no folder behind
+    probe = _probe(plan)  # before anything is written: a refused architecture leaves no folder behind
     with explain_full_disk(folder), exclusive(folder):
         with atomic_write(folder / "config.yaml") as file:
             yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
-        return _execute(plan, folder, reporter or Silent())
+        return _execute(plan, probe, folder, reporter or Silent())
 
 
 def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
@@ -179,7 +179,8 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     with explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
             return read_result(folder)
-        return _execute(_plan(config), folder, reporter or Silent())
+        plan = _plan(config)
+        return _execute(plan, _probe(plan), folder, reporter or Silent())
 
 
 def _plan(config: Config) -> _Plan:
@@ -219,10 +220,10 @@ def _new_folder(plan: _Plan) -> Path:
     return folder
 
 
-def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
+def _execute(plan: _Plan, probed: tuple[Model, dict[str, str]], folder: Path, reporter: Reporter) -> Result:
     name = registry.short_name(plan.config.architecture)
     reporter.phase(f"run folder {folder}")
-    probe, ran = _probe(plan)
+    probe, ran = probed
     with use_backend(plan.config.backend):
         reporter.phase(f"making the instances of {plan.track.name}")
         splits = {split: plan.track.instances(split) for split in SPLITS}

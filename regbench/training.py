@@ -174,10 +174,6 @@ class Trainer:
         self.model.load_state_dict(self.best)
         return self.progress
 
-    def forget(self) -> None:
-        """Removes the checkpoint, once the results are written."""
-        self._resume_file.unlink(missing_ok=True)
-
     def _step(self, total: int) -> dict[str, Tensor]:
         tokens, rows = self.plan[self.progress.step]
         batch = self.train_split[rows]

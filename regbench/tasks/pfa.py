@@ -99,7 +99,7 @@ class PFA(task.Task):
         """
         order = ("test", "validation", "train")
         before = sum(splits.size(name) for name in order[: order.index(split)])
-        tables, candidates = self._distinct(splits.seed, before + splits.size(split))
+        tables, candidates = _distinct_automata(self.parameters, splits.seed, before + splits.size(split))
         tables, candidates = tables[before:], candidates[before:]
         p, io = self.parameters, self.io
         tokens = np.full((len(tables), io.max_length), io.separator, smallest_integer_type(io.separator))
@@ -115,10 +115,6 @@ class PFA(task.Task):
         return Instances(
             tokens, lengths, scored, f"pfa/{self.version}", truth={"transitions": tables}, truth_at={"state": states}
         )
-
-    def _distinct(self, seed: int, count: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-        """The first `count` distinct automata of the stream, (count, S, V), and their places in it."""
-        return _distinct_automata(self.parameters, seed, count)
 
     def truth(self, instances: Instances) -> FloatArray:
         tables, state = instances.truth["transitions"], instances.truth_at["state"]
@@ -189,6 +185,7 @@ def _state(number: int, width: int = 0) -> Text:
 
 @lru_cache(maxsize=2)
 def _distinct_automata(p: PFAParameters, seed: int, count: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    """The first `count` distinct automata of the stream, (count, S, V), and their places in it."""
     seen: set[bytes] = set()  # asked for membership only, so its order decides nothing
     kept: list[NDArray[np.int8]] = []
     places: list[int] = []
