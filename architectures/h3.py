@@ -13,6 +13,9 @@ from regbench.errors import UserError
 from regbench.models import mixer
 from regbench.ops.long_conv import long_conv
 
+NEARLY_ZERO = 0.02
+"""Spread at the start of all taps but the one that remembers the token before."""
+
 State = tuple[Tensor, Tensor]
 """The last d_shift - 1 keys (B, d_shift - 1, D), and the states of the diagonal state space."""
 
@@ -29,6 +32,10 @@ class H3(mixer.Mixer):
 
     A head has `head_dim` channels (ICLL's d_k and d_v) and one diagonal state space for all entries of its outer product.
     With head_dim 1, as in the paper's small models, all three products go channel by channel.
+
+    The shift SSM begins as what the paper built it for, remembering the token before: the products then begin as those of an
+    induction head. With the authors' random taps (`shift_init=random`) a third of the budget of pfa-small-v1 ends at a validation
+    loss of 1.513 nats instead of 1.411 (seed 0).
     """
 
     class Options(mixer.Options):
@@ -36,6 +43,9 @@ class H3(mixer.Mixer):
         d_state: int = Field(default=64, ge=2, multiple_of=2, description="state of the diagonal SSM, N")
         d_shift: int = Field(default=64, ge=1, description="state of the shift SSM: keys it holds")
         init: Literal["lin", "inv"] = Field(default="lin", description="frequencies at the start: S4D-Lin or S4D-Inv")
+        shift_init: Literal["lag", "random"] = Field(
+            default="lag", description="the shift SSM at the start: the key one back, or random taps"
+        )
 
     paper = mixer.Paper(
         "Hungry Hungry Hippos: Towards Language Modeling with State Space Models",
@@ -50,8 +60,12 @@ class H3(mixer.Mixer):
         if width % self.head_dim:
             raise UserError(f"d_model ({width}) must be a multiple of head_dim ({self.head_dim})")
         self.qkv = nn.Linear(width, 3 * width)
-        self.shift = nn.Parameter(torch.randn(width, options.d_shift))
-        self.shift_D = nn.Parameter(torch.randn(width))
+        taps, direct = torch.randn(width, options.d_shift), torch.randn(width)
+        if options.shift_init == "lag":
+            taps *= NEARLY_ZERO
+            taps[:, min(1, options.d_shift - 1)] += 1
+            direct *= NEARLY_ZERO
+        self.shift, self.shift_D = nn.Parameter(taps), nn.Parameter(direct)
         self.ssm = DiagonalSSM(width // self.head_dim, options.d_state, options.init)
         self.out = nn.Linear(width, width)
         self.shift_D._no_weight_decay = True  # type: ignore[attr-defined]

@@ -15,6 +15,10 @@ from regbench.ops.long_conv import long_conv
 SHORT = 3
 """Width of the short convolution."""
 
+FILTER_GAIN = 0.1
+"""Of the starting weights that write the filters. As large as a linear map's usual ones (1), the filters drown the skip beside
+them: a third of the budget of pfa-small-v1 then ends at a validation loss of 1.451 nats instead of 1.424 (seed 0)."""
+
 State = tuple[Tensor, Tensor, Tensor]
 """The last SHORT - 1 inputs of the short convolution (B, SHORT - 1, (N + 1) D), the inputs of each long one so far
 (N, B, t, D), and the filters so far (N, D, t)."""
@@ -49,7 +53,10 @@ class ImplicitFilter(nn.Module):
         layers: list[nn.Module] = [nn.Linear(1 + 2 * options.bands, width), Sine(width, options.frequency)]
         for _ in range(options.n_inner):
             layers += [nn.Linear(width, width), Sine(width, options.frequency)]
-        self.network = nn.Sequential(*layers, nn.Linear(width, filters * channels, bias=False))
+        last = nn.Linear(width, filters * channels, bias=False)
+        with torch.no_grad():
+            last.weight *= FILTER_GAIN
+        self.network = nn.Sequential(*layers, last)
         # The authors' least frequency is not quite 0, where its sine would say nothing.
         encoding = 2 * math.pi * torch.linspace(1e-4, max(options.bands - 1, 1e-4), options.bands)
         self.register_buffer("encoding", encoding, persistent=False)
