@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test slow bench freeze clean
+.PHONY: run test slow bench plot freeze clean
 
 run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it
 	$(BIN)/regbench run --arch mamba $(ARGS)
@@ -21,6 +21,9 @@ slow: $(INSTALLED)  ## the tests that train for minutes
 
 bench: $(INSTALLED)  ## speed and memory, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-only -m 'not gpu' -q $(ARGS)
+
+plot: $(INSTALLED)  ## what the n-gram head costs as sequences grow: measured, then drawn in tests/benchmarks
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.ngram_cost
 
 freeze: $(INSTALLED)  ## record what the tracks generate, after adding one
 	$(BIN)/python -m regbench.tracks.freeze

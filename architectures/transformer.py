@@ -8,11 +8,15 @@ Queries and keys begin with the same weights ("mimetic" initialisation, Trockman
 first a position attends to those that resemble it: its neighbours, by the positions' sinusoids, and its equals. Induction
 needs just these two: within the budget of pfa-small-v1 it is found from here, and not from independent weights
 (`mimetic=false`: legal accuracy 0.713 instead of 0.833, seed 0).
+
+`extra_ngram_heads` puts n-gram heads beside the softmax heads of every layer (ICLL section 6, footnote 6): a head of order n
+takes z_t = A(n)_t v with values of its own, and all heads meet in W_o. Their weights follow from the tokens, so nothing is
+learned to find them, and no (L, L) matrix is made.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -23,8 +27,9 @@ from regbench.errors import UserError
 from regbench.models.mixer import Mixer, Options, Paper
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
+from regbench.ops.ngram import NGramIndex, NGramState, ngram_head
 
-State = tuple[Tensor, Tensor]
+State = tuple[Tensor, Tensor, list[NGramState]]
 
 
 class Transformer(Mixer):
@@ -34,6 +39,9 @@ class Transformer(Mixer):
         n_heads: int = Field(default=8, ge=1, description="attention heads")
         positions: Literal["learned", "rotary"] = Field(default="learned", description="how positions are told")
         mimetic: bool = Field(default=True, description="whether queries and keys begin with the same weights")
+        extra_ngram_heads: tuple[Annotated[int, Field(ge=1, le=8)], ...] = Field(
+            default=(), description="orders of n-gram heads beside those n_heads, in each layer, e.g. [1,2,3]"
+        )
 
     paper = Paper("Attention Is All You Need", "Vaswani et al.", 2017, "1706.03762")
 
@@ -46,37 +54,53 @@ class Transformer(Mixer):
         if self.rotary and options.d_model // options.n_heads % 2:
             raise UserError(f"rotary positions need an even head width, not {options.d_model // options.n_heads}")
         self.qkv = nn.Linear(options.d_model, 3 * options.d_model, bias=False)
-        self.out = nn.Linear(options.d_model, options.d_model, bias=False)
+        self.orders = options.extra_ngram_heads
+        self.reads_tokens = bool(self.orders)
+        extra = len(self.orders) * (options.d_model // options.n_heads)
+        self.out = nn.Linear(options.d_model + extra, options.d_model, bias=False)
         if options.mimetic:
             # On a normalised x, <q_i, k_i> / sqrt(d_k) begins at about 3 sqrt(d_k): sharp, and not saturated.
             with torch.no_grad():
                 query, key, _ = self.qkv.weight.chunk(3)
                 nn.init.normal_(query, std=(3 / options.d_model) ** 0.5)
                 key.copy_(query)
+        self.ngram_values = nn.Linear(options.d_model, extra, bias=False) if extra else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        batch, length, width = x.shape
+    def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
+        """(B, L, D) -> (B, L, D), with the index of the tokens where there are n-gram heads."""
         q, k, v = self._heads(x)
         if self.rotary:
             q, k = rotate(q), rotate(k)
-        y: Tensor = self.out(attention(q, k, v).transpose(1, 2).reshape(batch, length, width))
+        z = attention(q, k, v).transpose(1, 2).flatten(2)
+        if self.ngram_values is not None:
+            assert index is not None
+            pairs = zip(self.ngram_values(x).chunk(len(self.orders), dim=-1), self.orders, strict=True)
+            z = torch.cat([z, *(ngram_head(index.tokens, v, order, index=index) for v, order in pairs)], dim=-1)
+        y: Tensor = self.out(z)
         return y
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
-        """The cache of keys and values before the first position: (B, H, 0, K) each. It grows with the stream."""
-        empty = torch.zeros(batch, self.n_heads, 0, self.options.d_model // self.n_heads, device=device, dtype=dtype)
-        return empty, empty
+        """The cache of keys and values before the first position, (B, H, 0, K) each, and what each n-gram head has summed.
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position: (B, D) -> (B, D), and the cache with its key and value."""
+        It grows with the stream.
+        """
+        empty = torch.zeros(batch, self.n_heads, 0, self.options.d_model // self.n_heads, device=device, dtype=dtype)
+        return empty, empty, [NGramState(order) for order in self.orders]
+
+    def step(self, x: Tensor, state: State, tokens: Tensor | None = None) -> tuple[Tensor, State]:
+        """One position: (B, D) -> (B, D), and the cache with its key and value; tokens (B,) where there are n-gram heads."""
         q, k, v = self._heads(x[:, None])
-        keys, values = state
+        keys, values, ngrams = state
         if self.rotary:
             q, k = rotate(q, start=keys.shape[2]), rotate(k, start=keys.shape[2])
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
-        y: Tensor = self.out(F.scaled_dot_product_attention(q, keys, values).flatten(1))
-        return y, (keys, values)
+        z = F.scaled_dot_product_attention(q, keys, values).flatten(1)
+        if self.ngram_values is not None:
+            assert tokens is not None
+            pairs = zip(self.ngram_values(x).chunk(len(self.orders), dim=-1), ngrams, strict=True)
+            z = torch.cat([z, *(ngram.step(tokens, v) for v, ngram in pairs)], dim=-1)
+        y: Tensor = self.out(z)
+        return y, (keys, values, ngrams)
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (3, B, H, L, K): queries, keys and values."""

@@ -12,7 +12,7 @@ from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model
 from regbench.models.skeleton import Skeleton
 from regbench.registry import blame
-from regbench.tasks.task import TokenIO
+from regbench.tasks.task import IO
 
 
 def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
@@ -28,17 +28,19 @@ def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
     return options
 
 
-def build(cls: type[Any], options: Options, io: TokenIO) -> Model:
+def build(cls: type[Any], options: Options, io: IO) -> Model:
     """A model of `cls`: a mixer is put on the common skeleton, a whole model stands by itself.
 
     Raises:
-        UserError: the architecture's own code raises; the line says where.
+        UserError: the architecture is for another kind of task, or its own code raises; the line says where.
     """
     try:
         if issubclass(cls, Mixer):
             return Skeleton(cls, options, io)
         if options.ngram_heads:
             raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
+        if io.kind not in cls.takes:
+            raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
         model: Model = cls(options, io)
     except UserError:
         raise

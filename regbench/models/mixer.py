@@ -55,6 +55,9 @@ class Mixer(nn.Module):
     paper: ClassVar[Paper | None] = None
     feed_forward: ClassVar[bool] = True
     """Whether the skeleton puts a feed-forward network after this mixer (ICLL Eq. 18)."""
+    reads_tokens: bool = False
+    """Whether it also wants the tokens read at these positions; a class or an instance may say so. The skeleton then calls
+    `forward(x, index)`, with the `NGramIndex` of the tokens (B, L), and `step(x, state, tokens)`, with the tokens (B,)."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Fields of `regbench.training.TrainingOptions` that suit this architecture better than the common defaults."""
@@ -72,6 +75,11 @@ class Mixer(nn.Module):
     def learned_positions(cls, options: Any) -> bool:
         """Whether the embedding adds a learned vector for each position (ICLL Eq. 16). Default: no."""
         return False
+
+    @classmethod
+    def memorises(cls, options: Any) -> bool:
+        """Whether it can learn a few instances by heart, as the contract then demands. False for one that is shown too little."""
+        return True
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Any:
         """The state before the first position, for a mixer that has a recurrent form; see `step`.

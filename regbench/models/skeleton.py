@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ from regbench.errors import UserError
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
 from regbench.models.ngram_heads import NGramHeads
-from regbench.ops.ngram import NGramState, ngram_index
-from regbench.tasks.task import TokenIO
+from regbench.ops.ngram import NGramIndex, NGramState, ngram_index
+from regbench.tasks.task import IO, VectorIO
 
 
 class FeedForward(nn.Module):
@@ -45,9 +45,10 @@ class Block(nn.Module):
             self.feed_forward = FeedForward(options.d_model)
         self.dropout = nn.Dropout(options.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        mixed = self.mixer(self.mixer_norm(x))
+    def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
+        """(B, L, D) -> (B, L, D), with the index of the tokens where the mixer reads them."""
+        normed = self.mixer_norm(x)
+        mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
         if mixed.shape != x.shape:  # else a wrong width would be broadcast in silence
             raise UserError(f"the mixer returns the shape {tuple(mixed.shape)}, not {tuple(x.shape)}")
         x = x + self.dropout(mixed)
@@ -55,9 +56,10 @@ class Block(nn.Module):
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position of the recurrent form: (B, D) -> (B, D), and the mixer's state after it."""
-        mixed, state = self.mixer.step(self.mixer_norm(x), state)
+    def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
+        """One position of the recurrent form: (B, D), tokens (B,) -> (B, D), and the mixer's state after it."""
+        step: Callable[..., tuple[Tensor, Any]] = self.mixer.step
+        mixed, state = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
         x = x + mixed
         if self.feed_forward is not None:
             x = x + self.feed_forward(self.feed_forward_norm(x))
@@ -72,18 +74,36 @@ class StreamState:
     mixers: list[Any]
     heads: dict[str, list[NGramState]]
 
+    def state_bytes(self) -> int:
+        """Bytes that all of it holds now, for all streams together."""
+        tensors = sum(part.nbytes for part in _parts(self.mixers) if isinstance(part, Tensor))
+        return tensors + self.ngram_bytes()
+
     def ngram_bytes(self) -> int:
-        """Bytes that the n-gram heads hold now; they grow with the distinct n-grams met, not with the length."""
-        return sum(state.state_bytes() for heads in self.heads.values() for state in heads)
+        """Bytes that n-gram heads hold now; they grow with the distinct n-grams met, not with the length."""
+        parts = [*_parts(self.mixers), *_parts(self.heads)]
+        return sum(part.state_bytes() for part in parts if isinstance(part, NGramState))
+
+
+def _parts(state: Any) -> Iterator[Tensor | NGramState]:
+    """The tensors and the n-gram heads' sums in a state, however it nests them."""
+    if isinstance(state, Tensor | NGramState):
+        yield state
+    elif isinstance(state, Mapping):
+        yield from _parts(list(state.values()))
+    elif isinstance(state, list | tuple):
+        for part in state:
+            yield from _parts(part)
 
 
 class Skeleton(Model):
     """An architecture that differs from others in its token mixer alone."""
 
-    def __init__(self, mixer: Callable[[Options], Mixer], options: Options, io: TokenIO) -> None:
+    takes = ("tokens", "vectors")
+
+    def __init__(self, mixer: Callable[[Options], Mixer], options: Options, io: IO) -> None:
         super().__init__(options, io)
-        self.embedding = nn.Embedding(io.vocab_size, options.d_model)
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.embedding = embedding(io, options.d_model)
         self.blocks = nn.ModuleList(Block(mixer(options), options) for _ in range(options.n_layers))
         if options.ngram_heads and max(options.ngram_after) > options.n_layers:
             raise UserError(f"ngram_after={max(options.ngram_after)} is past the last of {options.n_layers} blocks")
@@ -91,6 +111,11 @@ class Skeleton(Model):
         self.ngram_heads = nn.ModuleDict(
             {str(place): NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp) for place in places}
         )
+        reads = [block for block in self.blocks if block.mixer.reads_tokens]  # type: ignore[union-attr]
+        if isinstance(io, VectorIO) and (places or reads):
+            raise UserError(
+                "n-gram heads look for tokens that occur again, and this task's are vectors: leave them out"
+            )
         first = self.blocks[0].mixer
         assert isinstance(first, Mixer)
         self._layer_state_bytes = first.state_bytes(options)
@@ -100,12 +125,11 @@ class Skeleton(Model):
             with torch.no_grad():
                 self.positions.weight.copy_(sinusoids(io.max_length, options.d_model) * 0.02 * 2**0.5)
         self.norm = nn.LayerNorm(options.d_model)
-        self.unembed = nn.Linear(options.d_model, io.vocab_size, bias=False)
-        nn.init.normal_(self.unembed.weight, std=0.02)
+        self.unembed = unembedding(io, options.d_model)
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, L) int64 -> (B, L, V) logits.
+        """(B, L) int64 -> (B, L, V) logits; of vectors (B, L, D_in) -> (B, L, D_out).
 
         Raises:
             UserError: L is above the longest position that was learned.
@@ -120,9 +144,10 @@ class Skeleton(Model):
                 )
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = self.dropout(x)
-        index = ngram_index(inputs) if self.ngram_heads else None
+        reads = self.ngram_heads or any(block.mixer.reads_tokens for block in self.blocks)  # type: ignore[union-attr]
+        index = ngram_index(inputs) if reads else None
         for number, block in enumerate(self.blocks, 1):
-            x = block(x)
+            x = block(x, index)
             if str(number) in self.ngram_heads:
                 x = self.ngram_heads[str(number)](x, index)
         logits: Tensor = self.unembed(self.norm(x))
@@ -156,15 +181,38 @@ class Skeleton(Model):
             x = x + self.positions.weight[state.position]
         mixers = []
         for number, (block, own) in enumerate(zip(self.blocks, state.mixers, strict=True), 1):
-            x, after = block.step(x, own)  # type: ignore[operator]
+            x, after = block.step(x, own, inputs)  # type: ignore[operator]
             mixers.append(after)
             if str(number) in self.ngram_heads:
                 x = self.ngram_heads[str(number)].step(x, inputs, state.heads[str(number)])  # type: ignore[operator]
         return self.unembed(self.norm(x)), StreamState(state.position + 1, mixers, state.heads)
 
     def state_bytes(self) -> int | None:
+        """Bytes of recurrent state for one sequence in float32; None where it grows with L, is unknown, or has n-gram heads.
+
+        Theirs grows with the distinct n-grams met: a stream's `StreamState.state_bytes` counts them.
+        """
         one = self._layer_state_bytes
         return None if one is None or self.ngram_heads else one * len(self.blocks)
+
+
+def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
+    """What brings a task's tokens to the residual stream: a vector for each token, or of vectors a linear map. -> (B, L, D)."""
+    if isinstance(io, VectorIO):
+        linear = nn.Linear(io.d_in, width)
+        nn.init.normal_(linear.weight, std=0.02)
+        nn.init.normal_(linear.bias, std=0.02)  # what the vector of zeros that begins an input becomes
+        return linear
+    table = nn.Embedding(io.vocab_size, width)
+    nn.init.normal_(table.weight, std=0.02)
+    return table
+
+
+def unembedding(io: IO, width: int) -> nn.Linear:
+    """What makes predictions of the residual stream: (B, L, D) -> (B, L, V) logits, or of vectors (B, L, D_out)."""
+    linear = nn.Linear(width, io.d_out if isinstance(io, VectorIO) else io.vocab_size, bias=False)
+    nn.init.normal_(linear.weight, std=0.02)
+    return linear
 
 
 def sinusoids(length: int, width: int) -> Tensor:

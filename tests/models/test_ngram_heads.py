@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,19 @@ from regbench import registry
 from regbench.contract import CONTRACT, Subject, examine, learns
 from regbench.errors import UserError
 from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count, shift_in
 from regbench.models.ngram_heads import NGramHead, NGramHeads
+from regbench.models.skeleton import StreamState
 from regbench.ops.ngram import ngram_head, ngram_index
 from regbench.tasks.task import TokenIO
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
-ARCHITECTURES = sorted(registry.entries(registry.ARCHITECTURE))
+MIXERS = [
+    name
+    for name in sorted(registry.entries(registry.ARCHITECTURE))
+    if issubclass(registry.load(registry.ARCHITECTURE, name), Mixer)
+]
 D = 16
 
 
@@ -33,7 +40,7 @@ def broken(name: str, **settings: object) -> dict[str, str]:
     return {o.check: o.fault for o in examine(subject, [c for c in CONTRACT if c is not learns]) if o.fault}
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", MIXERS)
 def test_any_architecture_takes_them_and_keeps_the_contract(name: str) -> None:
     assert broken(name, ngram_heads=[1, 2, 3], ngram_after=[1, 2]) == {}
     assert make(name, ngram_heads=[1]).state_bytes() is None
@@ -92,18 +99,51 @@ def test_streaming_equals_training(name: str, heads: dict[str, object]) -> None:
             torch.testing.assert_close(logits, whole[:, t], rtol=1e-9, atol=1e-9)
 
 
-def test_the_streams_state_grows_with_distinct_ngrams_only() -> None:
-    model = make("lstm", ngram_heads=[1, 2]).eval()
-    state = model.init_state(1)  # type: ignore[operator]
-    sizes = []
-    for t in range(40):
-        _, state = model.step(torch.tensor([t % 2]), state)  # type: ignore[operator]
-        sizes.append(state.ngram_bytes())
-    assert sizes[10] == sizes[-1]
-    for token in (2, 3):
-        _, state = model.step(torch.tensor([token]), state)  # type: ignore[operator]
-    _, state = model.step(torch.tensor([0]), state)  # type: ignore[operator]
-    assert state.ngram_bytes() > sizes[-1]
+def held(model: Model, stream: list[int]) -> list[StreamState]:
+    """The states after each token of one stream; the last alone may be used further."""
+    state, states = model.init_state(1), []  # type: ignore[operator]
+    with torch.no_grad():
+        for token in stream:
+            _, state = model.step(torch.tensor([token]), state)  # type: ignore[operator]
+            states.append(copy.deepcopy(state))
+    return states
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_the_state_held_is_the_state_stated(name: str) -> None:
+    model = make(name).eval()
+    stated, live = model.state_bytes(), [state.state_bytes() for state in held(model, [0, 1, 2])]
+    assert live == [stated] * 3 or (stated is None and live[0] < live[1] < live[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("lstm", {"ngram_heads": [1, 2]}), ("transformer", {"extra_ngram_heads": [1, 2]})],
+)
+def test_the_streams_state_grows_with_distinct_ngrams_only(name: str, settings: dict[str, object]) -> None:
+    """A stream of period 3, ten times as long, holds not a byte more; new n-grams add theirs."""
+    model = make(name, **settings).eval()
+    assert model.state_bytes() is None
+    states = held(model, [0, 1, 2] * 10)
+    sizes = [state.ngram_bytes() for state in states]
+    assert sizes[5] == sizes[-1]
+    layers, width = (1, D) if name == "lstm" else (2, D // 8)
+    recent_and_waiting = (1 + 1) + (2 + 2)  # numbers, of orders 1 and 2
+    rows = 3 * (1 + width + 1) + 3 * (2 + width + 1)  # of each distinct n-gram: its tokens, its sum, its count
+    assert sizes[-1] == layers * 8 * (recent_and_waiting + rows)
+    plain = make(name).eval()
+    others = held(plain, [0, 1, 2] * 10)
+    assert [a.state_bytes() - b.state_bytes() for a, b in zip(states, others, strict=True)] == sizes
+    assert held(model, [0, 1, 2] * 10 + [3, 0, 0])[-1].ngram_bytes() > sizes[-1]
+
+
+def test_the_papers_two_places_and_repeated_orders() -> None:
+    """Table 1(b): NGH(1,1,1) after blocks 1 and 23 of 24, with MLPs: 12 D^2 parameters each, besides norms."""
+    same = str(Path(__file__).parent / "same_mixer.py")
+    settings: dict[str, object] = {"ngram_heads": [1, 1, 1], "ngram_after": [1, 23], "ngram_mlp": True}
+    model = make(same, n_layers=24, **settings)
+    assert list(model.ngram_heads) == ["1", "23"]  # type: ignore[arg-type]
+    assert parameter_count(model) - parameter_count(make(same, n_layers=24)) == 2 * (12 * D * D + 4 * 2 * D)
 
 
 def test_a_mixer_without_a_recurrent_form_says_so() -> None:

@@ -249,5 +249,14 @@ def test_a_bad_call_says_what_is_wrong(arguments: tuple[object, ...], message: s
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [(TOKENS.double(), "integer tokens, not torch.float64"), (TOKENS[None], r"tokens \(B, L\), not \(1, 2, 5\)")],
+)
+def test_an_index_of_what_are_no_tokens_is_refused(tokens: Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ngram_index(tokens)
+
+
 def test_the_worked_example() -> None:
     assert doctest.testmod(regbench.ops.ngram).failed == 0

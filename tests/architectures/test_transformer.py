@@ -1,0 +1,191 @@
+"""Transformer: against attention with (L, L) weights written out, with n-gram heads beside the softmax heads and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from architectures.transformer import Transformer
+from regbench.contract import CONTRACT, Subject, examine, learns
+from regbench.errors import UserError
+from regbench.models.build import resolve_options
+from regbench.models.rotary import rotate
+from regbench.ops.backend import use_backend
+from regbench.ops.ngram import ngram_index
+from regbench.tasks.task import TokenIO
+
+D, H = 12, 3
+HEADS = (1, 3, 1, 2)
+
+
+def build(dtype: torch.dtype = torch.float64, **options: Any) -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(Transformer.Options(**{"d_model": D, "n_heads": H, **options})).to(dtype)
+
+
+def inputs(batch: int, length: int) -> tuple[Tensor, Tensor]:
+    """Tokens of a small vocabulary, so that n-grams recur, and x."""
+    tokens = torch.randint(3, (batch, length), generator=torch.Generator().manual_seed(1))
+    return tokens, torch.randn(batch, length, D, dtype=torch.float64, requires_grad=True)
+
+
+def softmax_weights(q: Tensor, k: Tensor) -> Tensor:
+    """ICLL A.1: (B, L, K) twice -> (B, L, L)."""
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).exp().tril()
+    return scores / scores.sum(2, keepdim=True)
+
+
+def ngram_weights(tokens: Tensor, order: int) -> Tensor:
+    """A(n) of ICLL Eq. 12, an element at a time: i looks at j + 1 < i wherever the n-grams that end at i and j are equal."""
+    weights = torch.zeros(*tokens.shape, tokens.shape[1], dtype=torch.float64)
+    for row, x in zip(weights, tokens.tolist(), strict=True):
+        for i in range(len(x)):
+            follows = [
+                j + 1 for j in range(order - 1, i - 1) if x[j - order + 1 : j + 1] == x[max(i - order + 1, 0) : i + 1]
+            ]
+            for place in follows:
+                row[i, place] = 1 / len(follows)
+    return weights
+
+
+def by_the_book(model: Transformer, x: Tensor, tokens: Tensor) -> Tensor:
+    """Every head on its own, side by side before W_o (ICLL section 6, footnote 6)."""
+    width = D // H
+    q, k, v = (x @ weight.T for weight in model.qkv.weight.chunk(3))
+    z = []
+    for h in range(H):
+        mine = slice(h * width, (h + 1) * width)
+        q_h, k_h = q[..., mine], k[..., mine]
+        if model.rotary:
+            q_h, k_h = rotate(q_h[:, None])[:, 0], rotate(k_h[:, None])[:, 0]
+        z.append(softmax_weights(q_h, k_h) @ v[..., mine])
+    for number, order in enumerate(model.orders):
+        assert model.ngram_values is not None
+        own = x @ model.ngram_values.weight[number * width : (number + 1) * width].T
+        z.append(ngram_weights(tokens, order) @ own)
+    return torch.cat(z, -1) @ model.out.weight.T
+
+
+@pytest.mark.parametrize("form", ["auto", "naive"])
+@pytest.mark.parametrize(
+    "options", [{}, {"extra_ngram_heads": HEADS}, {"extra_ngram_heads": [2], "positions": "rotary"}]
+)
+@pytest.mark.parametrize("length", [1, 2, 33])
+def test_is_what_the_paper_writes(form: str, options: dict[str, object], length: int) -> None:
+    model = build(**options)
+    tokens, x = inputs(2, length)
+    upstream = torch.randn_like(x)
+    with use_backend(form):
+        y = model(x, ngram_index(tokens)) if model.reads_tokens else model(x)
+    expected = by_the_book(model, x, tokens)
+    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-11)
+    wanted = [x, *model.parameters()]
+    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+        assert a.abs().max() > 0 or (length < 3 and name == "ngram_values.weight")  # nothing has recurred yet
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_streaming_is_the_parallel_form(positions: str) -> None:
+    model = build(extra_ngram_heads=HEADS, positions=positions)
+    tokens, x = inputs(3, 40)
+    with torch.no_grad():
+        whole = model(x, ngram_index(tokens))
+        state = model.init_state(3, dtype=torch.float64)
+        for t in range(40):
+            y, state = model.step(x[:, t], state, tokens[:, t])
+            torch.testing.assert_close(y, whole[:, t], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"ngram_heads": [2], "positions": "rotary"}])
+def test_the_contract_holds_with_extra_heads(settings: dict[str, object]) -> None:
+    io = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
+    options = resolve_options(Transformer, {"d_model": 16, "extra_ngram_heads": [1, 2, 3], **settings})
+    outcomes = examine(Subject(Transformer, options, io), [check for check in CONTRACT if check is not learns])
+    assert {o.check: (o.fault, o.note) for o in outcomes if o.fault or o.note} == {}
+
+
+def test_a_position_sees_only_its_past() -> None:
+    model = build(extra_ngram_heads=HEADS)
+    tokens, x = inputs(1, 20)
+    before = model(x, ngram_index(tokens))
+    for t in (1, 9, 18):
+        other, y = tokens.clone(), x.detach().clone()
+        other[:, t + 1 :], y[:, t + 1 :] = tokens[:, t + 1 :].flip(1) + 1, 7.0
+        assert torch.equal(model(y, ngram_index(other))[:, : t + 1], before[:, : t + 1])
+
+
+class Largest(TorchDispatchMode):
+    """Notes the elements of the largest tensor that any operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+def test_no_square_of_weights_is_made() -> None:
+    """Forward, backward and the index: nothing is larger than the (L, 3 D) of queries, keys and values. Naive forms are."""
+    model, length = build(torch.float32, extra_ngram_heads=HEADS), 512
+    tokens, x = inputs(1, length)
+    largest = {}
+    for form in ("auto", "naive"):
+        with Largest() as seen, use_backend(form):
+            model(x.float(), ngram_index(tokens)).sum().backward()
+        largest[form] = seen.elements
+    assert largest["auto"] == 3 * D * length
+    assert largest["naive"] >= length**2
+
+
+def test_without_extra_heads_nothing_is_drawn_or_named_for_them() -> None:
+    """Scores published without the option are those of today: the same weights from one seed, under the same names."""
+    model = build(torch.float32)
+    torch.manual_seed(0)
+    qkv, out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
+    with torch.no_grad():
+        nn.init.normal_(qkv.weight[:D], std=(3 / D) ** 0.5)
+        qkv.weight[D : 2 * D] = qkv.weight[:D]
+    assert not model.reads_tokens
+    assert {name: p.tolist() for name, p in model.named_parameters()} == {
+        "qkv.weight": qkv.weight.tolist(),
+        "out.weight": out.weight.tolist(),
+    }
+
+
+def test_an_extra_head_costs_two_projections() -> None:
+    plain, more = (sum(p.numel() for p in build(extra_ngram_heads=heads).parameters()) for heads in ((), HEADS))
+    assert more - plain == 2 * len(HEADS) * (D // H) * D
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"extra_ngram_heads": [0]}, "extra_ngram_heads.0: input should be greater than or equal to 1"),
+        ({"extra_ngram_heads": [1, 9]}, "extra_ngram_heads.1: input should be less than or equal to 8"),
+        ({"extra_ngram_head": [1]}, "unknown key 'extra_ngram_head'; did you mean 'extra_ngram_heads'"),
+    ],
+)
+def test_wrong_orders_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        resolve_options(Transformer, settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_heads": 5}, r"d_model \(12\) must be a multiple of n_heads \(5\)"),
+        ({"n_heads": 4, "positions": "rotary"}, "rotary positions need an even head width, not 3"),
+    ],
+)
+def test_widths_that_do_not_fit_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build(**options)
