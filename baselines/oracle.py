@@ -1,32 +1,34 @@
-"""The truth: the distribution each token was drawn from."""
+"""The truth: the distribution each token was drawn from, or of a vector its mean."""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regbench.data import Instances
 from regbench.errors import UserError
-from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
-from regbench.tasks.task import Task
+from regbench.predictor import Baseline, FloatArray, check_tokens, check_vectors
+from regbench.tasks.task import Task, VectorIO
 
 
 class Oracle(Baseline):
     """The ceiling. It knows an instance by its content, trailing separators aside, so a batch may be cut or padded.
 
-    Where nothing is scored the task states no truth; there the oracle is uniform over the symbols.
+    Where nothing is scored the task states no truth; there the oracle is uniform over the symbols, and zero of vectors.
     """
 
     name = "oracle"
+    takes = ("tokens", "vectors")
     anchor = "end"
 
     def __init__(self, task: Task, instances: Instances) -> None:
         self.task = task
         self.instances = instances
         lengths = instances.lengths.tolist()
-        rows = (self._key(row[:n].astype(np.int64)) for row, n in zip(instances.tokens, lengths, strict=True))
-        self._index = {key: i for i, key in enumerate(rows)}
+        rows = zip(self._checked(instances.tokens), lengths, strict=True)
+        self._index = {self._key(row[:n]): i for i, (row, n) in enumerate(rows)}
 
     @classmethod
     def lineup(cls, task: Task, instances: Instances) -> list[Self]:
@@ -36,18 +38,23 @@ class Oracle(Baseline):
     def options(self) -> dict[str, Any]:
         return {}
 
-    def _key(self, row: IntArray) -> bytes:
-        symbols = np.flatnonzero(row != self.task.io.separator)
+    def _checked(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        """As int64, or float64 where they are vectors; refused where they are not of the task."""
+        io = self.task.io
+        return check_vectors(tokens, io.d_in) if isinstance(io, VectorIO) else check_tokens(tokens, io.vocab_size)
+
+    def _key(self, row: NDArray[Any]) -> bytes:
+        symbols = np.flatnonzero((row != self.task.io.separator).reshape(len(row), -1).any(1))
         return row[: symbols[-1] + 1 if len(symbols) else 0].tobytes()
 
-    def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) -> (B, L, V), each row of tokens a whole instance.
+    def predict(self, tokens: NDArray[Any]) -> FloatArray:
+        """(B, L) -> (B, L, V), each row of tokens a whole instance; of vectors (B, L, D_in) -> (B, L, D_out).
 
         Raises:
             UserError: a row is none of the instances.
         """
         io = self.task.io
-        tokens = check_tokens(tokens, io.vocab_size)
+        tokens = self._checked(tokens)
         found = [self._index.get(self._key(row)) for row in tokens]
         if None in found:
             raise UserError(
@@ -55,8 +62,10 @@ class Oracle(Baseline):
             )
         # Instances are cut to the longest of those chosen, which need not be the length of `tokens`.
         truth = self.task.truth(self.instances[np.array(found, np.int64)])[:, : tokens.shape[1]]
-        probs = np.zeros((*tokens.shape, io.vocab_size))
+        probs = np.zeros((*tokens.shape[:2], truth.shape[-1]))
         probs[:, : truth.shape[1]] = truth
+        if isinstance(io, VectorIO):
+            return probs
         unknown = probs.sum(-1) == 0.0
         probs[unknown] = 1.0 / (io.vocab_size - 1)
         probs[unknown, io.separator] = 0.0

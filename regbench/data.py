@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regbench.files import atomic_write
 from regbench.predictor import IntArray
@@ -27,12 +28,13 @@ def smallest_integer_type(largest: int) -> np.dtype[Any]:
 class Instances:
     """N sequences, padded on the right to a common length L.
 
-    tokens: (N, L) in the smallest unsigned type.  lengths: (N,) real tokens of each.  scored: (N, L) bool, the positions
-    that count.  truth: what the task needs to say the true distributions, by name, each (N, ...); truth_at: the same, a value
-    for each position, each (N, L, ...).  generator: name and version of the code that made them, e.g. "pfa/1".
+    tokens: (N, L) in the smallest unsigned type; where a token is a vector, (N, L, D) float32.  lengths: (N,) real tokens of
+    each.  scored: (N, L) bool, the positions that count.  truth: what the task needs to say the true distributions, by name,
+    each (N, ...); truth_at: the same, a value for each position, each (N, L, ...).  generator: name and version of the code
+    that made them, e.g. "pfa/1".
     """
 
-    tokens: IntArray
+    tokens: NDArray[Any]
     lengths: IntArray
     scored: np.ndarray[Any, np.dtype[np.bool_]]
     generator: str

@@ -22,18 +22,18 @@ from regbench.files import atomic_write
 from regbench.predictor import Baseline, FloatArray, Predictor
 from regbench.registry import blame
 from regbench.results import BaselineRecord, Curve, ScoreRecord
-from regbench.scoring import Scores, bin_width, predict_in_batches, score
+from regbench.scoring import Scores, Steps, bin_width, predict_in_batches, score
 from regbench.tracks import Track
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predicted distributions of real tokens only: (T, V) float16, instance after instance.
+    """Predicted distributions of real tokens only: (T, V) float16, instance after instance. Of vectors: (T, D_out) float32.
 
     Scores are computed from these very numbers, so that whoever has the file gets the same scores to the last bit.
     """
 
-    packed: NDArray[np.float16]
+    packed: NDArray[np.float16] | NDArray[np.float32]
     lengths: NDArray[np.integer[Any]]
 
     @classmethod
@@ -41,23 +41,29 @@ class Predictions:
         """What `predictor` says of every position of `instances`."""
         parts = []
         lengths = iter(instances.lengths)
+        kind = np.float32 if instances.tokens.ndim == 3 else np.float16
         for batch in predict_in_batches(predictor, instances):
             for row in batch:
-                parts.append(row[: next(lengths)].astype(np.float16))
+                parts.append(row[: next(lengths)].astype(kind))
         return cls(np.concatenate(parts), instances.lengths)
 
     def batches(self, batch_size: int = 64) -> Iterator[FloatArray]:
-        """(B, L, V) float64 batches whose rows sum to 1; padding is uniform."""
+        """(B, L, V) float64 batches whose rows sum to 1; padding is uniform. Of vectors (B, L, D_out), as they are."""
         ends = np.cumsum(self.lengths)
-        vocab_size = self.packed.shape[1]
+        width = self.packed.shape[1]
         for start in range(0, len(self.lengths), batch_size):
             lengths = self.lengths[start : start + batch_size]
-            batch = np.full((len(lengths), int(lengths.max()), vocab_size), 1.0 / vocab_size)
+            batch = np.full((len(lengths), int(lengths.max()), width), 1.0 / width)
             for i, length in enumerate(lengths):
                 end = ends[start + i]
                 rows = self.packed[end - length : end].astype(np.float64)
-                batch[i, :length] = rows / rows.sum(-1, keepdims=True)
+                batch[i, :length] = rows if self.of_vectors else rows / rows.sum(-1, keepdims=True)
             yield batch
+
+    @property
+    def of_vectors(self) -> bool:
+        """Whether these are vectors, and not distributions over tokens."""
+        return self.packed.dtype == np.float32
 
     def save(self, path: Path) -> str:
         """Writes the file and returns the SHA-256 of the numbers in it."""
@@ -67,7 +73,7 @@ class Predictions:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.packed.astype("<f2").tobytes()).hexdigest()
+        return hashlib.sha256(self.packed.astype("<f4" if self.of_vectors else "<f2").tobytes()).hexdigest()
 
     @classmethod
     def read(cls, path: Path) -> Predictions:
@@ -82,20 +88,36 @@ class Predictions:
 
 
 def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Curve]]:
-    """The scores and their curves by position, as the result keeps them."""
+    """The scores and their curves by position, as the result keeps them; by progress, where the task tells its own."""
     width = bin_width(len(scores.position_counts))
     curves = {}
     for metric in scores.sums:
+        if metric in scores.steps:
+            curves[metric] = _curve_by_step(scores.steps[metric])
+            continue
         position, value, count = scores.curve(metric, width)
         curves[metric] = Curve(position=position.round(2).tolist(), value=value.round(6).tolist(), count=count.tolist())
     return {m: ScoreRecord(value=s.value, stderr=s.stderr) for m, s in scores.table().items()}, curves
+
+
+def _curve_by_step(steps: Steps) -> Curve:
+    step, scores, count = steps.curve()
+    return Curve(
+        position=step.astype(float).tolist(),
+        value=[round(s.value, 6) for s in scores],
+        count=count.tolist(),
+        stderr=[round(s.stderr, 6) for s in scores],
+        axis=steps.label,
+    )
 
 
 def lineup(track: Track, instances: Instances) -> list[Baseline]:
     """Every registered baseline that fits the track's task."""
     found: list[Baseline] = []
     for name in registry.entries(registry.BASELINE):
-        found += registry.load(registry.BASELINE, name).lineup(track.task, instances)
+        cls = registry.load(registry.BASELINE, name)
+        if track.task.io.kind in cls.takes:
+            found += cls.lineup(track.task, instances)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ class Predictor(Protocol):
     """A trained architecture or a baseline.
 
     `predict(tokens)[b, t]` is the distribution of `tokens[b, t]` given `tokens[b, :t]`; index 0 is the prior.
+    Where a token is a vector it is the expected value of the components that the task has predicted (`VectorIO`):
+    (B, L, D_in) -> (B, L, D_out).
     """
 
     def predict(self, tokens: IntArray) -> FloatArray:
@@ -36,6 +38,8 @@ class Baseline:
     """
 
     name: str
+    takes: ClassVar[tuple[str, ...]] = ("tokens",)
+    """The kinds of task it is for: "tokens", "vectors" or both. Its lineup is not asked for tasks of another kind."""
     anchor: Literal["start", "end"] | None = None
     """Whether this one is where the way from knowing nothing of order to the truth starts, or ends."""
 
@@ -69,3 +73,19 @@ def check_tokens(tokens: IntArray, vocab_size: int) -> IntArray:
         bad = int(array.min()) if array.min() < 0 else int(array.max())
         raise UserError(f"token {bad} is outside the vocabulary [0, {vocab_size})")
     return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def check_vectors(tokens: FloatArray, d_in: int) -> FloatArray:
+    """`tokens` as a contiguous (B, L, D_in) array of float64.
+
+    Raises:
+        UserError: wrong rank or width, not numbers, or NaN or infinity among them.
+    """
+    array = np.asarray(tokens)
+    if array.ndim != 3 or array.shape[2] != d_in:
+        raise UserError(f"vectors must have the shape (B, L, {d_in}), not {array.shape}")
+    if not np.issubdtype(array.dtype, np.floating):
+        raise UserError(f"vectors must be floating-point numbers, not {array.dtype}")
+    if not np.isfinite(array).all():
+        raise UserError("the vectors hold NaN or infinity")
+    return np.ascontiguousarray(array, dtype=np.float64)

@@ -33,11 +33,21 @@ class ScoreRecord(_Strict):
 
 
 class Curve(_Strict):
-    """A score by position in the context: of each bin the mean position, the mean score, and over how many positions."""
+    """A score by position in the context: of each bin the mean position, the mean score, and over how many positions.
+
+    Of a task that tells its own progress `axis` says what `position` counts, and `stderr` is there too.
+    """
 
     position: list[float]
     value: list[float]
     count: list[int]
+    stderr: list[float] | None = None
+    axis: str | None = None
+
+    @pydantic.model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        return {name: value for name, value in content.items() if value is not None}
 
 
 class TrackRecord(_Strict):

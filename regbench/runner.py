@@ -1,6 +1,6 @@
 """One run: a track, an architecture, some seeds -> trained models, scores beside the baselines, one result.
 
-The run folder holds `config.yaml` and `result.json`, the pictures, and a folder for each seed with `metrics.jsonl`,
+The run folder holds `config.yaml` and `result.json`, `report.html`, the pictures, and a folder for each seed with `metrics.jsonl`,
 `checkpoint.safetensors`, `predictions.npz` and `scores.json`. A folder without `result.json` can be resumed.
 """
 
@@ -31,8 +31,8 @@ from regbench.files import atomic_write, exclusive, explain_full_disk
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count
-from regbench.ops.backend import use_backend
-from regbench.report import plot_scores_by_position, plot_training
+from regbench.ops.backend import require_use, use_backend
+from regbench.report import plot_scores_by_position, plot_training, write_report
 from regbench.results import (
     ArchitectureRecord,
     BaselineRecord,
@@ -256,6 +256,7 @@ def _execute(plan: _Plan, probed: tuple[Model, dict[str, str]], folder: Path, re
     )
     plot_scores_by_position(result, folder / "score_by_position.png")
     plot_training(result, folder / "training.png")
+    write_report(folder, result, plan.track)
     write_result(folder / "result.json", result)
     for seed in plan.config.seeds:
         (folder / f"seed-{seed}" / "resume.safetensors").unlink(missing_ok=True)
@@ -267,6 +268,7 @@ def _probe(plan: _Plan) -> tuple[Model, dict[str, str]]:
     with use_backend(plan.config.backend) as ran:
         subject = Subject(plan.cls, plan.options, plan.track.task.io, plan.device)
         preflight(subject, registry.short_name(plan.config.architecture))
+        require_use(plan.config.backend, ran)
         return subject.model(), ran
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,20 @@ from numpy.typing import NDArray
 from regbench.data import Instances
 from regbench.errors import UserError
 from regbench.predictor import FloatArray, Predictor
-from regbench.tasks.task import Task
+from regbench.tasks.task import Task, VectorIO
 
 NLL_FLOOR = 1e-7
 """Probabilities are raised to this before the logarithm, so that a zero costs 16.1 nats and not infinity."""
 
-HIGHER_IS_BETTER = {"legal_accuracy": True, "token_accuracy": True, "tvd": False, "nll": False}
+HIGHER_IS_BETTER = {
+    "legal_accuracy": True,
+    "token_accuracy": True,
+    "last_two_accuracy": True,
+    "tvd": False,
+    "nll": False,
+    "mse": False,
+    "truth_mse": False,
+}
 
 
 def score_positions(predicted: FloatArray, truth: FloatArray, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:
@@ -37,12 +46,45 @@ def score_positions(predicted: FloatArray, truth: FloatArray, tokens: NDArray[np
     }
 
 
+def score_vectors(predicted: FloatArray, truth: FloatArray, targets: FloatArray) -> dict[str, FloatArray]:
+    """Every metric of vectors at every position: three times (B, L, D_out) -> each (B, L) float64.
+
+    mse: the mean over components of the squared difference to what was sampled.  truth_mse: the same to its true mean.
+    """
+    return {"mse": ((predicted - targets) ** 2).mean(-1), "truth_mse": ((predicted - truth) ** 2).mean(-1)}
+
+
 @dataclass(frozen=True)
 class Score:
     """A mean over scored positions and its standard error over instances."""
 
     value: float
     stderr: float
+
+    @classmethod
+    def of(cls, sums: FloatArray, counts: NDArray[np.int64]) -> Score:
+        """Of (N,) sums over (N,) numbers of positions: their ratio, with its standard error over instances."""
+        value = float(sums.sum() / counts.sum())
+        n = len(counts)
+        if n < 2:
+            return cls(value, 0.0)
+        residual = sums - value * counts
+        return cls(value, float(np.sqrt((residual**2).sum() / (n * (n - 1))) / counts.mean()))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A metric by progress, of tasks that tell theirs: (N, K) sums and how many positions they are over; what is counted."""
+
+    sums: FloatArray
+    counts: NDArray[np.int64]
+    label: str
+
+    def curve(self) -> tuple[NDArray[np.int64], list[Score], NDArray[np.int64]]:
+        """The steps at which something is scored, their scores with standard errors, and over how many positions."""
+        total = self.counts.sum(0)
+        some = np.flatnonzero(total)
+        return some, [Score.of(self.sums[:, k], self.counts[:, k]) for k in some], total[some]
 
 
 @dataclass(frozen=True)
@@ -51,22 +93,25 @@ class Scores:
 
     sums: by metric the (N,) sums over an instance's scored positions.  counts: (N,) how many those are.
     by_position: by metric the (L,) sums over instances.  position_counts: (L,).
+    group_counts, group_position_counts: the same counts of scores that are over a group of positions only.
+    steps: by metric, where the task tells its `progress`.
     """
 
     sums: Mapping[str, FloatArray]
     counts: NDArray[np.int64]
     by_position: Mapping[str, FloatArray]
     position_counts: NDArray[np.int64]
+    group_counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    group_position_counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    steps: Mapping[str, Steps] = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> Score:
         """The mean over all scored positions (ICLL Eq. 10-11), with the standard error of that ratio over instances."""
-        sums, counts = self.sums[metric], self.counts
-        value = float(sums.sum() / counts.sum())
-        n = len(counts)
-        if n < 2:
-            return Score(value, 0.0)
-        residual = sums - value * counts
-        return Score(value, float(np.sqrt((residual**2).sum() / (n * (n - 1))) / counts.mean()))
+        return Score.of(self.sums[metric], self.counts_of(metric))
+
+    def counts_of(self, metric: str) -> NDArray[np.int64]:
+        """(N,): over how many positions of each instance a metric is."""
+        return self.group_counts.get(metric, self.counts)
 
     def table(self) -> dict[str, Score]:
         return {metric: self[metric] for metric in self.sums}
@@ -76,10 +121,11 @@ class Scores:
 
         A bin in which nothing is scored is left out.
         """
-        edges = np.arange(0, len(self.position_counts), width)
+        position_counts = self.group_position_counts.get(metric, self.position_counts)
+        edges = np.arange(0, len(position_counts), width)
         sums = np.add.reduceat(self.by_position[metric], edges)
-        counts = np.add.reduceat(self.position_counts, edges)
-        position = np.add.reduceat(self.position_counts * np.arange(len(self.position_counts)), edges)
+        counts = np.add.reduceat(position_counts, edges)
+        position = np.add.reduceat(position_counts * np.arange(len(position_counts)), edges)
         some = counts > 0
         return position[some] / counts[some], sums[some] / counts[some], counts[some]
 
@@ -90,39 +136,88 @@ def bin_width(length: int) -> int:
 
 
 def score(task: Task, instances: Instances, predictions: Iterable[FloatArray]) -> Scores:
-    """Scores predictions that come as consecutive batches (B, L, V) of the instances, in order.
+    """Scores predictions that come as consecutive batches (B, L, V) of the instances, in order; of vectors (B, L, D_out).
 
     Raises:
-        UserError: wrong shape, or rows that are not distributions.
+        UserError: wrong shape, or rows that are not distributions; of vectors, NaN or infinity.
     """
-    n, length = instances.tokens.shape
+    n, length = instances.scored.shape
+    counted = _counted(task, instances)
+    steps = task.progress(instances)
+    by_step = {} if steps is None else {m: _no_steps(counted[m], steps, task.progress_label) for m in task.scores}
     sums = {m: np.zeros(n) for m in task.scores}
     by_position = {m: np.zeros(length) for m in task.scores}
     start = 0
     for predicted in predictions:
         rows = slice(start, start + len(predicted))
         part = instances[rows]
-        wide = part.tokens.shape[1]
-        check_distributions(predicted[:, :wide], (*part.tokens.shape, task.io.vocab_size))
-        for metric, values in score_positions(predicted[:, :wide], task.truth(part), part.tokens).items():
-            values = np.where(part.scored, values, 0.0)
-            sums[metric][rows] = values.sum(1)
-            by_position[metric][:wide] += values.sum(0)
+        wide = part.scored.shape[1]
+        metrics = _position_scores(task, part, predicted[:, :wide])
+        for score_name in task.scores:
+            metric, _ = task.group_scores.get(score_name, (score_name, None))
+            values = np.where(counted[score_name][rows, :wide], metrics[metric], 0.0)
+            sums[score_name][rows] = values.sum(1)
+            by_position[score_name][:wide] += values.sum(0)
+            if steps is not None:
+                np.add.at(by_step[score_name].sums[rows], (np.arange(len(values))[:, None], steps[rows, :wide]), values)
         start += len(predicted)
     if start != n:
         raise UserError(f"{start} predictions for {n} instances")
-    counts, position_counts = instances.scored.sum(1), instances.scored.sum(0)
-    return Scores(sums, counts, by_position, position_counts)
+    groups = {m: counted[m] for m in task.scores if m in task.group_scores}
+    return Scores(
+        sums,
+        instances.scored.sum(1),
+        by_position,
+        instances.scored.sum(0),
+        group_counts={m: mask.sum(1) for m, mask in groups.items()},
+        group_position_counts={m: mask.sum(0) for m, mask in groups.items()},
+        steps=by_step,
+    )
+
+
+def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
+    """By score, the positions that count for it: (N, L)."""
+    groups = task.groups(instances)
+    masks = {}
+    for name in task.scores:
+        _, group = task.group_scores.get(name, (name, None))
+        masks[name] = instances.scored if group is None else instances.scored & groups[group]
+    return masks
+
+
+def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], label: str) -> Steps:
+    """Sums of zero, and the counts: (N, K) for the K steps there are."""
+    n, k = len(steps), int(steps.max(initial=0)) + 1
+    counts = np.zeros((n, k), np.int64)
+    np.add.at(counts, (np.arange(n)[:, None], steps), counted)
+    return Steps(np.zeros((n, k)), counts, label)
+
+
+def _position_scores(task: Task, instances: Instances, predicted: FloatArray) -> dict[str, FloatArray]:
+    """Every metric at every position of these instances, each (B, L) float64."""
+    io = task.io
+    if isinstance(io, VectorIO):
+        check_finite(predicted, (*instances.scored.shape, io.d_out))
+        return score_vectors(predicted, task.truth(instances), instances.tokens[..., -io.d_out :].astype(np.float64))
+    check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
+    return score_positions(predicted, task.truth(instances), instances.tokens)
+
+
+def check_finite(predicted: FloatArray, shape: tuple[int, ...]) -> None:
+    """Raises:
+    UserError: predictions of another shape, or NaN or infinity among them.
+    """
+    if predicted.shape != shape:
+        raise UserError(f"predictions have the shape {predicted.shape}, not {shape}")
+    if not np.isfinite(predicted).all():
+        raise UserError("predictions hold NaN or infinity")
 
 
 def check_distributions(predicted: FloatArray, shape: tuple[int, ...]) -> None:
     """Raises:
     UserError: predictions of another shape, or rows that are not finite, not negative and summing to 1 (within 1e-3).
     """
-    if predicted.shape != shape:
-        raise UserError(f"predictions have the shape {predicted.shape}, not {shape}")
-    if not np.isfinite(predicted).all():
-        raise UserError("predictions hold NaN or infinity")
+    check_finite(predicted, shape)
     if (predicted < 0).any():
         raise UserError("predictions hold negative probabilities")
     off = np.abs(predicted.sum(-1) - 1.0).max(initial=0.0)

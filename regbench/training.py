@@ -1,4 +1,4 @@
-"""The one training loop: AdamW, warm-up and cosine, clipping, length-bucketed batches, best checkpoint by validation loss.
+"""The one training loop: AdamW, a schedule, clipping, length-bucketed batches, best checkpoint by validation loss.
 
 It can be killed at any moment and goes on from its last checkpoint to the same final weights (on the CPU, with the same number
 of threads): batches depend on seed and epoch alone, and the generator's state is part of the checkpoint.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pydantic
@@ -23,7 +23,7 @@ from torch import Tensor
 from regbench.checkpoint import load_tensors, save_tensors
 from regbench.data import Instances, length_bucketed_batches
 from regbench.errors import UserError
-from regbench.models.model import Model
+from regbench.models.model import Model, token_tensor
 from regbench.predictor import IntArray
 
 
@@ -35,25 +35,44 @@ class TrainingOptions(pydantic.BaseModel):
     train_tokens: int | None = pydantic.Field(
         default=None, ge=1, description="real tokens to see; None: the track's budget"
     )
+    epochs: int | None = pydantic.Field(
+        default=None,
+        ge=1,
+        description="passes over the training split, within those tokens; None: until they are spent",
+    )
     batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
     learning_rate: float = pydantic.Field(default=5e-3, gt=0)
-    final_learning_rate: float = pydantic.Field(
-        default=0.1, ge=0, le=1, description="share of the rate left at the end"
+    schedule: Literal["cosine", "plateau"] = pydantic.Field(
+        default="cosine", description="the rate falls along half a cosine, or whenever validation no longer improves"
     )
+    final_learning_rate: float = pydantic.Field(
+        default=0.1, ge=0, le=1, description="cosine: share of the rate left at the end"
+    )
+    plateau_patience: int = pydantic.Field(
+        default=5, ge=0, description="plateau: epochs without a better validation loss that are waited"
+    )
+    plateau_factor: float = pydantic.Field(
+        default=0.5, gt=0, lt=1, description="plateau: what the rate is then multiplied by"
+    )
+    plateau_learning_rate: float = pydantic.Field(default=1e-5, ge=0, description="plateau: the rate falls no lower")
     warmup: float = pydantic.Field(default=0.1, ge=0, lt=1, description="share of the steps over which the rate rises")
     weight_decay: float = pydantic.Field(default=0.05, ge=0, description="on matrices only")
     beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
     beta2: float = pydantic.Field(default=0.99, ge=0, lt=1)
     gradient_clip: float = pydantic.Field(default=1.0, gt=0, description="largest norm of the gradient")
     evaluations: int = pydantic.Field(
-        default=10, ge=1, description="times the validation split is scored, evenly spaced"
+        default=10, ge=1, description="times the validation split is scored, evenly spaced; with plateau: every epoch"
     )
     checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
 
 
 @dataclass
 class Progress:
-    """Where training stands: all of it is in every checkpoint."""
+    """Where training stands: all of it is in every checkpoint.
+
+    lowered: how often a plateau has lowered the rate; plateau_epochs, how long the validation loss has not been better than
+    plateau_loss.
+    """
 
     step: int = 0
     tokens: int = 0
@@ -61,6 +80,9 @@ class Progress:
     best_step: int = 0
     best_validation_loss: float = math.inf
     validation_loss: float = math.inf
+    lowered: int = 0
+    plateau_loss: float = math.inf
+    plateau_epochs: int = 0
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -71,7 +93,7 @@ class Watcher(Protocol):
 
 
 def training_steps(lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> list[tuple[int, IntArray]]:
-    """The whole plan: each step's tokens and rows, epoch after epoch while the tokens stay within `budget`.
+    """The whole plan: each step's tokens and rows, epoch after epoch while the tokens (and epochs) stay within the limits.
 
     Raises:
         UserError: more tokens are asked for than the budget has, or not even one batch fits.
@@ -81,7 +103,7 @@ def training_steps(lengths: IntArray, options: TrainingOptions, budget: int, see
         raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
     plan: list[tuple[int, IntArray]] = []
     used = 0
-    for rows in _endless_batches(lengths, options.batch_size, seed):
+    for rows in _batches(lengths, options, seed):
         tokens = int(lengths[rows].sum())
         if used + tokens > limit:
             break
@@ -92,14 +114,33 @@ def training_steps(lengths: IntArray, options: TrainingOptions, budget: int, see
     return plan
 
 
-def learning_rate(step: int, total: int, options: TrainingOptions) -> float:
-    """The rate of step 0..total-1: linear warm-up, then half a cosine down to the final share."""
+def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int = 0) -> float:
+    """The rate of step 0..total-1: linear warm-up, then half a cosine down to the final share, or what plateaus have left.
+
+    lowered: how many plateaus there were.
+    """
     warmup = options.warmup * total
     if step + 1 <= warmup:
         return options.learning_rate * (step + 1) / warmup
+    if options.schedule == "plateau":
+        least = min(options.plateau_learning_rate, options.learning_rate)
+        return max(least, options.learning_rate * options.plateau_factor**lowered)
     share = (step - warmup) / max(1.0, total - warmup)
     cosine = 0.5 * (1.0 + math.cos(math.pi * share))
     return options.learning_rate * (options.final_learning_rate + (1.0 - options.final_learning_rate) * cosine)
+
+
+def watch_plateau(progress: Progress, loss: float, options: TrainingOptions) -> None:
+    """Takes note of an epoch's validation loss: the rate is lowered after more than `plateau_patience` without a better one.
+
+    Better means by one part in 10,000; as `torch.optim.lr_scheduler.ReduceLROnPlateau` has it.
+    """
+    if loss < progress.plateau_loss * (1.0 - 1e-4):
+        progress.plateau_loss, progress.plateau_epochs = loss, 0
+        return
+    progress.plateau_epochs += 1
+    if progress.plateau_epochs > options.plateau_patience:
+        progress.lowered, progress.plateau_epochs = progress.lowered + 1, 0
 
 
 class Trainer:
@@ -135,9 +176,7 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._resume()
         total = len(self.plan)
-        evaluate_at = {round(total * (i + 1) / self.options.evaluations) for i in range(self.options.evaluations)} | {
-            total
-        }
+        evaluate_at = self._evaluations(total)
         every = max(1, total // 200)
         started, offset = time.perf_counter(), self.progress.seconds
         saved, logged = started, (started, self.progress.tokens)
@@ -159,10 +198,12 @@ class Trainer:
                         )
                     speed = (self.progress.tokens - logged[1]) / max(now - logged[0], 1e-9)
                     row = {"step": step, "tokens": self.progress.tokens, **dict(zip(terms, means, strict=True))}
+                    rate = learning_rate(step - 1, total, self.options, self.progress.lowered)
                     if step in evaluate_at:
                         row["validation_loss"] = self._evaluate()
                         self.progress.curve.append(row)
-                    rate = learning_rate(step - 1, total, self.options)
+                        if self.options.schedule == "plateau":
+                            watch_plateau(self.progress, row["validation_loss"], self.options)
                     log.write(json.dumps({**row, "learning_rate": rate, "tokens_per_second": round(speed)}) + "\n")
                     log.flush()
                     if watcher is not None:
@@ -174,11 +215,19 @@ class Trainer:
         self.model.load_state_dict(self.best)
         return self.progress
 
+    def _evaluations(self, total: int) -> set[int]:
+        """The steps after which the validation split is scored; the last is always one."""
+        if self.options.schedule == "plateau":
+            epoch = math.ceil(len(self.train_split) / self.options.batch_size)
+            return {*range(epoch, total, epoch), total}
+        times = self.options.evaluations
+        return {round(total * (i + 1) / times) for i in range(times)} | {total}
+
     def _step(self, total: int) -> dict[str, Tensor]:
         tokens, rows = self.plan[self.progress.step]
         batch = self.train_split[rows]
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.progress.step, total, self.options)
+            group["lr"] = learning_rate(self.progress.step, total, self.options, self.progress.lowered)
         terms = self.model.losses(*_tensors(batch, self.device))
         self.optimizer.zero_grad(set_to_none=True)
         torch.stack(list(terms.values())).sum().backward()
@@ -189,14 +238,14 @@ class Trainer:
         return {name: term.detach() for name, term in terms.items()}
 
     def _evaluate(self) -> float:
-        """Mean cross entropy over the scored positions of the validation split, in nats; keeps the weights if it is the best."""
+        """The first term of the loss over the scored positions of the validation split; keeps the weights if it is the best."""
         self.model.eval()
         total, count = 0.0, 0
         with torch.no_grad():
             for i in range(0, len(self.validation), 64):
                 batch = self.validation[i : i + 64]
                 scored = int(batch.scored.sum())
-                total += float(self.model.losses(*_tensors(batch, self.device))["cross_entropy"]) * scored
+                total += float(next(iter(self.model.losses(*_tensors(batch, self.device)).values()))) * scored
                 count += scored
         self.model.train()
         loss = total / count
@@ -245,14 +294,13 @@ class Trainer:
         _cut_log(log, self.progress.step)
 
 
-def _endless_batches(lengths: IntArray, batch_size: int, seed: int) -> Iterator[IntArray]:
-    for epoch in itertools.count():
-        yield from length_bucketed_batches(lengths, batch_size, np.random.default_rng([seed, epoch]))
+def _batches(lengths: IntArray, options: TrainingOptions, seed: int) -> Iterator[IntArray]:
+    for epoch in itertools.count() if options.epochs is None else range(options.epochs):
+        yield from length_bucketed_batches(lengths, options.batch_size, np.random.default_rng([seed, epoch]))
 
 
 def _tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
-    tokens = torch.from_numpy(batch.tokens.astype(np.int64)).to(device)
-    return tokens, torch.from_numpy(batch.scored).to(device)
+    return token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
 
 
 def _optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:

@@ -141,6 +141,31 @@ def test_what_cannot_learn_is_caught_by_that_line_alone() -> None:
     assert re.search(r"after 400 steps on 8 instances its legal accuracy on them is 0\.\d\d, not 0.99", message)
 
 
+def test_who_cannot_learn_by_heart_may_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbench.contract.LEARNING_STEPS", 25)
+
+    class Says(Unteachable):
+        @classmethod
+        def memorises(cls, options: object) -> bool:
+            return False
+
+    (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [learns])
+    assert outcome.fault is None
+    assert re.fullmatch(r"states that it cannot; its legal accuracy on 8 instances is 0\.\d\d", outcome.note or "")
+
+
+def test_who_can_learn_by_heart_may_not_deny_it() -> None:
+    honest = registry.load(registry.ARCHITECTURE, "learned_ngram")
+
+    class Lies(honest):  # type: ignore[misc, valid-type]
+        @classmethod
+        def memorises(cls, options: object) -> bool:
+            return False
+
+    (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [learns])
+    assert outcome.fault == "it states that it cannot learn instances by heart, but it does"
+
+
 def test_an_architecture_that_does_not_compile_may_say_so() -> None:
     class Says(Good):
         compiles = False

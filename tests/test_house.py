@@ -14,9 +14,16 @@ PACKAGES = ("regbench", "architectures", "baselines")
 # From the top. A module belongs to the first prefix that fits it.
 ROOMS: tuple[tuple[str, ...], ...] = (
     ("regbench.cli", "regbench.commands", "regbench.__main__", "regbench.tables", "regbench.pytest_plugin"),
-    ("regbench.runner", "regbench.board", "regbench.evaluation", "regbench.report"),
+    ("regbench.runner", "regbench.regression", "regbench.board", "regbench.evaluation", "regbench.report"),
     ("regbench.tracks", "regbench.contract", "architectures"),
-    ("regbench.tasks", "regbench.models", "regbench.training", "regbench.scoring", "baselines"),
+    (
+        "regbench.tasks",
+        "regbench.models",
+        "regbench.training",
+        "regbench.scoring",
+        "regbench.significance",
+        "baselines",
+    ),
     (
         "regbench.ops",
         "regbench.data",

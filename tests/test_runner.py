@@ -86,6 +86,7 @@ def test_a_strangers_five_line_mixer_runs_and_leaves_a_result(
     assert names == {
         ".lock",
         "config.yaml",
+        "report.html",
         "result.json",
         "score_by_position.png",
         "training.png",

@@ -15,9 +15,38 @@ from regbench.scoring import (
     predict_in_batches,
     score,
     score_positions,
+    score_vectors,
     share_of_the_way,
 )
+from regbench.tasks.task import Parameters, Splits, Task, TokenIO
 from regbench.tracks import Track
+
+
+class Halves(Task):
+    """Tokens 0 and 1, all certain; the second half of an instance is a group, and progress is in thirds."""
+
+    Parameters = Parameters
+    version, main_score = 1, "late_accuracy"
+    scores = ("token_accuracy", "late_accuracy")
+    group_scores = {"late_accuracy": ("token_accuracy", "late")}  # noqa: RUF012
+    progress_label = "thirds"
+    io = TokenIO(vocab_size=2, separator=1, max_length=6, names=("0", "1"))
+
+    def generate(self, splits: Splits, split: str) -> Instances:
+        tokens = np.random.default_rng(0).integers(0, 2, (splits.size(split), 6)).astype(np.uint8)
+        return Instances(tokens, np.full(len(tokens), 6, np.int32), np.arange(6) % 5 != tokens[:, :1], "halves/1")
+
+    def truth(self, instances: Instances) -> np.ndarray:
+        return np.eye(2)[instances.tokens]
+
+    def identities(self, instances: Instances) -> list[bytes]:
+        return [row.tobytes() for row in instances.tokens]
+
+    def groups(self, instances: Instances) -> dict[str, np.ndarray]:
+        return {"late": np.broadcast_to(np.arange(6) >= 3, instances.tokens.shape)}
+
+    def progress(self, instances: Instances) -> np.ndarray:
+        return np.broadcast_to(np.arange(6) // 2, instances.tokens.shape)
 
 
 def test_metrics_of_one_position_by_hand() -> None:
@@ -127,3 +156,47 @@ def test_too_few_predictions_are_refused(tiny: Track) -> None:
 def test_share_of_the_way() -> None:
     assert share_of_the_way(0.6, 0.5, 1.0) == pytest.approx(0.2)
     assert share_of_the_way(0.3, 0.6, 0.0) == pytest.approx(0.5)
+
+
+def test_metrics_of_vectors_by_hand() -> None:
+    got = score_vectors(np.array([[[1.0, 2.0]]]), np.array([[[1.0, 0.0]]]), np.array([[[0.0, 4.0]]]))
+    np.testing.assert_array_equal(got["mse"], [[2.5]])
+    np.testing.assert_array_equal(got["truth_mse"], [[2.0]])
+
+
+@pytest.mark.parametrize("batch", [1, 7, 40])
+def test_a_score_over_a_group_and_the_curve_by_progress(batch: int) -> None:
+    """Against the plain means over what is scored, in the group, and at the step."""
+    task = Halves(None)
+    instances = task.generate(Splits(1, 1, 40, 0), "test")
+    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
+    scores = score(task, instances, [predicted[i : i + batch] for i in range(0, 40, batch)])
+    right = predicted.argmax(-1) == instances.tokens
+    late = instances.scored & (np.arange(6) >= 3)
+    assert scores["token_accuracy"].value == pytest.approx(right[instances.scored].mean())
+    assert scores["late_accuracy"].value == pytest.approx(right[late].mean())
+    np.testing.assert_array_equal(scores.counts_of("late_accuracy"), late.sum(1))
+    np.testing.assert_array_equal(scores.counts_of("token_accuracy"), instances.scored.sum(1))
+    for metric, mask in (("token_accuracy", instances.scored), ("late_accuracy", late)):
+        steps, values, counts = scores.steps[metric].curve()
+        at = [mask[:, 2 * k : 2 * k + 2] for k in range(3)]
+        assert steps.tolist() == [k for k in range(3) if at[k].any()]
+        assert counts.tolist() == [m.sum() for m in at if m.any()]
+        for k, value in zip(steps, values, strict=True):
+            assert value.value == pytest.approx(right[:, 2 * k : 2 * k + 2][at[k]].mean())
+    position, value, count = scores.curve("late_accuracy", 4)
+    np.testing.assert_array_equal(count, [late[:, :4].sum(), late[:, 4:].sum()])
+    np.testing.assert_allclose(value, [right[:, 3][late[:, 3]].mean(), right[:, 4:][late[:, 4:]].mean()])
+    assert position[0] == 3
+
+
+def test_the_error_of_a_step_agrees_with_a_bootstrap_over_instances() -> None:
+    task = Halves(None)
+    instances = task.generate(Splits(1, 1, 400, 0), "test")
+    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
+    step = score(task, instances, [predicted]).steps["token_accuracy"]
+    _, values, _ = step.curve()
+    draws = np.random.default_rng(2).integers(0, 400, (4000, 400))
+    for k, value in enumerate(values):
+        bootstrap = (step.sums[:, k][draws].sum(1) / step.counts[:, k][draws].sum(1)).std()
+        assert value.stderr == pytest.approx(bootstrap, rel=0.08)

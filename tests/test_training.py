@@ -17,7 +17,7 @@ from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tracks import Track
-from regbench.training import Trainer, TrainingOptions, learning_rate, training_steps
+from regbench.training import Progress, Trainer, TrainingOptions, learning_rate, training_steps, watch_plateau
 
 
 class Recency(Mixer):
@@ -124,6 +124,66 @@ def test_a_killed_training_resumes_to_the_same_bits(
     assert rows[0] == rows[1]
 
 
+# A rate so high that the loss soon stalls, and no patience: the rate is lowered several times.
+PLATEAU = {"schedule": "plateau", "learning_rate": 0.1, "warmup": 0.0, "plateau_patience": 0}
+
+
+@pytest.mark.parametrize("step", [5, 8, 31, 47])
+@pytest.mark.parametrize("after_save", [True, False])
+def test_a_killed_training_resumes_to_the_same_bits_on_a_plateau_schedule(
+    trainer: Callable[..., Trainer], step: int, after_save: bool
+) -> None:
+    whole = trainer("whole", **PLATEAU)
+    whole.run()
+    assert whole.progress.lowered >= 2
+    killed = trainer("killed", **PLATEAU)
+    kill_at(killed, step, after_save=after_save)
+    resumed = trainer("killed", **PLATEAU)
+    resumed.run()
+    assert equal(weights(resumed.model), weights(whole.model))
+    assert (resumed.progress.lowered, resumed.progress.curve) == (whole.progress.lowered, whole.progress.curve)
+    assert [row["learning_rate"] for row in log(resumed)] == [row["learning_rate"] for row in log(whole)]
+
+
+def test_a_plateau_schedule_looks_every_epoch_and_then_lowers_the_rate(trainer: Callable[..., Trainer]) -> None:
+    t = trainer(**PLATEAU)
+    progress = t.run()
+    assert [row["step"] for row in progress.curve[:3]] == [8, 16, 24]  # 60 instances in batches of 8
+    rates = {row["step"]: row["learning_rate"] for row in log(t)}
+    lowered, best = 0, float("inf")
+    for row in progress.curve[:-1]:
+        lowered += row["validation_loss"] >= best * (1 - 1e-4)
+        best = min(best, row["validation_loss"])
+        assert rates[row["step"] + 1] == 0.1 * 0.5**lowered
+    assert lowered >= 2
+
+
+def test_a_plateau_is_what_pytorch_calls_one() -> None:
+    """The rate after every epoch, for losses that fall, stall, fall by too little, rise and fall again."""
+    options = TrainingOptions(
+        schedule="plateau",
+        warmup=0.0,
+        learning_rate=0.01,
+        plateau_patience=2,
+        plateau_factor=0.3,
+        plateau_learning_rate=1e-4,
+    )
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=2, min_lr=1e-4)
+    rng, progress = np.random.default_rng(0), Progress()
+    falling = 2.0 - 0.01 * np.arange(20)
+    losses = [*falling, *(1.8 - 1e-5 * np.arange(15)), *(1.7 + 0.3 * rng.random(20)), *(falling - 1.0), *([0.5] * 20)]
+    rates = set()
+    for epoch, loss in enumerate(losses):
+        theirs.step(loss)
+        watch_plateau(progress, loss, options)
+        rate = learning_rate(epoch, len(losses), options, progress.lowered)
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+        rates.add(rate)
+    assert len(rates) == 5
+    assert min(rates) == 1e-4
+
+
 def test_seeds_differ_and_repeat(trainer: Callable[..., Trainer]) -> None:
     found = []
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -206,6 +266,14 @@ class TestPlan:
             rows = np.concatenate([rows for _, rows in plan[10 * epoch : 10 * epoch + 10]])
             assert sorted(rows.tolist()) == list(range(100))
         assert plan[0][1].tolist() != plan[10][1].tolist()
+
+    def test_epochs_end_it_before_the_budget_does(self) -> None:
+        options = TrainingOptions(batch_size=16, epochs=2)
+        plan = training_steps(self.lengths, options, 10**9, seed=0)
+        assert len(plan) == 2 * 7
+        assert sorted(np.concatenate([rows for _, rows in plan]).tolist()) == sorted([*range(100), *range(100)])
+        short = training_steps(self.lengths, options, 3000, seed=0)
+        assert sum(tokens for tokens, _ in short) <= 3000
 
     def test_more_than_the_budget_is_refused(self) -> None:
         with pytest.raises(UserError, match=r"train_tokens \(2,000\) is above the track's budget of 1,000"):

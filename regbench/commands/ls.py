@@ -44,7 +44,7 @@ def _compare_architectures(console: Console) -> int:
     """Paper, parameters and state of every architecture at its default options, for the tokens of pfa-small-v1."""
     from regbench.models.build import build, resolve_options
     from regbench.models.model import parameter_count
-    from regbench.tables import human_bytes
+    from regbench.report import human_bytes
     from regbench.tracks import load_track
 
     task_io = load_track("pfa-small-v1").task.io

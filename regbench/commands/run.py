@@ -33,7 +33,10 @@ def configure(run: argparse.ArgumentParser) -> None:
     run.add_argument("--ngram-heads", metavar="N,N,...", help="put n-gram heads of these orders into the architecture")
     run.add_argument("--ngram-after", metavar="M,...", help="after which blocks, counted from 1 (default: 1)")
     run.add_argument(
-        "--backend", default="auto", metavar="B", help="form of the ops: auto, naive, cpu, torch, ... (default: auto)"
+        "--backend",
+        default="auto",
+        metavar="B",
+        help="form of the ops: auto (default), naive, cpu, mamba-ssm, ...; or OP=B,OP=B for some of them",
     )
     run.add_argument("--device", default="auto", metavar="D", help="cpu, cuda, or auto (default)")
     run.add_argument(
@@ -81,6 +84,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     )
     if reporter.folder:
         console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
+        console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
     return 0
 
 

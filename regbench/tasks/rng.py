@@ -13,6 +13,18 @@ from numba import njit, uint64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
+# Cumulative probabilities of the whole numbers k with weights exp(-k^2 / 2); as literals, the same on any machine.
+_WHOLE = (
+    0.5703484474872088,
+    0.9162822676077018,
+    0.9934705362919455,
+    0.9998065352206729,
+    0.999997865809687,
+    0.999999991300538,
+    0.9999999999869333,
+    0.9999999999999928,
+    1.0,
+)
 
 
 @njit(cache=True)
@@ -50,3 +62,42 @@ def choose(state, pool, size, k):  # type: ignore[no-untyped-def]
     for i in range(k):
         j = i + below(state, size - i)
         pool[i], pool[j] = pool[j], pool[i]
+
+
+@njit(cache=True)
+def unit(state):  # type: ignore[no-untyped-def]
+    """A uniform float64 in [0, 1): a multiple of 2^-53."""
+    state[0] += _GOLDEN
+    return np.float64(_mix(state[0]) >> uint64(11)) * 2.0**-53
+
+
+@njit(cache=True)
+def _with_exp_minus(state, x):  # type: ignore[no-untyped-def]
+    """True with probability exp(-x), 0 <= x <= 1, by comparing uniforms (von Neumann 1951; Forsythe 1972).
+
+    A run of k - 1 draws below x / 1, x / 2, ..., x / (k - 1) has probability x^(k-1) / (k-1)!; it ends at an odd k with exp(-x).
+    """
+    k = 1
+    while unit(state) * k < x:
+        k += 1
+    return k % 2 == 1
+
+
+@njit(cache=True)
+def gaussian(state):  # type: ignore[no-untyped-def]
+    """A standard normal float64, by comparisons of uniforms alone (after Karney 2016, "Sampling exactly from the normal
+    distribution", Algorithm N).
+
+    Without a logarithm or a sine, whose last bits differ from machine to machine.
+    """
+    while True:
+        drawn, whole = unit(state), 0
+        while drawn >= _WHOLE[whole]:
+            whole += 1
+        part = unit(state)  # what the density exp(-(k + x)^2 / 2) has beyond exp(-k^2 / 2), in k + 1 equal factors
+        share = part * (2 * whole + part) / (2 * whole + 2)
+        trial = 0
+        while trial <= whole and _with_exp_minus(state, share):
+            trial += 1
+        if trial > whole:
+            return whole + part if below(state, 2) == 0 else -(whole + part)

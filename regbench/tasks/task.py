@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pydantic
+from numpy.typing import NDArray
 
 from regbench.data import Instances
-from regbench.predictor import FloatArray
+from regbench.predictor import FloatArray, IntArray
 
 
 class Parameters(pydantic.BaseModel):
@@ -45,6 +47,25 @@ class TokenIO:
     separator: int
     max_length: int
     names: tuple[str, ...]
+    kind: ClassVar[str] = "tokens"
+
+
+@dataclass(frozen=True)
+class VectorIO:
+    """Vectors in, vectors out: a token is a vector (d_in,) of which the last d_out components are predicted.
+
+    max_length: the longest instance the task can make, in vectors.  separator: every component of the vector that begins
+    every model's input and pads the right.
+    """
+
+    d_in: int
+    d_out: int
+    max_length: int
+    separator: ClassVar[float] = 0.0
+    kind: ClassVar[str] = "vectors"
+
+
+IO = TokenIO | VectorIO
 
 
 class Task(ABC):
@@ -55,14 +76,19 @@ class Task(ABC):
     """Raised whenever the same seed would give other bytes; part of every fingerprint and cache key."""
     main_score: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
+    """Names of metrics (see `regbench.scoring`), or of `group_scores`."""
+    group_scores: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Scores of its own: each a metric over one of the task's `groups`, name -> (metric, group)."""
+    progress_label: ClassVar[str] = ""
+    """What `progress` counts, for the axis of a curve."""
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
 
     @property
     @abstractmethod
-    def io(self) -> TokenIO:
-        """What goes in and out of a model."""
+    def io(self) -> Any:
+        """What goes in and out of a model: a `TokenIO` or a `VectorIO`."""
 
     @abstractmethod
     def generate(self, splits: Splits, split: str) -> Instances:
@@ -70,11 +96,22 @@ class Task(ABC):
 
     @abstractmethod
     def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V) float64: the true next-token distributions; zero rows at positions that are not scored."""
+        """(N, L, V) float64: the true next-token distributions; zero rows at positions that are not scored.
+
+        Of a task of vectors (N, L, D_out): the mean of what is predicted, given what no predictor is told.
+        """
 
     @abstractmethod
     def identities(self, instances: Instances) -> list[bytes]:
         """What each instance is an instance of (for `pfa` its automaton, canonical); no two splits share one."""
+
+    def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
+        """Named groups of positions, each (N, L): what `group_scores` speak of. Only scored positions of them count."""
+        return {}
+
+    def progress(self, instances: Instances) -> IntArray | None:
+        """(N, L), from 0: how far in the context a position is, for curves; None where that is its index in the sequence."""
+        return None
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Figures a person wants to know of a split, by name."""

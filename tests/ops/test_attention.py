@@ -39,7 +39,7 @@ def test_the_form_that_ran_is_recorded_and_no_other_is_taken() -> None:
     with use_backend("auto") as ran:
         attention(x, x, x)
     assert ran == {"attention": "torch"}
-    with pytest.raises(UserError, match="attention has no backend 'trition'; known: naive, torch"):
+    with pytest.raises(UserError, match="attention has no backend 'trition'; known: flash-attn, naive, torch"):
         attention(x, x, x, backend="trition")
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 import torch
 
 from regbench.errors import UserError
-from regbench.ops.backend import Form, Op, use_backend
+from regbench.ops.attention import attention
+from regbench.ops.backend import Form, Op, common_type, known_ops, require_use, use_backend
 
 OP = Op(
     "example",
@@ -21,8 +25,6 @@ CPU = torch.device("cpu")
 
 
 def test_auto_takes_the_first_that_runs_here() -> None:
-    import math
-
     with use_backend("auto") as ran:
         assert OP.choose("auto", CPU) is math.cos
     assert ran == {"example": "fast"}
@@ -38,8 +40,6 @@ def test_the_enclosing_choice_ends_with_its_block() -> None:
     with use_backend("naive"), use_backend("fast") as inner:
         OP.choose("auto", CPU)
     assert inner == {"example": "fast"}
-    import math
-
     assert OP.choose("auto", CPU) is math.cos
 
 
@@ -54,3 +54,80 @@ def test_the_enclosing_choice_ends_with_its_block() -> None:
 def test_what_cannot_run_is_refused(backend: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         OP.choose(backend, CPU)
+
+
+def test_a_form_for_each_op_leaves_the_others_to_auto() -> None:
+    q = torch.randn(1, 1, 3, 2)
+    for backend, ran in (
+        ("attention=naive", {"attention": "naive", "example": "fast"}),
+        ("example=naive, attention=auto", {"attention": "torch", "example": "naive"}),
+        ("attention=torch,example=fast", {"attention": "torch", "example": "fast"}),
+    ):
+        with use_backend(backend) as record:
+            OP.choose("auto", CPU)
+            attention(q, q, q)
+        assert record == ran
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("atention=naive", "no op is called 'atention'; did you mean 'attention'?"),
+        ("attention=flash_attn", "attention has no backend 'flash_attn'; did you mean 'flash-attn'?"),
+        (
+            "attention=naive,torch",
+            "backend 'torch' of which op? Among several each needs its own, as in attention=torch",
+        ),
+    ],
+)
+def test_a_form_for_each_op_is_read_strictly(backend: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"), use_backend(backend):
+        pass
+
+
+def test_where_only_some_ops_have_a_form_the_refusal_says_how_to_ask_for_those() -> None:
+    q = torch.randn(1, 1, 3, 2)
+    with use_backend("torch"):
+        attention(q, q, q)
+        with pytest.raises(UserError, match="^example has no backend 'torch'; of one op alone: attention=torch$"):
+            OP.choose("auto", CPU)
+
+
+def test_a_backend_that_serves_nothing_is_refused() -> None:
+    require_use("auto", {})
+    require_use("naive", {"example": "naive"})
+    require_use("example=fast", {"example": "fast", "attention": "torch"})
+    with pytest.raises(
+        UserError, match=r"^backend 'cpu' has nothing to serve: this model uses no op that has a choice"
+    ):
+        require_use("cpu", {})
+    message = "backend 'attention=naive' names attention, which this model does not use; it uses example"
+    with pytest.raises(UserError, match=f"^{message}$"):
+        require_use("attention=naive", {"example": "fast"})
+
+
+def test_the_types_decide_too() -> None:
+    narrow = Form("math:sin", ("cpu",), dtypes=(torch.float32, torch.bfloat16), exact=(torch.bfloat16,))
+    op = Op("another_example", {"narrow": narrow, "naive": OP.forms["naive"]})
+    for dtype, taken in ((torch.bfloat16, math.sin), (torch.float32, math.exp), (torch.float64, math.exp)):
+        assert op.choose("auto", CPU, dtype) is taken
+    assert op.choose("narrow", CPU, torch.float32) is math.sin
+    with pytest.raises(UserError, match="^backend 'narrow' of another_example takes float32, bfloat16, not float64$"):
+        op.choose("narrow", CPU, torch.float64)
+
+
+def test_the_type_of_several_tensors() -> None:
+    half, single, double = (torch.zeros(1, dtype=d) for d in (torch.bfloat16, torch.float32, torch.float64))
+    assert common_type(half, half) == torch.bfloat16
+    assert common_type(half, None, single) == torch.float32
+    assert common_type(double, half) == torch.float64
+
+
+def test_every_op_has_a_naive_form_and_one_that_runs_on_a_gpu_without_extras() -> None:
+    ops = {name: op for name, op in known_ops().items() if op.forms["naive"].target.startswith("regbench.")}
+    assert {"attention", "linear_attention", "long_conv", "ngram_head", "selective_scan", "wkv"} <= set(ops)
+    for name, op in ops.items():
+        assert {"cpu", "cuda"} == set(op.forms["naive"].devices), name
+        fast = [f for n, f in op.forms.items() if n != "naive" and "cuda" in f.devices]
+        assert any(f.requires in (None, "triton") for f in fast), name
+        assert all(callable(f.load()) for f in op.forms.values() if f.requires != "triton"), name

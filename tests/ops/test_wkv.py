@@ -1,4 +1,4 @@
-"""WKV: the fast form against the naive one, and both against the weighted mean that it is."""
+"""WKV: the fast forms against the naive one, and all against the weighted mean that it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from regbench.errors import UserError
 from regbench.ops.backend import use_backend
 from regbench.ops.wkv import WKVState, wkv
 
-FORMS = ["cpu", "naive"]
+FAST = ["cpu", "chunked"]
+FORMS = [*FAST, "naive"]
 LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
 
 
@@ -88,17 +89,20 @@ def by_sums(inputs: Inputs) -> Tensor:
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(("batch", "dim"), [(1, 1), (3, 5), (2, 65)])
-def test_cpu_is_naive(batch: int, dim: int, length: int, state: bool) -> None:
+def test_fast_is_naive(batch: int, dim: int, length: int, state: bool) -> None:
     inputs = make(batch, length, dim, state)
-    assert_same(everything(inputs, "cpu"), everything(inputs, "naive"), 1e-12)
+    expected = everything(inputs, "naive")
+    for form in FAST:
+        assert_same(everything(inputs, form), expected, 1e-12)
 
 
+@pytest.mark.parametrize("form", FAST)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_float32(length: int) -> None:
-    """The fast form in float32 against the naive one in float64."""
+def test_float32(form: str, length: int) -> None:
+    """A fast form in float32 against the naive one in float64."""
     inputs = make(3, length, 5)
     exact = [tensor.float() for tensor in everything(inputs, "naive")]
-    assert_same(everything(inputs.to(torch.float32), "cpu"), exact, 1e-5)
+    assert_same(everything(inputs.to(torch.float32), form), exact, 1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -154,14 +158,15 @@ def test_the_units_of_the_state_do_not_matter() -> None:
         torch.testing.assert_close(wkv(*other, backend=form)[0], wkv(*inputs, backend=form)[0], rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("form", FAST)
 @pytest.mark.parametrize("cuts", [[1, 99], [32, 68], [40, 1, 59], [33, 31, 36]])
 @pytest.mark.parametrize("state", [True, False])
-def test_going_on_from_a_state(cuts: list[int], state: bool) -> None:
+def test_going_on_from_a_state(form: str, cuts: list[int], state: bool) -> None:
     inputs = make(2, 100, 5, state)
-    whole = everything(inputs, "cpu")
+    whole = everything(inputs, form)
     pieces, carried = [], inputs.state
     for k, v in zip(inputs.k.split(cuts, 1), inputs.v.split(cuts, 1), strict=True):
-        z, carried = wkv(inputs.w, inputs.u, k, v, carried, backend="cpu")
+        z, carried = wkv(inputs.w, inputs.u, k, v, carried, backend=form)
         pieces.append(z)
     assert carried is not None
     outputs = (torch.cat(pieces, 1), carried.a, carried.b)
@@ -173,7 +178,7 @@ def test_going_on_from_a_state(cuts: list[int], state: bool) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_gradcheck(form: str) -> None:
-    inputs = make(2, 5, 2, size=1.0)
+    inputs = make(1, 35, 2, size=1.0) if form == "chunked" else make(2, 5, 2, size=1.0)  # more than a chunk
     assert inputs.state is not None
     scale = inputs.state.scale
 
@@ -192,13 +197,17 @@ def test_strided_and_expanded() -> None:
     assert not strided.k.is_contiguous()
     torch.testing.assert_close(wkv(*strided)[0], wkv(*contiguous)[0], rtol=0, atol=0)
     # The gradient of a sum is an expanded scalar, without memory of its own.
-    found, expected = (torch.autograd.grad(wkv(*inputs, backend=form)[0].sum(), inputs.given()) for form in FORMS)
-    assert_same(list(found), list(expected), 1e-12)
+    *found, expected = (torch.autograd.grad(wkv(*inputs, backend=form)[0].sum(), inputs.given()) for form in FORMS)
+    for gradients in found:
+        assert_same(list(gradients), list(expected), 1e-12)
 
 
-def test_half_precision_is_computed_in_float32() -> None:
+@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("autocast", [True, False])
+def test_half_precision_is_computed_in_float32(form: str, autocast: bool) -> None:
     inputs = make(2, 33, 4, state=False).to(torch.bfloat16)
-    z, state = wkv(*inputs)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        z, state = wkv(*inputs, backend=form)
     assert z.dtype == torch.bfloat16
     assert state.a.dtype == torch.float32
     expected = wkv(*inputs.to(torch.float32), backend="naive")[0]
@@ -218,12 +227,13 @@ def test_same_bits_for_any_number_of_threads() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("form", FAST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nan_is_not_hidden(dtype: torch.dtype) -> None:
+def test_nan_is_not_hidden(form: str, dtype: torch.dtype) -> None:
     inputs = make(1, 40, 3).to(dtype)
     v = inputs.v.detach().clone()
     v[0, 20, 1] = torch.nan
-    z, _ = wkv(*inputs._replace(v=v), backend="cpu")
+    z, _ = wkv(*inputs._replace(v=v), backend=form)
     assert z[0, 20, 1].isnan()
     assert z[0, :20].isfinite().all()
     assert z[..., [0, 2]].isfinite().all()
@@ -252,7 +262,7 @@ def test_wrong_shapes(wrong: str) -> None:
 
 def test_the_form_that_ran_is_on_record() -> None:
     inputs = make(1, 3, 2)
-    for asked, ran in (("auto", "cpu"), ("naive", "naive")):
+    for asked, ran in (("auto", "cpu"), ("chunked", "chunked"), ("naive", "naive")):
         with use_backend(asked) as record:
             wkv(*inputs)
         assert record == {"wkv": ran}

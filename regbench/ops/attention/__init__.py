@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from regbench.errors import UserError
-from regbench.ops.backend import Form, Op
+from regbench.ops.backend import Form, Op, common_type
 
 _OP = Op(
     "attention",
     {
+        "flash-attn": Form(
+            "regbench.ops.attention.flash:attention",
+            ("cuda",),
+            requires="flash_attn",
+            install="pip install 'regbench[flash-attn]'",
+            dtypes=(torch.float16, torch.bfloat16, torch.float32),
+            exact=(torch.float16, torch.bfloat16),
+        ),
         "torch": Form("regbench.ops.attention.fused:attention", ("cpu", "cuda")),
         "naive": Form("regbench.ops.attention.naive:attention", ("cpu", "cuda")),
     },
@@ -28,5 +37,5 @@ def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
         raise UserError(
             f"attention needs q, k (B, H, L, K) and v (B, H, L, D), not {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
-    out: Tensor = _OP.choose(backend, q.device)(q, k, v)
+    out: Tensor = _OP.choose(backend, q.device, common_type(q, k, v))(q, k, v)
     return out

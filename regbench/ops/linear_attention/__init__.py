@@ -3,23 +3,28 @@ the input."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from regbench.errors import UserError
-from regbench.ops.backend import Form, Op
+from regbench.ops.backend import Form, Op, common_type
 
 _HERE = "regbench.ops.linear_attention"
 
 OP = Op(
     "linear_attention",
     {
+        "flash-linear-attention": Form(
+            f"{_HERE}.fla:linear_attention_fla",
+            ("cuda",),
+            requires="fla",
+            install="pip install 'regbench[flash-linear-attention]'",
+            dtypes=(torch.float16, torch.bfloat16, torch.float32),
+            exact=(torch.float16, torch.bfloat16),
+        ),
         "cpu": Form(f"{_HERE}.cpu:linear_attention_cpu", ("cpu",)),
         "chunked": Form(f"{_HERE}.chunked:linear_attention_chunked", ("cpu", "cuda")),
         "naive": Form(f"{_HERE}.naive:linear_attention_naive", ("cpu", "cuda")),
-        # Last, and so only where it is asked for: its products are rounded to TF32 or bfloat16.
-        "fla": Form(
-            f"{_HERE}.fla:linear_attention_fla", ("cuda",), requires="fla", install="pip install flash-linear-attention"
-        ),
     },
 )
 
@@ -68,5 +73,5 @@ def linear_attention(
     for name, tensor, shape in expected:
         if tensor is not None and tensor.shape != shape:
             raise UserError(f"linear_attention: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
-    z, state = OP.choose(backend, q.device)(q, k, v, log_decay, initial_state)
+    z, state = OP.choose(backend, q.device, common_type(q, k, v))(q, k, v, log_decay, initial_state)
     return z, state

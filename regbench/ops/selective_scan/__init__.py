@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from regbench.errors import UserError
-from regbench.ops.backend import Form, Op
+from regbench.ops.backend import Form, Op, common_type
+
+_HERE = "regbench.ops.selective_scan"
 
 OP = Op(
     "selective_scan",
     {
-        "cpu": Form("regbench.ops.selective_scan.cpu:selective_scan_cpu", ("cpu",)),
-        "naive": Form("regbench.ops.selective_scan.naive:selective_scan_naive", ("cpu", "cuda")),
+        "mamba-ssm": Form(
+            f"{_HERE}.mamba_ssm:selective_scan_mamba_ssm",
+            ("cuda",),
+            requires="mamba_ssm",
+            install="pip install 'regbench[mamba-ssm]'",
+            dtypes=(torch.float32, torch.float16, torch.bfloat16),
+        ),
+        "cpu": Form(f"{_HERE}.cpu:selective_scan_cpu", ("cpu",)),
+        "chunked": Form(f"{_HERE}.chunked:selective_scan_chunked", ("cpu", "cuda")),
+        "naive": Form(f"{_HERE}.naive:selective_scan_naive", ("cpu", "cuda")),
     },
 )
 
@@ -64,5 +75,6 @@ def selective_scan(
     for name, tensor, shape in expected:
         if tensor is not None and tensor.shape != shape:
             raise UserError(f"selective_scan: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
-    y, state = OP.choose(backend, x.device)(x, delta, A, B, C, D, initial_state)
+    form = OP.choose(backend, x.device, common_type(x, delta, A, B, C, D, initial_state))
+    y, state = form(x, delta, A, B, C, D, initial_state)
     return y, state

@@ -8,13 +8,23 @@ import torch
 from torch import Tensor
 
 from regbench.errors import UserError
-from regbench.ops.backend import Form, Op
+from regbench.ops.backend import Form, Op, common_type
+
+_HERE = "regbench.ops.wkv"
 
 OP = Op(
     "wkv",
     {
-        "cpu": Form("regbench.ops.wkv.cpu:wkv_cpu", ("cpu",)),
-        "naive": Form("regbench.ops.wkv.naive:wkv_naive", ("cpu", "cuda")),
+        "flash-linear-attention": Form(
+            f"{_HERE}.fla:wkv_fla",
+            ("cuda",),
+            requires="fla",
+            install="pip install 'regbench[flash-linear-attention]'",
+            dtypes=(torch.float32, torch.float16, torch.bfloat16),
+        ),
+        "cpu": Form(f"{_HERE}.cpu:wkv_cpu", ("cpu",)),
+        "chunked": Form(f"{_HERE}.chunked:wkv_chunked", ("cpu", "cuda")),
+        "naive": Form(f"{_HERE}.naive:wkv_naive", ("cpu", "cuda")),
     },
 )
 
@@ -73,5 +83,5 @@ def wkv(
     for name, tensor, shape in expected:
         if tensor.shape != shape:
             raise UserError(f"wkv: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
-    z, final = OP.choose(backend, k.device)(w, u, k, v, *state)
+    z, final = OP.choose(backend, k.device, common_type(w, u, k, v, *state))(w, u, k, v, *state)
     return z, WKVState(*final)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from regbench.files import atomic_write
-from regbench.results import Curve, Result
+from regbench.report.curves import axis, main_loss, well_founded
+from regbench.report.words import better, label
+from regbench.results import Result
 from regbench.scoring import HIGHER_IS_BETTER
-
-LABELS = {
-    "legal_accuracy": "legal accuracy",
-    "token_accuracy": "token accuracy",
-    "tvd": "TVD",
-    "nll": "nats",
-}
-"""How a metric is called where people read it."""
 
 # Okabe and Ito (2008): told apart by the colour-blind. Baselines are also told apart by their dashes.
 _MODEL_COLOUR = "#D55E00"
@@ -50,8 +43,11 @@ def plot_scores_by_position(result: Result, path: Path) -> None:
     metrics = result.metrics
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 7.2), layout="constrained")
-        for axes, metric in zip(figure.subplots(2, 2).flat, metrics, strict=False):
+        frames = list(figure.subplots((len(metrics) + 1) // 2, 2, squeeze=False).flat)
+        for axes, metric in zip(frames, metrics, strict=False):
             _draw_metric(axes, result, metric)
+        for axes in frames[len(metrics) :]:
+            axes.set_axis_off()
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
         figure.suptitle(
@@ -69,42 +65,36 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         if name == "uniform":
             continue
         colour, dashes = colours[name]
-        position, value = _well_founded(record.curves[metric])
+        position, value = well_founded(record.curves[metric])
         axes.plot(position, value, color=colour, linestyle=dashes, linewidth=1.3, label=name)
     for i, seed in enumerate(result.seeds):
-        label = result.architecture.name if i == 0 else None
-        position, value = _well_founded(seed.curves[metric])
-        axes.plot(position, value, color=_MODEL_COLOUR, linewidth=2.4, label=label, alpha=0.9)
+        shown = result.architecture.name if i == 0 else None
+        position, value = well_founded(seed.curves[metric])
+        axes.plot(position, value, color=_MODEL_COLOUR, linewidth=2.4, label=shown, alpha=0.9)
     if metric == "nll":  # the floor makes the first few positions of some baselines cost ten times the rest
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16]))
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_locator(NullLocator())
-    better = "higher" if HIGHER_IS_BETTER[metric] else "lower"
-    axes.set_title(f"{LABELS[metric]} ({better} is better)")
-    axes.set_xlabel("position in the context (tokens)")
-
-
-def _well_founded(curve: Curve) -> tuple[list[float], list[float]]:
-    """The part of a curve that rests on at least a twentieth of the most positions a bin has: the rest is noise."""
-    enough = [count >= max(curve.count) / 20 for count in curve.count]
-    return list(compress(curve.position, enough)), list(compress(curve.value, enough))
+    axes.set_title(f"{label(metric)} ({better(metric)})")
+    axes.set_xlabel(axis(result, metric))
 
 
 def plot_training(result: Result, path: Path) -> None:
     """Draws training and validation loss against the tokens seen, one pair of lines a seed."""
+    loss = main_loss(result)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         axes = figure.subplots()
         for i, seed in enumerate(result.seeds):
             tokens = [point.tokens / 1e6 for point in seed.training_curve]
-            train = [point.loss["cross_entropy"] for point in seed.training_curve]
+            train = [point.loss[loss] for point in seed.training_curve]
             validation = [point.validation_loss for point in seed.training_curve]
             first = i == 0
             axes.plot(tokens, train, color="#0072B2", linestyle=(0, (4, 2)), label="training" if first else None)
             axes.plot(tokens, validation, color=_MODEL_COLOUR, linewidth=2, label="validation" if first else None)
         axes.set_xlabel("training tokens (millions)")
-        axes.set_ylabel("cross entropy (nats)")
+        axes.set_ylabel(label(loss))
         axes.set_title(f"{result.architecture.name} on {result.track.name}")
         axes.legend(frameon=False)
         _save(figure, path)

@@ -1,0 +1,39 @@
+"""Causal attention by the CUDA kernels of flash-attn, in half precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regbench.errors import UserError
+from regbench.ops.backend import common_type
+
+WIDEST = 256
+"""Channels of a head that the kernels take."""
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """(B, H, L, K), (B, H, L, K), (B, H, L, D) -> (B, H, L, D). Float32 is rounded to bfloat16, as the kernels know no more.
+
+    Raises:
+        UserError: heads are wider than the kernels take.
+    """
+    from flash_attn import flash_attn_func
+
+    width = max(q.shape[-1], v.shape[-1])
+    if width > WIDEST:
+        raise UserError(f"backend 'flash-attn' of attention takes heads of up to {WIDEST} channels, not {width}")
+    if v.numel() == 0:
+        return torch.empty_like(v)
+    dtype = common_type(q, k, v)
+    dtype = torch.bfloat16 if dtype == torch.float32 else dtype
+    # It takes heads inside, and all of one width: zeros change neither a product nor, cut off again, the result.
+    given = (_widen(x.to(dtype), width).transpose(1, 2) for x in (q, k, v))
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    out: Tensor = flash_attn_func(*given, softmax_scale=q.shape[-1] ** -0.5, causal=True, deterministic=deterministic)
+    return out.transpose(1, 2)[..., : v.shape[-1]].to(v.dtype)
+
+
+def _widen(x: Tensor, width: int) -> Tensor:
+    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))

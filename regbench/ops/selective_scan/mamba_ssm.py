@@ -1,0 +1,67 @@
+"""The selective scan by the CUDA kernels of mamba-ssm, in float32.
+
+The kernels begin at a state of zeros, and their backward pass does not know the final state. Both are had by positions added
+at the ends, N of them at each: what is fed in before becomes the initial state, and what is read after is the final one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regbench.errors import UserError
+
+LARGEST = 256
+"""State of a channel that the kernels take."""
+
+
+def selective_scan_mamba_ssm(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """See `regbench.ops.selective_scan.selective_scan`; not for float64.
+
+    Raises:
+        UserError: N is larger than the kernels take.
+    """
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+
+    (batch, length, dim), n_state, dtype = x.shape, A.shape[1], x.dtype
+    if n_state > LARGEST:
+        raise UserError(f"backend 'mamba-ssm' of selective_scan takes a state of up to {LARGEST}, not {n_state}")
+    if x.numel() == 0:
+        zeros = x.new_zeros(batch, dim, n_state, dtype=torch.float32)
+        return torch.empty_like(x), zeros if initial_state is None else initial_state
+    x, delta, A, B, C = (tensor.float() for tensor in (x, delta, A, B, C))
+    one_hot = torch.eye(n_state, device=x.device).expand(batch, -1, -1)
+    before = 0
+    if initial_state is not None:
+        before = n_state
+        fed, step = _feed(initial_state.float(), A)
+        x, delta = torch.cat([fed, x], 1), torch.cat([step.expand(batch, n_state, -1), delta], 1)
+        B, C = torch.cat([one_hot, B], 1), F.pad(C, (0, 0, n_state, 0))
+    # A step of no size leaves the state as it is, so that C alone decides what comes out.
+    x, delta, B = (F.pad(tensor, (0, 0, 0, n_state)) for tensor in (x, delta, B))
+    C = torch.cat([C, one_hot], 1)
+    out: Tensor = selective_scan_fn(x.mT, delta.mT, A.contiguous(), B.mT, C.mT, None if D is None else D.float())
+    y, final = out[..., before : before + length], out[..., before + length :]
+    return y.mT.to(dtype), final
+
+
+def _feed(state: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs (B, N, D) that make a state (B, D, N) of zeros, and the step size (D,) they come with.
+
+    Position n feeds the n-th entry alone, and so much more as it decays until the last. The step is short enough that no
+    entry decays by more than 1 / e, and as it does not change what comes of it, it has no gradient.
+    """
+    n_state = A.shape[1]
+    step = 1 / (n_state * A.detach().abs().amax(1).clamp(min=1))
+    to_come = torch.arange(n_state - 1, -1, -1, device=A.device)
+    grown = torch.exp(-A * step[:, None] * to_come) / step[:, None]  # (D, N)
+    return (state * grown).mT, step

@@ -1,0 +1,15 @@
+"""What people look at after a run: pictures, and a page that shows where the model errs."""
+
+from regbench.report.page import build_report, track_of, write_report
+from regbench.report.pictures import plot_scores_by_position, plot_training
+from regbench.report.words import LABELS, human_bytes
+
+__all__ = [
+    "LABELS",
+    "build_report",
+    "human_bytes",
+    "plot_scores_by_position",
+    "plot_training",
+    "track_of",
+    "write_report",
+]

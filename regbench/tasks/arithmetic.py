@@ -1,0 +1,205 @@
+"""In-context arithmetic: answers are a linear combination of two numbers, with hidden coefficients (CGT section 4.1).
+
+An instance is a few tasks, each with coefficients of its own, real numbers a and b; a task is a few examples of what they make
+of two integers, written in digits. With two tasks of two examples, (a, b) = (1, 1) and then (0.5, -1.5),
+
+    012*023=+00035|100*007=+00107|#012*023=-00028|100*007=+00039|#
+
+for 1 * 12 + 1 * 23 = 35, and 0.5 * 12 - 1.5 * 23 = -28.5, of which the fraction is cut off. A predictor that has understood
+gets better from example to example: two answers say what a and b are, but for the fractions that were cut off.
+
+Scored are the answers, sign and digits. The truth is certain, as it knows a and b; no predictor does, and
+`baselines/arithmetic_solver.py` says how much can be known. The task is that of *Contextually Guided Transformers via Low-Rank
+Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025, arXiv:2506.05672), here CGT. Its text says that answers are truncated;
+a footnote of an earlier version takes a floor, which would make -00029 of the -28.5 in its own example, given above. Zero is
+written +; whether the paper's generator can make a -00000 it does not say.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import numpy as np
+import pydantic
+from numba import njit
+from numpy.typing import NDArray
+from rich.table import Table
+
+from regbench import threads
+from regbench.data import Instances
+from regbench.predictor import FloatArray, IntArray
+from regbench.tasks import task
+from regbench.tasks.rng import below, stream, unit
+
+TIMES, EQUALS, PLUS, MINUS, END, SEPARATOR = range(10, 16)
+"""The tokens besides the digits, whose tokens are their values: * = + - and what ends an example (|) and a task (#)."""
+
+_EXAMPLES = 3  # the stream's purpose
+
+
+class ArithmeticParameters(task.Parameters):
+    """The defaults are the paper's. Coefficients are uniform over [min_a, max_a) and [min_b, max_b)."""
+
+    n_tasks: int = pydantic.Field(default=4, ge=1, le=64)
+    n_examples: int = pydantic.Field(default=4, ge=2, le=64)
+    n_digits: int = pydantic.Field(default=3, ge=1, le=6)
+    min_a: float = 0.0
+    max_a: float = 10.0
+    min_b: float = -9.0
+    max_b: float = 10.0
+
+    @pydantic.model_validator(mode="after")
+    def _answers_fit(self) -> Self:
+        for name in ("a", "b"):
+            low, high = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+            if low >= high:
+                raise ValueError(f"min_{name} ({low:g}) is not below max_{name} ({high:g})")
+        largest = max(abs(self.min_a), abs(self.max_a)) + max(abs(self.min_b), abs(self.max_b))
+        if largest > 100.0:
+            raise ValueError(f"coefficients that add up to {largest:g} give answers of more than n_digits + 2 digits")
+        return self
+
+    @property
+    def answer_length(self) -> int:
+        """Tokens of an answer: its sign and n_digits + 2 digits."""
+        return self.n_digits + 3
+
+    @property
+    def answer_start(self) -> int:
+        """Where in an example its answer begins: behind two numbers, * and =."""
+        return 2 * self.n_digits + 2
+
+    @property
+    def example_length(self) -> int:
+        """Tokens of an example with the | that ends it."""
+        return self.answer_start + self.answer_length + 1
+
+    @property
+    def task_length(self) -> int:
+        """Tokens of a task with the # that ends it."""
+        return self.n_examples * self.example_length + 1
+
+
+class Arithmetic(task.Task):
+    """Linear combinations of two numbers; see the module."""
+
+    Parameters = ArithmeticParameters
+    version = 1
+    main_score = "last_two_accuracy"
+    scores = ("last_two_accuracy", "token_accuracy", "nll")
+    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"last_two_accuracy": ("token_accuracy", "last_two")}
+    progress_label = "examples of the task before"
+    parameters: ArithmeticParameters
+
+    @property
+    def io(self) -> task.TokenIO:
+        p = self.parameters
+        return task.TokenIO(
+            vocab_size=16,
+            separator=SEPARATOR,
+            max_length=p.n_tasks * p.task_length,
+            names=tuple("0123456789*=+-|#"),
+        )
+
+    def generate(self, splits: task.Splits, split: str) -> Instances:
+        """Test takes the first instances of the seed's stream, validation the next, training the rest.
+
+        Each has coefficients of its own, so no split shares them with another, and changing the size of the training split
+        leaves the others as they are.
+        """
+        order = ("test", "validation", "train")
+        first = sum(splits.size(name) for name in order[: order.index(split)])
+        p, n = self.parameters, splits.size(split)
+        coefficients = np.empty((n, p.n_tasks, 2))
+        tokens = np.empty((n, self.io.max_length), np.uint8)
+        ranges = np.array([[p.min_a, p.max_a], [p.min_b, p.max_b]])
+        threads.share(_sample, n, splits.seed, first, p.n_examples, p.n_digits, ranges, coefficients, tokens)
+        return Instances(
+            tokens,
+            np.full(n, tokens.shape[1], np.int32),
+            np.tile(self._slots()[1], (n, 1)),
+            f"arithmetic/{self.version}",
+            truth={"coefficients": coefficients},
+        )
+
+    def _slots(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Of every position (L,): which example of its task it is in, and whether it is part of an answer."""
+        p = self.parameters
+        at = np.arange(self.io.max_length) % p.task_length
+        example, place = np.minimum(at // p.example_length, p.n_examples - 1), at % p.example_length
+        last = at == p.task_length - 1
+        return example, (place >= p.answer_start) & (place < p.answer_start + p.answer_length) & ~last
+
+    def truth(self, instances: Instances) -> FloatArray:
+        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
+        rows, places = np.nonzero(instances.scored)
+        certain[rows, places, instances.tokens[rows, places]] = 1.0
+        return certain
+
+    def identities(self, instances: Instances) -> list[bytes]:
+        return [pairs.tobytes() for pairs in instances.truth["coefficients"]]
+
+    def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
+        """`last_two`: the last two examples of each task, which the papers' figures are over (CGT Table 1)."""
+        late = self._slots()[0] >= self.parameters.n_examples - 2
+        return {"last_two": np.broadcast_to(late[: instances.tokens.shape[1]], instances.tokens.shape)}
+
+    def progress(self, instances: Instances) -> IntArray:
+        """How many examples of its task stand before a position's own."""
+        return np.broadcast_to(self._slots()[0][: instances.tokens.shape[1]], instances.tokens.shape)
+
+    def statistics(self, instances: Instances) -> dict[str, float]:
+        a, b = np.moveaxis(instances.truth["coefficients"], -1, 0)
+        signs = instances.tokens[(instances.tokens == PLUS) | (instances.tokens == MINUS)]
+        return super().statistics(instances) | {
+            "mean_a": float(a.mean()),
+            "mean_b": float(b.mean()),
+            "negative_answers": float((signs == MINUS).mean()),
+        }
+
+    def show(self, instances: Instances, index: int) -> Table:
+        p, names = self.parameters, np.array(self.io.names)
+        view = Table(title="instance", title_justify="left", box=None, pad_edge=False)
+        for column in ("task", "a", "b"):
+            view.add_column(column, justify="right")
+        view.add_column("examples")
+        text = "".join(names[instances.tokens[index]])
+        for i, (a, b) in enumerate(instances.truth["coefficients"][index]):
+            examples = text[i * p.task_length : (i + 1) * p.task_length].rstrip("|#").split("|")
+            view.add_row(str(i + 1), f"{a:.4f}", f"{b:.4f}", "\n".join(examples))
+        return view
+
+
+@njit(cache=True, nogil=True)
+def _sample(begin, end, seed, start, n_examples, n_digits, ranges, coefficients, tokens):  # type: ignore[no-untyped-def]
+    """Fills the coefficients (N, tasks, 2) and the tokens (N, L); instance n is number start + n of the seed's stream."""
+    below_10_to_the_digits = 10**n_digits
+    for n in range(begin, end):
+        rng = stream(seed, _EXAMPLES, start + n)
+        at = 0
+        for i in range(coefficients.shape[1]):
+            for c in range(2):
+                coefficients[n, i, c] = ranges[c, 0] + unit(rng) * (ranges[c, 1] - ranges[c, 0])
+            for _ in range(n_examples):
+                first, second = below(rng, below_10_to_the_digits), below(rng, below_10_to_the_digits)
+                value = coefficients[n, i, 0] * first + coefficients[n, i, 1] * second
+                magnitude = np.int64(np.floor(abs(value)))
+                at = _write(first, n_digits, tokens[n], at)
+                tokens[n, at] = TIMES
+                at = _write(second, n_digits, tokens[n], at + 1)
+                tokens[n, at] = EQUALS
+                tokens[n, at + 1] = MINUS if value < 0.0 and magnitude > 0 else PLUS
+                at = _write(magnitude, n_digits + 2, tokens[n], at + 2)
+                tokens[n, at] = END
+                at += 1
+            tokens[n, at] = SEPARATOR
+            at += 1
+
+
+@njit(cache=True)
+def _write(number, digits, row, at):  # type: ignore[no-untyped-def]
+    """Writes `number` with leading zeros into row[at:], and returns where it ends."""
+    for k in range(digits - 1, -1, -1):
+        row[at + k] = number % 10
+        number //= 10
+    return at + digits

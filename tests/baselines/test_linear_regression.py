@@ -1,0 +1,167 @@
+"""In-context regression against numpy's own solutions and the closed form of the posterior; ridge is the best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from baselines.linear_regression import METHODS, InContextRegression
+from baselines.oracle import Oracle
+from regbench.errors import UserError
+from regbench.scoring import score
+from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
+from regbench.tasks.pfa import PFA, PFAParameters
+from regbench.tasks.task import Splits
+
+TASK = LinearRegression(LinearRegressionParameters(d_x=4, d_y=3, n_examples=11, noise=0.7))
+
+
+@pytest.fixture(scope="module")
+def instances():
+    return TASK.generate(Splits(train=1, validation=1, test=400, seed=2), "test")
+
+
+def pairs(tokens, d_x):
+    return tokens[0::2, :d_x].astype(np.float64), tokens[1::2, d_x:].astype(np.float64)
+
+
+def test_least_squares_is_numpys_of_least_norm_at_every_prefix(instances):
+    predicted = InContextRegression("least squares", 4, 3).predict(instances.tokens)
+    for n in range(20):
+        x, y = pairs(instances.tokens[n], 4)
+        for i in range(1, 11):
+            fitted = np.linalg.lstsq(x[:i], y[:i], rcond=None)[0]
+            np.testing.assert_allclose(predicted[n, 2 * i + 1], x[i] @ fitted, rtol=1e-6, atol=1e-6)
+
+
+def test_ridge_is_the_mean_of_the_gaussian_posterior(instances):
+    """By conditioning the joint Gaussian of all ys of one component: they have the covariance x x' + noise^2 of equals."""
+    predicted = InContextRegression("ridge", 4, 3, 0.7).predict(instances.tokens)
+    for n in range(20):
+        x, y = pairs(instances.tokens[n], 4)
+        covariance = x @ x.T + 0.49 * np.eye(11)
+        for i in range(11):
+            mean = covariance[i, :i] @ np.linalg.inv(covariance[:i, :i]) @ y[:i]
+            np.testing.assert_allclose(predicted[n, 2 * i + 1], mean, rtol=1e-8, atol=1e-8)
+
+
+def test_ridge_minimises_its_objective(instances):
+    """|Y - X W|^2 + noise^2 |W|^2 has no slope there: the same estimator from another side."""
+    baseline = InContextRegression("ridge", 4, 3, 0.7)
+    for i in (2, 4, 9):
+        x, y = (part[:, :i] for part in (instances.tokens[:, 0::2, :4], instances.tokens[:, 1::2, 4:]))
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        fitted = baseline._fit(x, y)
+        slope = x.transpose(0, 2, 1) @ (x @ fitted - y) + 0.49 * fitted
+        np.testing.assert_allclose(slope, 0.0, atol=1e-9)
+
+
+def test_without_noise_d_x_pairs_say_all():
+    clean = LinearRegression(LinearRegressionParameters(d_x=4, d_y=3, n_examples=11, noise=0.0))
+    instances = clean.generate(Splits(train=1, validation=1, test=50, seed=0), "test")
+    for method in ("least squares", "ridge"):
+        scores = score(clean, instances, [InContextRegression(method, 4, 3, 0.0).predict(instances.tokens)])
+        _, by_step, _ = scores.steps["mse"].curve()
+        assert all(s.value < 1e-4 for s in by_step[5:])
+        assert all(s.value > 0.1 for s in by_step[:4])
+
+
+def test_ridge_is_the_best_with_any_number_of_examples_and_the_truth_is_better(instances):
+    by_name = {}
+    for baseline in (*InContextRegression.lineup(TASK, instances), Oracle(TASK, instances)):
+        by_name[baseline.name] = score(TASK, instances, [baseline.predict(instances.tokens)])
+    curves = {name: [s.value for s in scores.steps["truth_mse"].curve()[1]] for name, scores in by_name.items()}
+    for i in range(1, 11):
+        assert curves["ridge"][i] < min(curves["zero"][i], curves["least squares"][i])
+    assert np.all(np.diff(curves["ridge"]) < 0.35)
+    assert curves["ridge"][10] < 0.1 * curves["zero"][10]
+    assert max(curves["least squares"]) > curves["zero"][4]  # it peaks where it has just enough pairs
+    assert by_name["oracle"]["truth_mse"].value == 0.0
+    assert by_name["oracle"]["mse"].value == pytest.approx(0.49, abs=0.03)
+    # Any other strength of ridge is worse than the one the prior gives.
+    for noise in (0.35, 1.4):
+        other = score(TASK, instances, [InContextRegression("ridge", 4, 3, noise).predict(instances.tokens)])
+        assert other["truth_mse"].value > by_name["ridge"]["truth_mse"].value
+
+
+def test_ridge_is_as_good_as_it_expects_to_be(instances):
+    """The posterior's variance, averaged, is the error it makes: noise^2 x' (X'X + noise^2)^-1 x."""
+    scores = score(TASK, instances, [InContextRegression("ridge", 4, 3, 0.7).predict(instances.tokens)])
+    _, by_step, _ = scores.steps["truth_mse"].curve()
+    for i in (0, 2, 5, 10):
+        expected = []
+        for row in instances.tokens:
+            x, _ = pairs(row, 4)
+            inverse = np.linalg.inv(x[:i].T @ x[:i] / 0.49 + np.eye(4))
+            expected.append(x[i] @ inverse @ x[i])
+        assert by_step[i].value == pytest.approx(np.mean(expected), abs=5 * by_step[i].stderr)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_future_does_not_matter(instances, method):
+    baseline = InContextRegression(method, 4, 3, 0.7)
+    tokens = instances.tokens[:6]
+    whole = baseline.predict(tokens)
+    assert whole.shape == (6, 22, 3)
+    for cut in (1, 2, 7, 12):
+        np.testing.assert_allclose(baseline.predict(tokens[:, :cut]), whole[:, :cut], atol=1e-12)
+        changed = tokens.copy()
+        changed[:, cut:] = 1.0
+        if cut % 2:  # a y is predicted from its x too, so that one must stay
+            np.testing.assert_allclose(baseline.predict(changed)[:, : cut + 1], whole[:, : cut + 1], atol=1e-12)
+    np.testing.assert_allclose(baseline.predict(tokens[3:4]), whole[3:4], atol=1e-12)
+
+
+def test_lineup_and_options(instances):
+    found = InContextRegression.lineup(TASK, instances)
+    assert [(b.name, b.anchor) for b in found] == [("zero", "start"), ("least squares", None), ("ridge", None)]
+    assert [b.options for b in found] == [
+        {"method": "zero"},
+        {"method": "least squares"},
+        {"method": "ridge", "noise": 0.7},
+    ]
+    assert InContextRegression.takes == ("vectors",)
+    assert InContextRegression.lineup(PFA(PFAParameters()), instances) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rigde", 4, 3), "unknown method 'rigde'; did you mean 'ridge'"),
+        (("ridge", 0, 3), "d_x must be at least 1, not 0"),
+        (("ridge", 4, 3, -1.0), "noise must not be negative"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(UserError, match=message):
+        InContextRegression(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (np.zeros((2, 4)), r"must have the shape \(B, L, 7\), not \(2, 4\)"),
+        (np.zeros((2, 4, 6)), r"must have the shape \(B, L, 7\), not \(2, 4, 6\)"),
+        (np.zeros((2, 4, 7), int), "must be floating-point numbers, not int64"),
+        (np.full((2, 4, 7), np.nan), "the vectors hold NaN or infinity"),
+    ],
+)
+def test_what_are_no_vectors_of_the_task_is_refused(tokens, message):
+    with pytest.raises(UserError, match=message):
+        InContextRegression("zero", 4, 3).predict(tokens)
+
+
+class TestOracle:
+    def test_is_the_true_mean_in_any_batch_cut_or_padded(self, instances):
+        oracle = Oracle(TASK, instances)
+        np.testing.assert_array_equal(oracle.predict(instances.tokens), TASK.truth(instances))
+        rows = np.array([17, 3, 17])
+        padded = np.pad(instances.tokens[rows], ((0, 0), (0, 5), (0, 0)))
+        np.testing.assert_array_equal(oracle.predict(padded)[:, :22], TASK.truth(instances)[rows])
+        assert (oracle.predict(padded)[:, 22:] == 0).all()
+
+    def test_an_instance_it_does_not_know_is_refused_by_its_row(self, instances):
+        tokens = instances.tokens[:4].copy()
+        tokens[2, 3, 5] += 1.0
+        with pytest.raises(UserError, match="row 2 is none of the 400 instances"):
+            Oracle(TASK, instances).predict(tokens)

@@ -1,0 +1,408 @@
+"""The forms that call a library: that each is handed what it documents, by stand-ins on the CPU; and on a GPU, what comes back.
+
+A stand-in takes the library's layouts and types, refuses all others, and computes with plain sums. Of flash-linear-attention's
+WKV the kernel itself runs, under Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import multiprocessing
+import os
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regbench.errors import UserError
+from regbench.ops.attention import _OP as ATTENTION
+from regbench.ops.attention import attention
+from regbench.ops.backend import Op, use_backend
+from regbench.ops.linear_attention import OP as LINEAR_ATTENTION
+from regbench.ops.linear_attention import linear_attention
+from regbench.ops.selective_scan import OP as SELECTIVE_SCAN
+from regbench.ops.selective_scan import selective_scan
+from regbench.ops.wkv import OP as WKV
+from regbench.ops.wkv import WKVState, wkv
+
+HALF = (torch.float16, torch.bfloat16)
+LIBRARIES = {"flash-attn": "flash_attn", "mamba-ssm": "mamba_ssm", "flash-linear-attention": "fla"}
+CASES = [
+    (ATTENTION, "flash-attn"),
+    (SELECTIVE_SCAN, "mamba-ssm"),
+    (LINEAR_ATTENTION, "flash-linear-attention"),
+    (WKV, "flash-linear-attention"),
+]
+CUDA = torch.device("cuda")
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    *,
+    deterministic: bool = False,
+) -> Tensor:
+    """flash-attn: (B, L, H, K) three times, in half precision, with the last dimension contiguous."""
+    assert q.shape == k.shape == v.shape
+    assert q.dtype == k.dtype == v.dtype
+    assert q.dtype in HALF
+    assert q.shape[-1] <= 256
+    assert dropout_p == 0
+    assert min(q.shape) > 0
+    scores = torch.einsum("bihk,bjhk->bhij", q.double(), k.double()) * (softmax_scale or q.shape[-1] ** -0.5)
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+    return torch.einsum("bhij,bjhk->bihk", scores.softmax(-1), v.double()).to(q.dtype)
+
+
+def selective_scan_fn(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+) -> Tensor:
+    """mamba-ssm: (B, D, L) twice, A (D, N), (B, N, L) twice, D (D,); the types as its C++ checks them."""
+    batch, dim, length = u.shape
+    assert delta.shape == u.shape
+    assert B.shape == C.shape == (batch, A.shape[1], length)
+    assert len({u.dtype, delta.dtype, B.dtype, C.dtype, torch.float32}) == 1
+    assert A.dtype == torch.float32
+    assert A.is_contiguous()
+    assert D is None or (D.dtype == torch.float32 and D.shape == (dim,))
+    assert z is None
+    assert delta_bias is None
+    assert not delta_softplus
+    h, out = u.new_zeros(batch, dim, A.shape[1]), []
+    for t in range(length):
+        h = torch.exp(delta[:, :, t, None] * A) * h + (delta[:, :, t] * u[:, :, t])[..., None] * B[:, None, :, t]
+        out.append((h * C[:, None, :, t]).sum(-1) + (0 if D is None else D * u[:, :, t]))
+    return torch.stack(out, -1)
+
+
+def chunk_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: (B, T, H, K), V for v, log decays like q; the state (B, H, K, V) float32."""
+    assert q.dtype == k.dtype == v.dtype
+    assert q.shape == k.shape == g.shape
+    assert v.shape[:3] == q.shape[:3]
+    assert initial_state is None or initial_state.dtype == torch.float32
+    S = (
+        q.new_zeros(q.shape[0], *q.shape[2:], v.shape[3], dtype=torch.float32)
+        if initial_state is None
+        else initial_state
+    )
+    out, scale = [], q.shape[-1] ** -0.5 if scale is None else scale
+    for t in range(q.shape[1]):
+        S = g[:, t].float().exp()[..., None] * S + k[:, t].float()[..., None] * v[:, t].float()[..., None, :]
+        out.append(torch.einsum("bhk,bhkv->bhv", q[:, t].float() * scale, S))
+    return torch.stack(out, 1).to(v.dtype), S if output_final_state else None
+
+
+def chunk_simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, **others: Any
+) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: a log decay (B, T, H) for each head, or none."""
+    assert g is None or g.shape == q.shape[:3]
+    return chunk_gla(q, k, v, torch.zeros_like(q) if g is None else g[..., None].expand(q.shape), **others)
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-ins, where the libraries would be imported from."""
+    functions: dict[str, list[Callable[..., Any]]] = {
+        "flash_attn": [flash_attn_func],
+        "mamba_ssm.ops.selective_scan_interface": [selective_scan_fn],
+        "fla.ops.gla": [chunk_gla],
+        "fla.ops.simple_gla": [chunk_simple_gla],
+    }
+    for path, stands_in in functions.items():
+        parts = path.split(".")
+        for n in range(1, len(parts) + 1):
+            name = ".".join(parts[:n])
+            module = types.ModuleType(name)
+            module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+            module.__path__ = []
+            monkeypatch.setitem(sys.modules, name, module)
+        for function in stands_in:
+            setattr(sys.modules[path], function.__name__, function)
+
+
+def close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    """Equal to `tolerance` times the largest entry of each tensor."""
+    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
+        scale = max(float(b.detach().abs().max()), 1e-30)
+        difference = float((a.detach().cpu().double() - b.detach().double()).abs().max()) / scale
+        assert difference <= tolerance, f"{place}: {difference:.1e}"
+
+
+def given(*shapes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+
+
+def everything(op: Callable[..., Any], inputs: list[Tensor], dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
+    """All outputs that have a gradient, and the gradient of every input, from leaves of this type."""
+    leaves = [tensor.to(device, dtype).requires_grad_() for tensor in inputs]
+    outputs = op(*leaves)
+    outputs = [outputs] if isinstance(outputs, Tensor) else [out for out in outputs if out.requires_grad]
+    upstream = [u.to(out) for u, out in zip(given(*(tuple(out.shape) for out in outputs)), outputs, strict=True)]
+    return [*outputs, *torch.autograd.grad(outputs, leaves, upstream)]
+
+
+def attention_inputs(length: int = 33, width: int = 12, dim: int = 5) -> list[Tensor]:
+    return given((2, 3, length, width), (2, 3, length, width), (2, 3, length, dim))
+
+
+def scan_inputs(length: int = 33, n_state: int = 5) -> list[Tensor]:
+    x, delta, A, B, C, D, state = given(
+        (2, length, 6), (2, length, 6), (6, n_state), (2, length, n_state), (2, length, n_state), (6,), (2, 6, n_state)
+    )
+    return [x, F.softplus(delta - 1), -A.exp(), B, C, D, state]
+
+
+def linear_inputs(decay: str, length: int = 33, width: int = 4, dim: int = 6) -> list[Tensor]:
+    q, k, v, heads, channels, state = given(
+        *((2, 3, length, n) for n in (width, width, dim)), (3,), (2, 3, length, width), (2, 3, width, dim)
+    )
+    log_decay = {"none": [], "heads": [F.logsigmoid(heads)], "channels": [F.logsigmoid(channels)]}[decay]
+    return [q, k, v, state, *log_decay]
+
+
+def wkv_inputs(length: int = 33) -> list[Tensor]:
+    w, u, k, v, a, b = given((5,), (5,), (2, length, 5), (2, length, 5), (2, 5), (2, 5))
+    return [w.exp(), u, 3 * k, v, a, b.exp()]
+
+
+def run_wkv(form: Callable[..., Any], scale: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    def run(w: Tensor, u: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z, (a, b, last) = form(w, u, k, v, a, b, scale.to(k))
+        assert not last.requires_grad
+        return z, a, b
+
+    return run
+
+
+@pytest.mark.usefixtures("libraries")
+class TestHandedOver:
+    @pytest.mark.parametrize(("width", "dim"), [(12, 12), (12, 5), (5, 12)])
+    @pytest.mark.parametrize(
+        ("dtype", "rounding"), [(torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float32, 2**-7)]
+    )
+    def test_attention(self, width: int, dim: int, dtype: torch.dtype, rounding: float) -> None:
+        inputs = [tensor.to(dtype).double() for tensor in attention_inputs(width=width, dim=dim)]
+        found = everything(ATTENTION.forms["flash-attn"].load(), inputs, dtype)
+        assert {tensor.dtype for tensor in found} == {dtype}
+        close(found, everything(lambda *i: attention(*i, backend="naive"), inputs, torch.float64), 2 * rounding)
+
+    def test_attention_of_nothing_and_of_too_wide_heads(self) -> None:
+        form = ATTENTION.forms["flash-attn"].load()
+        empty = torch.zeros(2, 3, 0, 4, dtype=torch.bfloat16)
+        assert form(empty, empty, empty).shape == (2, 3, 0, 4)
+        wide = torch.zeros(1, 1, 1, 257, dtype=torch.bfloat16)
+        with pytest.raises(
+            UserError, match="backend 'flash-attn' of attention takes heads of up to 256 channels, not 257"
+        ):
+            form(wide, wide, wide)
+
+    @pytest.mark.parametrize("length", [1, 2, 65])
+    @pytest.mark.parametrize("left_out", [0, 1, 2])
+    def test_selective_scan(self, length: int, left_out: int) -> None:
+        """Without an initial state, without a skip connection too, and with both."""
+        inputs = scan_inputs(length)[: 7 - left_out]
+        found = everything(SELECTIVE_SCAN.forms["mamba-ssm"].load(), inputs, torch.float32)
+        expected = everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64)
+        close(found, expected, 5e-6)
+
+    @pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
+    def test_a_state_is_fed_in_and_read_out_whatever_its_rate_of_decay(self, size: float) -> None:
+        """Nothing happens in the one position: what goes in comes out."""
+        x, delta, A, B, C, D, state = (tensor.float() for tensor in scan_inputs(1, n_state=64))
+        form = SELECTIVE_SCAN.forms["mamba-ssm"].load()
+        _, final = form(0 * x, 0 * delta, size * A, B, C, D, state)
+        torch.testing.assert_close(final, state, rtol=2e-5, atol=0)
+
+    def test_selective_scan_in_half_precision_and_of_nothing(self) -> None:
+        form = SELECTIVE_SCAN.forms["mamba-ssm"].load()
+        half = [tensor.bfloat16() for tensor in scan_inputs()]
+        y, final = form(*half)
+        exact, exact_final = selective_scan(*(tensor.float() for tensor in half), backend="naive")
+        assert (y.dtype, final.dtype) == (torch.bfloat16, torch.float32)
+        close([y, final], [exact.bfloat16(), exact_final], 1e-2)
+        y, final = form(*(tensor[:, :0] if tensor.dim() == 3 else tensor for tensor in half[:6]))
+        assert (y.shape, final.shape) == ((2, 0, 6), (2, 6, 5))
+        with pytest.raises(
+            UserError, match="backend 'mamba-ssm' of selective_scan takes a state of up to 256, not 257"
+        ):
+            form(*scan_inputs(1, n_state=257))
+
+    @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-6), (torch.bfloat16, 2**-6)])
+    def test_linear_attention(self, decay: str, dtype: torch.dtype, tolerance: float) -> None:
+        inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay)]
+
+        def run(form: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda q, k, v, state, *log_decay: form(q, k, v, *(log_decay or (None,)), state)
+
+        found = everything(run(LINEAR_ATTENTION.forms["flash-linear-attention"].load()), inputs, dtype)
+        close(found, everything(run(LINEAR_ATTENTION.forms["naive"].load()), inputs, torch.float64), tolerance)
+
+    def test_linear_attention_of_nothing(self) -> None:
+        q, k, v, _ = linear_inputs("none", length=0)
+        z, state = LINEAR_ATTENTION.forms["flash-linear-attention"].load()(q.float(), k.float(), v.float())
+        assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
+
+
+def interpreted(cases: list[tuple[list[Tensor], Tensor]]) -> list[list[Tensor]]:
+    """Runs in a process of its own: Triton decides at import whether it interprets."""
+    form = WKV.forms["flash-linear-attention"].load()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns where there is no GPU
+        found = [everything(run_wkv(form, scale), inputs, torch.float32) for inputs, scale in cases]
+    return [[tensor.detach() for tensor in tensors] for tensors in found]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("fla") is None, reason="needs fla-core")
+def test_wkv_by_the_librarys_own_kernel() -> None:
+    """From a state, and from that of an empty past, whose units are exp(-inf)."""
+    inputs = wkv_inputs(9)
+    nothing = [*inputs[:4], *(0 * tensor for tensor in inputs[4:])]
+    half = torch.full((2, 5), 0.5, dtype=torch.float64)
+    cases = [(inputs, half), (nothing, torch.full_like(half, -torch.inf))]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRITON_INTERPRET", "1")
+            pool.submit(os.getpid).result()  # the process starts here, and keeps the variable
+        found = pool.submit(interpreted, cases).result()
+    for tensors, (given_there, scale) in zip(found, cases, strict=True):
+        close(tensors, everything(run_wkv(WKV.forms["naive"].load(), scale), given_there, torch.float64), 5e-6)
+
+
+@pytest.mark.parametrize(("op", "library"), CASES, ids=lambda case: getattr(case, "name", case))
+class TestChosen:
+    @pytest.mark.usefixtures("libraries")
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_auto_takes_what_is_installed_and_exact(self, op: Op, library: str, dtype: torch.dtype) -> None:
+        """Of float32, products of bfloat16 or TF32 are taken by name alone. Either way the record says what ran."""
+        rounds = op in (ATTENTION, LINEAR_ATTENTION) and dtype == torch.float32
+        plain = {"attention": "torch"}.get(op.name, "chunked")
+        with use_backend("auto") as record:
+            op.choose("auto", CUDA, dtype)
+        assert record == {op.name: plain if rounds else library}
+        with use_backend(library) as record:
+            op.choose("auto", CUDA, dtype)
+        assert record == {op.name: library}
+
+    def test_without_it_auto_takes_a_form_of_our_own(
+        self, op: Op, library: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        without(library, monkeypatch)
+        with use_backend("auto") as record:
+            op.choose("auto", CUDA, torch.bfloat16)
+        assert record == {op.name: {"attention": "torch"}.get(op.name, "chunked")}
+
+    def test_asked_for_and_not_there_says_how_to_get_it(
+        self, op: Op, library: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        without(library, monkeypatch)
+        message = rf"^backend '{library}' of {op.name} needs {LIBRARIES[library]}: pip install 'regbench\[{library}\]'$"
+        with use_backend(library), pytest.raises(UserError, match=message):
+            op.choose("auto", CUDA, torch.bfloat16)
+
+    @pytest.mark.usefixtures("libraries")
+    def test_refuses_what_it_cannot_do(self, op: Op, library: str) -> None:
+        with pytest.raises(UserError, match=rf"^backend '{library}' of {op.name} takes [a-z0-9, ]*, not float64$"):
+            op.choose(library, CUDA, torch.float64)
+        with pytest.raises(
+            UserError, match=rf"^backend '{library}' of {op.name} does not run on cpu; there: [a-z, ]*$"
+        ):
+            op.choose(library, torch.device("cpu"), torch.float32)
+
+
+def without(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == LIBRARIES[library] else found(name))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestOnAGPU:
+    """Outputs, final states and all gradients against the naive form in float64.
+
+    Tolerances are of the largest entry: of the inputs' own type, 2^-8 for bfloat16 and 2^-11 for TF32 and float16, times what
+    sums of some tens of rounded terms add.
+    """
+
+    @pytest.mark.parametrize("length", [1, 65, 200])
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
+    def test_flash_attn(self, length: int, dtype: torch.dtype, tolerance: float) -> None:
+        pytest.importorskip("flash_attn")
+        inputs = [tensor.to(dtype).double() for tensor in attention_inputs(length, 16, 16)]
+        found = everything(lambda *i: attention(*i, backend="flash-attn"), inputs, dtype, "cuda")
+        close(found, everything(lambda *i: attention(*i, backend="naive"), inputs, torch.float64), tolerance)
+
+    @pytest.mark.parametrize("length", [1, 65, 2100])  # its kernels cut time at 2048
+    @pytest.mark.parametrize("form", ["mamba-ssm", "chunked"])
+    def test_selective_scan(self, length: int, form: str) -> None:
+        if form == "mamba-ssm":
+            pytest.importorskip("mamba_ssm")
+        inputs = scan_inputs(length, n_state=16)
+        found = everything(lambda *i: selective_scan(*i, backend=form), inputs, torch.float32, "cuda")
+        close(found, everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64), 1e-4)
+
+    @pytest.mark.parametrize("length", [1, 65, 200])
+    @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
+    @pytest.mark.parametrize(
+        ("form", "dtype", "tolerance"),
+        [
+            ("chunked", torch.float32, 1e-4),
+            ("flash-linear-attention", torch.float32, 1e-2),
+            ("flash-linear-attention", torch.bfloat16, 5e-2),
+        ],
+    )
+    def test_linear_attention(self, length: int, decay: str, form: str, dtype: torch.dtype, tolerance: float) -> None:
+        if form != "chunked":
+            pytest.importorskip("fla")
+        inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, length, 16, 32)]
+
+        def run(backend: str) -> Callable[..., Any]:
+            return lambda q, k, v, state, *log_decay: linear_attention(q, k, v, *(log_decay or (None,)), state, backend)
+
+        found = everything(run(form), inputs, dtype, "cuda")
+        close(found, everything(run("naive"), inputs, torch.float64), tolerance)
+
+    @pytest.mark.parametrize("length", [1, 65, 200])
+    @pytest.mark.parametrize("form", ["flash-linear-attention", "chunked"])
+    def test_wkv(self, length: int, form: str) -> None:
+        if form != "chunked":
+            pytest.importorskip("fla")
+        scale = torch.full((2, 5), 0.5, dtype=torch.float64)
+
+        def run(backend: str) -> Callable[..., Any]:
+            return run_wkv(lambda *i: wkv(*i[:4], WKVState(*i[4:]), backend=backend), scale)
+
+        found = everything(run(form), wkv_inputs(length), torch.float32, "cuda")
+        close(found, everything(run("naive"), wkv_inputs(length), torch.float64), 1e-4)

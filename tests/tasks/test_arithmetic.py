@@ -1,0 +1,202 @@
+"""The task `arithmetic`: its text, its answers in exact arithmetic, its splits, and the same bytes everywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from math import floor
+
+import numpy as np
+import pydantic
+import pytest
+from rich.console import Console
+
+from regbench.data import Instances
+from regbench.scoring import score
+from regbench.tasks.arithmetic import Arithmetic, ArithmeticParameters
+from regbench.tasks.task import Splits
+
+PAPER = Arithmetic(ArithmeticParameters())
+SPLITS = Splits(train=60, validation=10, test=30, seed=0)
+
+FINGERPRINTS = """
+import sys
+from regbench import threads
+from regbench.tasks.arithmetic import Arithmetic, ArithmeticParameters
+from regbench.tasks.task import Splits
+threads.available = lambda: int(sys.argv[1])
+splits = Splits(train=60, validation=10, test=30, seed=0)
+print(*(Arithmetic(ArithmeticParameters()).generate(splits, s).fingerprint for s in ("train", "validation", "test")))
+"""
+
+
+def text_of(task: Arithmetic, instances: Instances, row: int) -> str:
+    return "".join(task.io.names[token] for token in instances.tokens[row])
+
+
+def answer(a: float, b: float, first: int, second: int, digits: int) -> str:
+    """By exact rational arithmetic: the fraction is cut off, and zero is positive."""
+    value = Fraction(a) * first + Fraction(b) * second
+    magnitude = floor(abs(value))
+    return f"{'-' if value < 0 and magnitude else '+'}{magnitude:0{digits + 2}d}"
+
+
+def test_the_papers_own_example() -> None:
+    """CGT section 4.1: 012*023=+00035 under (1, 1) and 012*023=-00028 under (0.5, -1.5)."""
+    assert answer(1, 1, 12, 23, 3) == "+00035"
+    assert answer(0.5, -1.5, 12, 23, 3) == "-00028"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"n_tasks": 1, "n_examples": 8},
+        {"n_tasks": 2, "n_examples": 5, "n_digits": 1},
+        {"n_digits": 2, "min_a": -1.0, "max_a": 0.5, "min_b": -0.5, "max_b": 1.0},  # small values, often zero
+        {"n_digits": 6, "min_a": 40.0, "max_a": 50.0, "min_b": 40.0, "max_b": 50.0},  # the largest answers
+    ],
+)
+def test_every_answer_is_the_truncated_linear_combination(parameters: dict[str, float]) -> None:
+    task = Arithmetic(ArithmeticParameters(**parameters))  # type: ignore[arg-type]
+    p, instances = task.parameters, task.generate(SPLITS, "test")
+    d = p.n_digits
+    example = re.compile(rf"(\d{{{d}}})\*(\d{{{d}}})=([+-]\d{{{d + 2}}})")
+    zeros = 0
+    for row in range(len(instances)):
+        *tasks, rest = text_of(task, instances, row).split("#")
+        assert rest == ""
+        assert len(tasks) == p.n_tasks
+        for (a, b), one in zip(instances.truth["coefficients"][row], tasks, strict=True):
+            assert p.min_a <= a < p.max_a
+            assert p.min_b <= b < p.max_b
+            *examples, rest = one.split("|")
+            assert rest == ""
+            assert len(examples) == p.n_examples
+            for text in examples:
+                found = example.fullmatch(text)
+                assert found is not None, text
+                assert found[3] == answer(a, b, int(found[1]), int(found[2]), d), (a, b, text)
+                zeros += int(found[3]) == 0
+    if parameters.get("max_a") == 0.5:
+        assert zeros > 0
+
+
+def test_coefficients_and_numbers_are_uniform() -> None:
+    task = Arithmetic(ArithmeticParameters(n_digits=1))
+    instances = task.generate(Splits(train=4000, validation=1, test=1, seed=2), "train")
+    a, b = np.moveaxis(instances.truth["coefficients"], -1, 0)
+    for values, low, high in ((a, 0, 10), (b, -9, 10)):
+        counts, _ = np.histogram(values, 20, (low, high))
+        np.testing.assert_allclose(counts / values.size, 1 / 20, atol=5 * np.sqrt(1 / 20 / values.size))
+    p = task.parameters
+    numbers = instances.tokens[:, 0 :: p.example_length][:, : p.n_examples]
+    np.testing.assert_allclose(np.bincount(numbers.ravel()) / numbers.size, 0.1, atol=5 * np.sqrt(0.1 / numbers.size))
+
+
+def test_scored_are_the_answers_and_the_truth_is_certain_there() -> None:
+    instances = PAPER.generate(SPLITS, "validation")
+    for row in range(len(instances)):
+        text = text_of(PAPER, instances, row)
+        scored = {t for found in re.finditer(r"[+-]\d{5}", text) for t in range(found.start(), found.end())}
+        assert set(np.flatnonzero(instances.scored[row])) == scored
+    truth = PAPER.truth(instances)
+    np.testing.assert_array_equal(truth.sum(-1), instances.scored)
+    np.testing.assert_array_equal(truth.argmax(-1)[instances.scored], instances.tokens[instances.scored])
+
+
+def test_progress_counts_the_examples_before_and_the_last_two_are_a_group() -> None:
+    instances = PAPER.generate(SPLITS, "test")
+    text, expected, before = text_of(PAPER, instances, 0), [], 0
+    for character in text:
+        expected.append(min(before, 3))  # the # belongs to the last example
+        before = 0 if character == "#" else before + (character == "|")
+    progress, groups = PAPER.progress(instances), PAPER.groups(instances)
+    assert progress[0].tolist() == expected
+    np.testing.assert_array_equal(groups["last_two"], progress >= 2)
+    assert groups["last_two"].shape == instances.tokens.shape
+
+
+def test_the_scores_are_by_example_and_over_the_last_two() -> None:
+    """A predictor that is right from the third example of each task on, and says 9 before."""
+    instances = PAPER.generate(SPLITS, "test")
+    predicted = PAPER.truth(instances)
+    predicted[~instances.scored] = 1 / 16
+    early = PAPER.progress(instances) < 2
+    predicted[early] = np.eye(16)[9]
+    scores = score(PAPER, instances, [predicted[:7], predicted[7:]])
+    nines = float((instances.tokens == 9)[instances.scored & early].mean())
+    assert scores["last_two_accuracy"].value == 1.0
+    assert scores["last_two_accuracy"].stderr == 0.0
+    assert scores["token_accuracy"].value == pytest.approx((1 + nines) / 2)
+    steps, by_step, counts = scores.steps["token_accuracy"].curve()
+    assert steps.tolist() == [0, 1, 2, 3]
+    assert [s.value for s in by_step[2:]] == [1.0, 1.0]
+    assert (by_step[0].value + by_step[1].value) / 2 == pytest.approx(nines)
+    assert counts.tolist() == [30 * 4 * 6] * 4
+    only, _, _ = scores.steps["last_two_accuracy"].curve()
+    assert only.tolist() == [2, 3]
+
+
+def test_splits_share_no_coefficients() -> None:
+    found = [PAPER.identities(PAPER.generate(SPLITS, s)) for s in ("train", "validation", "test")]
+    flat = [identity for split in found for identity in split]
+    assert len(set(flat)) == len(flat) == 100
+    pairs = np.concatenate([PAPER.generate(SPLITS, s).truth["coefficients"] for s in ("train", "validation", "test")])
+    assert len(np.unique(pairs.reshape(-1, 2), axis=0)) == 400
+
+
+def test_other_splits_stay_when_training_grows() -> None:
+    larger = Splits(train=90, validation=10, test=30, seed=0)
+    for split in ("validation", "test"):
+        assert PAPER.generate(larger, split).fingerprint == PAPER.generate(SPLITS, split).fingerprint
+    np.testing.assert_array_equal(PAPER.generate(larger, "train").tokens[:60], PAPER.generate(SPLITS, "train").tokens)
+
+
+def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
+    expected = " ".join(PAPER.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINTS, str(threads)],
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout.strip()
+        for threads, hash_seed in ((1, 0), (3, 17))
+    }
+    assert found == {expected}
+    assert PAPER.generate(Splits(60, 10, 30, 1), "test").fingerprint not in expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"min_a": 10.0}, r"min_a \(10\) is not below max_a \(10\)"),
+        ({"max_b": -9.5}, r"min_b \(-9\) is not below max_b \(-9.5\)"),
+        ({"max_a": 91.0}, "coefficients that add up to 101 give answers of more than n_digits"),
+        ({"n_examples": 1}, "greater than or equal to 2"),
+        ({"n_digits": 0}, "greater than or equal to 1"),
+        ({"max_a": float("inf")}, "finite"),
+        ({"digits": 3}, "Extra inputs"),
+    ],
+)
+def test_impossible_parameters_are_refused(fields: dict[str, float], message: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=message):
+        ArithmeticParameters(**fields)  # type: ignore[arg-type]
+
+
+def test_show_has_the_coefficients_and_every_example() -> None:
+    instances = PAPER.generate(SPLITS, "test")
+    console = Console(width=120, no_color=True)
+    with console.capture() as capture:
+        console.print(PAPER.show(instances, 3))
+    shown = capture.get()
+    for example in re.split(r"[|#]+", text_of(PAPER, instances, 3)):
+        assert example in shown
+    for value in instances.truth["coefficients"][3].ravel():
+        assert f"{value:.4f}" in shown

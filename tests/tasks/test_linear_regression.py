@@ -1,0 +1,133 @@
+"""The task `linear_regression`: vectors, truth, splits, and the same bytes everywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pydantic
+import pytest
+from rich.console import Console
+
+from regbench.scoring import score
+from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
+from regbench.tasks.task import Splits, VectorIO
+
+TASK = LinearRegression(LinearRegressionParameters(d_x=3, d_y=2, n_examples=6, noise=0.5))
+SPLITS = Splits(train=60, validation=10, test=30, seed=0)
+
+FINGERPRINTS = """
+import sys
+from regbench import threads
+from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
+from regbench.tasks.task import Splits
+threads.available = lambda: int(sys.argv[1])
+task = LinearRegression(LinearRegressionParameters(d_x=3, d_y=2, n_examples=6, noise=0.5))
+splits = Splits(train=60, validation=10, test=30, seed=0)
+print(*(task.generate(splits, split).fingerprint for split in ("train", "validation", "test")))
+"""
+
+
+def test_the_io_says_what_goes_in_and_out() -> None:
+    assert TASK.io == VectorIO(d_in=5, d_out=2, max_length=12)
+    assert (TASK.io.kind, TASK.io.separator) == ("vectors", 0.0)
+
+
+def test_pairs_alternate_and_ys_are_the_noisy_linear_function() -> None:
+    instances = TASK.generate(SPLITS, "test")
+    assert instances.tokens.shape == (30, 12, 5)
+    assert instances.tokens.dtype == np.float32
+    assert (instances.tokens[:, 0::2, 3:] == 0).all()
+    assert (instances.tokens[:, 1::2, :3] == 0).all()
+    np.testing.assert_array_equal(instances.scored, np.tile([False, True], (30, 6)))
+    truth = TASK.truth(instances)
+    assert truth.shape == (30, 12, 2)
+    assert (truth[:, 0::2] == 0).all()
+    for n in range(30):
+        for i in range(6):
+            mean = instances.truth["weights"][n] @ instances.tokens[n, 2 * i, :3].astype(np.float64)
+            np.testing.assert_allclose(truth[n, 2 * i + 1], mean, rtol=1e-12)
+            assert np.abs(instances.tokens[n, 2 * i + 1, 3:] - mean).max() < 0.5 * 6
+
+
+def test_without_noise_the_truth_is_what_is_seen() -> None:
+    clean = LinearRegression(LinearRegressionParameters(d_x=3, d_y=2, n_examples=6, noise=0.0))
+    instances = clean.generate(SPLITS, "test")
+    np.testing.assert_allclose(clean.truth(instances)[:, 1::2], instances.tokens[:, 1::2, 3:], rtol=1e-6, atol=1e-6)
+
+
+def test_everything_is_gaussian_with_the_stated_variance() -> None:
+    instances = TASK.generate(Splits(train=4000, validation=1, test=1, seed=1), "train")
+    noise = (instances.tokens[..., 3:] - TASK.truth(instances))[instances.scored]
+    parts = {"x": instances.tokens[:, 0::2, :3], "W": instances.truth["weights"], "noise": noise / 0.5}
+    for name, values in parts.items():
+        flat = values.astype(np.float64).ravel()
+        for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+            assert (flat**power).mean() == pytest.approx(moment, abs=5 * np.sqrt(variance / flat.size)), (name, power)
+
+
+def test_the_truth_is_off_by_the_noise_and_progress_counts_pairs() -> None:
+    instances = TASK.generate(SPLITS, "test")
+    np.testing.assert_array_equal(TASK.progress(instances)[0], [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5])
+    scores = score(TASK, instances, [TASK.truth(instances)])
+    assert scores["truth_mse"].value == 0.0
+    assert scores["mse"].value == pytest.approx(TASK.statistics(instances)["mean_square_noise"])
+    assert scores["mse"].value == pytest.approx(0.25, abs=0.06)
+    steps, _, counts = scores.steps["mse"].curve()
+    assert steps.tolist() == list(range(6))
+    assert counts.tolist() == [30] * 6
+
+
+def test_splits_share_no_matrix_and_do_not_move_when_training_grows() -> None:
+    found = [TASK.identities(TASK.generate(SPLITS, s)) for s in ("train", "validation", "test")]
+    flat = [identity for split in found for identity in split]
+    assert len(set(flat)) == len(flat) == 100
+    larger = Splits(train=90, validation=10, test=30, seed=0)
+    for split in ("validation", "test"):
+        assert TASK.generate(larger, split).fingerprint == TASK.generate(SPLITS, split).fingerprint
+    np.testing.assert_array_equal(TASK.generate(larger, "train").tokens[:60], TASK.generate(SPLITS, "train").tokens)
+
+
+def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
+    expected = " ".join(TASK.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINTS, str(threads)],
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout.strip()
+        for threads, hash_seed in ((1, 0), (3, 17))
+    }
+    assert found == {expected}
+    assert TASK.generate(Splits(60, 10, 30, 1), "test").fingerprint not in expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"d_x": 0}, "greater than or equal to 1"),
+        ({"noise": -0.1}, "greater than or equal to 0"),
+        ({"noise": float("nan")}, "finite"),
+        ({"n_pairs": 3}, "Extra inputs"),
+    ],
+)
+def test_impossible_parameters_are_refused(fields: dict[str, float], message: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=message):
+        LinearRegressionParameters(**fields)  # type: ignore[arg-type]
+
+
+def test_show_has_the_matrix_and_every_pair() -> None:
+    instances = TASK.generate(SPLITS, "test")
+    console = Console(width=120, no_color=True)
+    with console.capture() as capture:
+        console.print(TASK.show(instances, 2))
+    shown = capture.get()
+    for row in instances.truth["weights"][2]:
+        assert " ".join(f"{value:6.2f}" for value in row).strip() in shown
+    for y in instances.tokens[2, 1::2, 3:]:
+        assert " ".join(f"{value:6.2f}" for value in y).strip() in shown

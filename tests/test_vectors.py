@@ -1,0 +1,202 @@
+"""Tasks of vectors, from the track to the result: every built-in mixer, training, scores, pictures, and resumption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import regbench
+from regbench import cli, registry, runner
+from regbench.contract import CONTRACT, Subject, examine, learns
+from regbench.errors import UserError
+from regbench.evaluation import Predictions, lineup, score_records
+from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Mixer
+from regbench.models.model import Model, ModelPredictor, shift_in
+from regbench.results import read_result
+from regbench.scoring import score
+from regbench.tasks.task import TokenIO, VectorIO
+from regbench.tracks import Track, load_track
+
+IO = VectorIO(d_in=5, d_out=2, max_length=12)
+TINY = {
+    "name": "tiny-regression-v1",
+    "task": "linear_regression",
+    "parameters": {"d_x": 3, "d_y": 2, "n_examples": 6, "noise": 0.3},
+    "splits": {"train": 200, "validation": 20, "test": 30, "seed": 0},
+    "budget": {"train_tokens": 12_000},
+    "main_score": "mse",
+}
+MIXERS = [
+    name
+    for name in registry.entries(registry.ARCHITECTURE)
+    if issubclass(registry.load(registry.ARCHITECTURE, name), Mixer)
+]
+CHEAP = tuple(check for check in CONTRACT if check is not learns)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("track") / "tiny-regression-v1.yaml"
+    path.write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def track(file: Path) -> Track:
+    return load_track(str(file))
+
+
+@pytest.fixture
+def go(file: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
+    def call(out: str, **changes: Any) -> regbench.Result:
+        settings = {"d_model": 8, "n_heads": 2, "training.evaluations": 3} | changes.pop("settings", {})
+        arguments = {"track": str(file), "arch": "transformer", "settings": settings, "out": tmp_path / out} | changes
+        return regbench.run(**arguments)
+
+    return call
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_built_in_mixer_keeps_the_contract_on_vectors(name: str) -> None:
+    """Shapes, finite, causal, gradients, streaming, saving: all but learning pfa instances by heart."""
+    cls = registry.load(registry.ARCHITECTURE, name)
+    subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
+    assert {o.check: o.fault for o in examine(subject, CHEAP) if o.fault} == {}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_built_in_mixer_lowers_its_loss_on_vectors(name: str, track: Track) -> None:
+    cls = registry.load(registry.ARCHITECTURE, name)
+    torch.manual_seed(0)
+    model = build(cls, resolve_options(cls, {"d_model": 16}), track.task.io)
+    train = track.instances("train")[:16]
+    tokens, scored = torch.from_numpy(train.tokens), torch.from_numpy(train.scored)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(60):
+        (loss,) = model.losses(tokens, scored).values()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_loss_is_the_mean_squared_error_of_the_predicted_components(track: Track) -> None:
+    cls = registry.load(registry.ARCHITECTURE, "lstm")
+    model = build(cls, resolve_options(cls, {"d_model": 8}), track.task.io)
+    part = track.instances("validation")
+    loss = model.losses(torch.from_numpy(part.tokens), torch.from_numpy(part.scored))
+    predicted = ModelPredictor(model, torch.device("cpu"), batch_size=7).predict(part.tokens)
+    assert predicted.shape == (20, 12, 2)
+    expected = ((predicted[:, 1::2] - part.tokens[:, 1::2, 3:]) ** 2).mean()
+    assert float(loss["mse"].detach()) == pytest.approx(expected, rel=1e-5)
+    assert score(track.task, part, [predicted])["mse"].value == pytest.approx(expected, rel=1e-12)
+
+
+def test_inputs_begin_with_zeros_and_miss_the_last() -> None:
+    tokens = torch.randn(2, 4, 3)
+    inputs = shift_in(tokens, IO.separator)
+    assert (inputs[:, 0] == 0).all()
+    assert torch.equal(inputs[:, 1:], tokens[:, :-1])
+
+
+def test_a_run_from_the_command_line_to_its_pictures(
+    file: Path, track: Track, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--track", str(file), "--arch", "transformer", "--set", "d_model=8", "--out", str(out)]
+    assert cli.main(["run", *arguments]) == 0
+    printed = capsys.readouterr().out
+    for name in ("oracle", "ridge", "least squares", "zero", "transformer"):
+        assert name in printed
+    result = read_result(out)
+    assert list(result.baselines) == [b.name for b in lineup(track, track.instances("test"))]
+    assert result.metrics == ["mse", "truth_mse"]
+    (seed,) = result.seeds
+    assert seed.scores["mse"].value < result.baselines["zero"].scores["mse"].value
+    assert result.baselines["oracle"].scores["truth_mse"].value == 0.0
+    assert seed.share_of_the_way["truth_mse"] == pytest.approx(
+        1 - seed.scores["truth_mse"].value / result.baselines["zero"].scores["truth_mse"].value
+    )
+    assert list(seed.training_curve[0].loss) == ["mse"]
+    curve = seed.curves["mse"]
+    assert curve.axis == "examples before"
+    assert curve.position == [0, 1, 2, 3, 4, 5]
+    assert curve.stderr is not None
+    assert min(curve.stderr) > 0
+    assert (out / "score_by_position.png").stat().st_size > 5000
+    assert (out / "training.png").stat().st_size > 5000
+    predictions = Predictions.read(out / "seed-0" / "predictions.npz")
+    assert predictions.packed.dtype == np.float32
+    assert predictions.digest == seed.predictions_sha256
+    scores, curves = score_records(score(track.task, track.instances("test"), predictions.batches(64)))
+    assert (scores, curves) == (seed.scores, seed.curves)
+
+
+def test_an_interrupted_run_resumes_to_the_same_result(
+    go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = go("whole")
+    evaluate, calls = runner.Trainer._evaluate, []
+
+    def interrupted(trainer: Any) -> float:
+        calls.append(trainer)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return evaluate(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.Trainer, "_evaluate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go("broken")
+    assert (tmp_path / "broken" / "seed-0" / "resume.safetensors").exists()
+    resumed = regbench.resume(tmp_path / "broken")
+    assert resumed.seeds[0].scores == whole.seeds[0].scores
+    assert resumed.seeds[0].predictions_sha256 == whole.seeds[0].predictions_sha256
+
+
+def test_ngram_heads_refuse_vectors_in_one_line(go: Callable[..., regbench.Result]) -> None:
+    for settings in ({"ngram_heads": [1, 2]}, {"extra_ngram_heads": [1]}):
+        with pytest.raises(UserError, match="n-gram heads match tokens, and those of this task are vectors") as caught:
+            go("refused", settings=settings)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_whole_model_of_tokens_refuses_vectors_in_one_line() -> None:
+    class OnlyTokens(Model):
+        pass
+
+    with pytest.raises(UserError, match="^OnlyTokens is for tokens, and this task is one of vectors$"):
+        build(OnlyTokens, resolve_options(OnlyTokens, {}), IO)
+    names = TokenIO(vocab_size=3, separator=2, max_length=4, names=("a", "b", "|"))
+    assert isinstance(build(OnlyTokens, resolve_options(OnlyTokens, {}), names), OnlyTokens)
+
+
+def test_baselines_of_tokens_are_not_asked(track: Track) -> None:
+    names = [b.name for b in lineup(track, track.instances("test"))]
+    assert sorted(names) == ["least squares", "oracle", "ridge", "zero"]
+
+
+def test_regbench_data_shows_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "mean square y" in printed
+    assert "W x" in printed
+
+
+def test_predictions_of_vectors_must_have_the_shape_and_be_finite(track: Track) -> None:
+    test = track.instances("test")
+    good = np.zeros((30, 12, 2))
+    assert score(track.task, test, [good])["mse"].value > 0
+    with pytest.raises(UserError, match=r"have the shape \(30, 12, 5\), not \(30, 12, 2\)"):
+        score(track.task, test, [np.zeros((30, 12, 5))])
+    with pytest.raises(UserError, match="NaN or infinity"):
+        score(track.task, test, [np.where(good == 0, np.inf, good)])
