@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test slow bench plot freeze clean
+.PHONY: run test slow bench plot baselines freeze golden clean
 
 run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it
 	$(BIN)/regbench run --arch mamba $(ARGS)
@@ -25,8 +25,16 @@ bench: $(INSTALLED)  ## speed and memory, as ratios within one run
 plot: $(INSTALLED)  ## what the n-gram head costs as sequences grow: measured, then drawn in tests/benchmarks
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.ngram_cost
 
+TRACKS := pfa-small-v1 pfa-v1 pfa-reference-v1
+baselines: $(INSTALLED)  ## score the baselines and measure what time buys Bayes, into baselines/README.md: 25 minutes of a core
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/regbench baselines $(TRACKS) --write baselines/README.md
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bayes_quality
+
 freeze: $(INSTALLED)  ## record what the tracks generate, after adding one
 	$(BIN)/python -m regbench.tracks.freeze
+
+golden: $(INSTALLED)  ## record how architectures train, where one is meant to train otherwise now; ARGS="mamba" for one
+	$(BIN)/python -m tests.golden.regenerate $(ARGS)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

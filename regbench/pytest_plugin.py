@@ -1,0 +1,268 @@
+"""pytest plug-in: the fixture `regbench_score` guards an architecture's score; `--regbench-update`, `--regbench-tracks`.
+
+Every pytest of an environment that has regbench loads this module, so it imports nothing heavier than pytest itself: what
+trains and compares is loaded when a test first asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from regbench.regression import Measurement, Outcome
+
+FOLDER = "regbench_scores"
+DEFAULT_TRACK = "pfa-small-v1"
+_SAID, _TRACK = "regbench", "regbench track"  # what a test's report carries to the summary, from other processes too
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declares the two flags."""
+    group = parser.getgroup("regbench", "scores of sequence architectures")
+    group.addoption(
+        "--regbench-update", action="store_true", help="record the scores that tests get as the ones to expect"
+    )
+    group.addoption(
+        "--regbench-tracks", metavar="T,T", help="skip the tests whose scores are on other tracks than these"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuses an empty choice of tracks."""
+    if config.getoption("--regbench-tracks") is not None and not _chosen_tracks(config):
+        raise pytest.UsageError("--regbench-tracks takes names of tracks, as in pfa-small-v1,pfa-v1")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says what was recorded, what has improved, and which of the chosen tracks no test has asked for."""
+    lines = [f"{test}: {text}" for test, text in _reported(terminalreporter, _SAID)]
+    asked = {name for _, name in _reported(terminalreporter, _TRACK)}
+    for name in sorted(_chosen_tracks(config) - asked):
+        lines.append(f"no test asked for the track {name}; tests ask for: {', '.join(sorted(asked)) or 'none'}")
+    if lines:
+        terminalreporter.section("regbench")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def regbench_score(request: pytest.FixtureRequest) -> RegbenchScore:
+    """Trains an architecture (or takes a finished run) and fails if it scores worse than recorded; see `RegbenchScore`."""
+    return RegbenchScore(request)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One call of the fixture, paths made absolute."""
+
+    arch: str | None
+    track: str | None
+    seeds: Sequence[int] | None
+    record_seeds: Sequence[int] | None
+    settings: Mapping[str, Any] | None
+    metric: str | None
+    folder: Path | None
+    backend: str
+    device: str
+    test: dict[str, float]
+    name: str | None
+
+
+class RegbenchScore:
+    """What a test calls to compare a score with its record; each call is one comparison.
+
+    Records lie in `regbench_scores/` beside the test's file, one file a call, and belong under version control.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+        self._seen: set[Path] = set()
+
+    def __call__(
+        self,
+        arch: str | Path | None = None,
+        *,
+        track: str | Path | None = None,
+        seeds: Sequence[int] | None = None,
+        record_seeds: Sequence[int] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        metric: str | None = None,
+        folder: str | Path | None = None,
+        backend: str = "auto",
+        device: str = "auto",
+        level: float | None = None,
+        seed_noise: float | None = None,
+        name: str | None = None,
+    ) -> Outcome:
+        """Fails the test if the score is worse than recorded, beyond the noise that `regbench.significance` states.
+
+        Args:
+            arch: a registered name, or `path/to/file.py[:Class]`, as seen from the test's folder.
+            track: a built-in track's name (default `pfa-small-v1`), or the path of a YAML file as seen from the test's folder.
+            seeds: one model is trained for each (default: 0).
+            record_seeds: the seeds to train where the score is recorded, by default `seeds`: more of them make a better record,
+                and cost only then.
+            settings, backend, device: as for `regbench.run`.
+            metric: the score to compare; by default the track's main score.
+            folder: a finished run to compare in place of training; then neither seeds nor settings are given.
+            level: how often the test may fail with nothing wrong; by default 0.001.
+            seed_noise: the spread over seeds expected beforehand, in the score's unit; by default 0.008 of the score.
+            name: tells two calls of one test apart that share architecture and track.
+
+        Returns:
+            The measurement beside its record. Under `--regbench-update` the record is the measurement.
+        """
+        from regbench.errors import UserError
+
+        here = self._request.path.parent
+        asked = _Asked(
+            arch=_resolved(arch, here, ".py"),
+            track=_resolved(track, here, ".yaml", ".yml"),
+            seeds=seeds,
+            record_seeds=record_seeds,
+            settings=settings,
+            metric=metric,
+            folder=None if folder is None else here / folder,
+            backend=backend,
+            device=device,
+            test={k: v for k, v in (("level", level), ("seed_noise", seed_noise)) if v is not None},
+            name=name,
+        )
+        try:
+            return self._compare(asked)
+        except UserError as error:
+            wrong = str(error)
+        pytest.fail(f"regbench: {wrong}", pytrace=False)
+
+    def _compare(self, asked: _Asked) -> Outcome:
+        architecture, track_name = self._subject(asked)
+        self._skip_unless_chosen(track_name)
+
+        from regbench.errors import UserError
+        from regbench.regression import UPDATE, check_record, choose_metric, measure, plain_settings, read_record
+        from regbench.tracks import load_track
+
+        track = load_track(track_name)
+        metric = choose_metric(track, asked.metric)
+        settings = None if asked.folder is not None else plain_settings(asked.settings)
+        path = self._record_path(asked.name or f"{architecture}-{track.name}")
+        record = None
+        # Before anything is trained: what cannot be compared is said at once.
+        if not self._request.config.getoption("--regbench-update"):
+            if not path.exists():
+                raise UserError(f"no score is recorded in {path}; record it with {UPDATE}")
+            record = read_record(path)
+            check_record(record, path, track, architecture, metric, settings)
+        folder = asked.folder or self._train(asked, track_name, recording=record is None)
+        return self._judge(record, measure(folder, track, metric, settings), path, folder, asked.test)
+
+    def _subject(self, asked: _Asked) -> tuple[str, str]:
+        """The architecture's name and the track; of a finished run those it was on."""
+        from regbench.errors import UserError
+        from regbench.registry import short_name
+
+        named = None if asked.arch is None else short_name(asked.arch)
+        if asked.folder is None:
+            if named is None:
+                raise UserError("regbench_score needs an architecture, or folder= with a finished run")
+            return named, asked.track or DEFAULT_TRACK
+        if any(value is not None for value in (asked.seeds, asked.record_seeds, asked.settings)):
+            raise UserError("folder= is a run that is done: neither seeds nor settings can be given with it")
+        from regbench.results import read_result
+
+        result = read_result(asked.folder)
+        if named not in (None, result.architecture.name):
+            raise UserError(f"{asked.folder} is a run of {result.architecture.name}, not {named}")
+        return result.architecture.name, asked.track or result.track.name
+
+    def _skip_unless_chosen(self, track: str) -> None:
+        if track.endswith((".yaml", ".yml")):
+            from regbench.tracks import load_track
+
+            track = load_track(track).name
+        self._report(_TRACK, track)
+        chosen = _chosen_tracks(self._request.config)
+        if chosen and track not in chosen:
+            pytest.skip(f"on the track {track}; --regbench-tracks chose {', '.join(sorted(chosen))}")
+
+    def _record_path(self, label: str) -> Path:
+        """The record of this call. Two calls of one test with one record would each undo the other's."""
+        from regbench.errors import UserError
+
+        test = self._request.node.nodeid.partition("::")[2].replace("::", ".")
+        exact = f"{self._request.path.stem}.{test}.{label}"
+        readable = re.sub(r"[^A-Za-z0-9_.=-]+", "-", exact)[:150]
+        if readable != exact:  # two names must not become one
+            readable += "-" + hashlib.sha256(exact.encode()).hexdigest()[:8]
+        path = self._request.path.parent / FOLDER / f"{readable}.json"
+        if path in self._seen:
+            raise UserError(f"two scores of this test share the record {path.name}; give each a name=")
+        self._seen.add(path)
+        return path
+
+    def _train(self, asked: _Asked, track: str, recording: bool) -> Path:
+        from regbench.runner import run
+
+        assert asked.arch is not None
+        seeds = asked.record_seeds if recording and asked.record_seeds is not None else asked.seeds
+        temporary: pytest.TempPathFactory = self._request.getfixturevalue("tmp_path_factory")
+        folder = temporary.mktemp("regbench") / "run"
+        run(
+            track,
+            asked.arch,
+            (0,) if seeds is None else seeds,
+            settings=asked.settings,
+            backend=asked.backend,
+            device=asked.device,
+            out=folder,
+        )
+        return folder
+
+    def _judge(
+        self, record: Measurement | None, got: Measurement, path: Path, folder: Path, test: dict[str, float]
+    ) -> Outcome:
+        from regbench.regression import UPDATE, Outcome, write_record
+
+        if record is None:
+            outcome = Outcome.of(got, got, **test)
+            write_record(path, got)
+            self._report(_SAID, f"recorded {got.metric} {got.sample.mean:.4f} in {path}")
+            return outcome
+        outcome = Outcome.of(record, got, **test)
+        if outcome.change.worse:
+            hint = f"  {'run':10}{folder}\nIf this is meant, record it with {UPDATE}."
+            pytest.fail(f"{outcome.explain()}\n{hint}", pytrace=False)
+        if outcome.change.better:
+            self._report(_SAID, f"{outcome.headline()}; keep it with {UPDATE}")
+        return outcome
+
+    def _report(self, key: str, text: str) -> None:
+        self._request.node.user_properties.append((key, text))
+
+
+def _chosen_tracks(config: pytest.Config) -> set[str]:
+    return {name.strip() for name in (config.getoption("--regbench-tracks") or "").split(",")} - {""}
+
+
+def _resolved(name: str | Path | None, folder: Path, *suffixes: str) -> str | None:
+    """A file's name as seen from `folder`, made absolute; any other name as it is."""
+    if name is None:
+        return None
+    text = str(name)
+    is_file = any(text.endswith(suffix) or f"{suffix}:" in text for suffix in suffixes)
+    return str(folder / text) if is_file else text
+
+
+def _reported(reporter: pytest.TerminalReporter, key: str) -> Iterator[tuple[str, str]]:
+    """What tests have said under `key`, with their names."""
+    for reports in reporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                yield from ((report.nodeid, str(value)) for name, value in report.user_properties if name == key)
