@@ -76,6 +76,8 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16]))
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_locator(NullLocator())
+    if metric in ("mse", "truth_mse"):  # errors fall by orders of magnitude, and least squares has a peak above all
+        axes.set_yscale("log")
     axes.set_title(f"{label(metric)} ({better(metric)})")
     axes.set_xlabel(axis(result, metric))
 

@@ -46,7 +46,7 @@ def choose(badness: FloatArray, asked: int | None = None) -> list[Choice]:
     if asked is None:
         return [Choice(index, why) for index, why in reasons.items()]
     place = int(np.flatnonzero(order == asked)[0])
-    why = reasons.pop(asked, f"number {place + 1} of {n} from the worst")
+    why = reasons.pop(asked, f"number {place + 1} from the worst")
     return [Choice(asked, why), *(Choice(index, why) for index, why in reasons.items())]
 
 

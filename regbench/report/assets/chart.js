@@ -169,7 +169,14 @@ function swatch(style) {
   return svg("svg", { viewBox: "0 0 30 12", "aria-hidden": "true" }, svg("line", line), style.marker ? marker(style, 15, 6, 4) : null);
 }
 
-/** Draws now and whenever the host's width changes; a hidden host is drawn when it is first seen. */
+const drawn = [];
+
+/** Draws what has come into sight, or has another width than when it was drawn. */
+function drawShown() {
+  drawn.forEach((check) => check());
+}
+
+/** Draws now and whenever the host's width changes; a hidden host when it is shown. Returns what draws again. */
 function keepDrawn(host, draw) {
   let width = 0;
   const redraw = () => {
@@ -178,7 +185,9 @@ function keepDrawn(host, draw) {
       host.replaceChildren(draw(width, host.clientHeight));
     }
   };
-  new ResizeObserver(() => host.clientWidth !== width && redraw()).observe(host);
+  const check = () => host.clientWidth !== width && redraw();
+  new ResizeObserver(check).observe(host);
+  drawn.push(check);
   redraw();
   return redraw;
 }
