@@ -1,4 +1,4 @@
-"""The linear transformer: against the attention form of its equations, and its recurrent form."""
+"""The linear transformer: against the attention form of its equations."""
 
 from __future__ import annotations
 
@@ -57,31 +57,6 @@ def test_is_what_the_papers_write(form: str, feature_map: str, length: int) -> N
     found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
     for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-@pytest.mark.parametrize("feature_map", MAPS)
-def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float, feature_map: str) -> None:
-    model = build(dtype, feature_map=feature_map)
-    x = torch.randn(3, 70, 12, dtype=dtype)
-    with torch.no_grad():
-        whole = model(x)
-        state = model.init_state(3, dtype=dtype)
-        steps = []
-        for x_t in x.unbind(1):
-            y_t, state = model.step(x_t, state)
-            assert y_t.shape == (3, 12)
-            steps.append(y_t)
-    torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("feature_map", MAPS)
-def test_state_bytes_are_those_of_the_state(feature_map: str) -> None:
-    model = build(torch.float32, feature_map=feature_map)
-    state = model.init_state(1)
-    for _ in range(3):
-        _, state = model.step(torch.randn(1, 12), state)
-        assert 4 * state.numel() == LinearTransformer.state_bytes(model.options)
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "relu"])

@@ -1,4 +1,4 @@
-"""S4: its kernel against a dense matrix power, the layer against linear filters, and its recurrent form."""
+"""S4: its kernel against a dense matrix power, and the layer against linear filters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from scipy.linalg import expm
 from scipy.signal import lfilter
 
 from architectures.s4 import S4, DiagonalSSM
-from regbench.ops.backend import use_backend
 
 LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
 
@@ -62,62 +61,6 @@ def test_the_layer_is_filters_and_a_gate() -> None:
             y[..., d] += lfilter([gain], [1, -pole], x[..., d].numpy().astype(complex), axis=1).real
     value, gate = F.linear(F.gelu(torch.from_numpy(y)), model.out.weight, model.out.bias).chunk(2, -1)
     torch.testing.assert_close(model(x), value * torch.sigmoid(gate), rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("options", [{}, {"init": "inv"}, {"glu": False}, {"d_model": 1, "d_state": 2}])
-def test_streaming_is_the_parallel_form(dtype: torch.dtype, tolerance: float, options: dict[str, object]) -> None:
-    model = build(dtype, **options)
-    x = torch.randn(3, 127, model.options.d_model, dtype=dtype)
-    with torch.no_grad():
-        state, steps = model.init_state(3, dtype=dtype), []
-        for x_t in x.unbind(1):
-            y_t, state = model.step(x_t, state)
-            steps.append(y_t)
-        torch.testing.assert_close(torch.stack(steps, 1), model(x), rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_gradients_of_both_forms(length: int) -> None:
-    model = build()
-    x = torch.randn(2, length, 6, dtype=torch.float64, requires_grad=True)
-    upstream = torch.randn_like(x)
-    found = []
-    for form in ("fft", "naive"):
-        with use_backend(form) as record:
-            found.append(torch.autograd.grad(model(x), [x, *model.parameters()], upstream))
-        assert record == {"long_conv": form}
-    for ours, right in zip(*found, strict=True):
-        torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-10)
-
-
-def test_gradients_of_the_recurrent_form() -> None:
-    model = build()
-    x = torch.randn(2, 9, 6, dtype=torch.float64, requires_grad=True)
-    upstream, wanted = torch.randn_like(x), [x, *model.parameters()]
-    state, steps = model.init_state(2, dtype=torch.float64), []
-    for x_t in x.unbind(1):
-        y_t, state = model.step(x_t, state)
-        steps.append(y_t)
-    found = torch.autograd.grad(torch.stack(steps, 1), wanted, upstream)
-    for ours, right in zip(found, torch.autograd.grad(model(x), wanted, upstream), strict=True):
-        torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-11)
-
-
-def test_a_prefix_gets_the_same_outputs() -> None:
-    model = build()
-    x = torch.randn(2, 100, 6, dtype=torch.float64)
-    whole = model(x)
-    for length in (1, 37, 64):
-        torch.testing.assert_close(model(x[:, :length]), whole[:, :length], rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("d_state", [2, 16])
-def test_state_bytes_are_those_of_the_state(d_state: int) -> None:
-    model = build(torch.float32, d_state=d_state)
-    _, state = model.step(torch.randn(1, 6), model.init_state(1))
-    assert state.dtype == torch.complex64
-    assert 8 * state.numel() == S4.state_bytes(model.options)
 
 
 def test_starting_values() -> None:

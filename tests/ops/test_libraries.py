@@ -28,6 +28,7 @@ from regbench.ops.attention import attention
 from regbench.ops.backend import Op, use_backend
 from regbench.ops.linear_attention import OP as LINEAR_ATTENTION
 from regbench.ops.linear_attention import linear_attention
+from regbench.ops.long_conv import long_conv
 from regbench.ops.selective_scan import OP as SELECTIVE_SCAN
 from regbench.ops.selective_scan import selective_scan
 from regbench.ops.wkv import OP as WKV
@@ -152,9 +153,10 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
+    """Equal to `tolerance` times the largest entry of each tensor, or times the inputs' size, 1, where all should be zero."""
     for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        scale = max(float(b.detach().abs().max()), 1e-30)
+        scale = float(b.detach().abs().max())
+        scale = 1.0 if scale < 1e-12 else scale
         difference = float((a.detach().cpu().double() - b.detach().double()).abs().max()) / scale
         assert difference <= tolerance, f"{place}: {difference:.1e}"
 
@@ -363,6 +365,15 @@ class TestOnAGPU:
         inputs = [tensor.to(dtype).double() for tensor in attention_inputs(length, 16, 16)]
         found = everything(lambda *i: attention(*i, backend="flash-attn"), inputs, dtype, "cuda")
         close(found, everything(lambda *i: attention(*i, backend="naive"), inputs, torch.float64), tolerance)
+
+    @pytest.mark.parametrize("length", [1, 65, 200])
+    def test_our_own_attention_and_long_convolution(self, length: int) -> None:
+        for op, form, inputs in (
+            (attention, "torch", attention_inputs(length, 16, 16)),
+            (long_conv, "fft", given((2, length, 5), (5, length), (5,))),
+        ):
+            found = everything(lambda *i, op=op, form=form: op(*i, backend=form), inputs, torch.float32, "cuda")
+            close(found, everything(lambda *i, op=op: op(*i, backend="naive"), inputs, torch.float64), 1e-5)
 
     @pytest.mark.parametrize("length", [1, 65, 2100])  # its kernels cut time at 2048
     @pytest.mark.parametrize("form", ["mamba-ssm", "chunked"])

@@ -1,0 +1,58 @@
+"""LSTM: against its equations written out, and PyTorch's own cell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from architectures.lstm import LSTM
+
+D = 5
+
+
+def build() -> LSTM:
+    torch.manual_seed(0)
+    return LSTM(LSTM.Options(d_model=D)).double()
+
+
+def by_the_book(model: LSTM, x: Tensor) -> Tensor:
+    """ICLL A.4, a position at a time. PyTorch stacks the gates as i, f, c~, o, and has two biases where one would do."""
+    cell = model.lstm
+    W, U = (dict(zip("ifco", weight.chunk(4), strict=True)) for weight in (cell.weight_ih_l0, cell.weight_hh_l0))
+    bias = dict(zip("ifco", (cell.bias_ih_l0 + cell.bias_hh_l0).chunk(4), strict=True))
+    h = c = x.new_zeros(x.shape[0], D)
+    outputs = []
+    for x_t in x.unbind(1):
+        pre = {gate: x_t @ W[gate].T + h @ U[gate].T + bias[gate] for gate in "ifco"}
+        f, i, o = (1 / (1 + torch.exp(-pre[gate])) for gate in "fio")
+        c = f * c + i * torch.tanh(pre["c"])
+        h = o * torch.tanh(c)
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def by_cells(model: LSTM, x: Tensor) -> Tensor:
+    cell = nn.LSTMCell(D, D).double()
+    cell.weight_ih, cell.weight_hh = model.lstm.weight_ih_l0, model.lstm.weight_hh_l0
+    cell.bias_ih, cell.bias_hh = model.lstm.bias_ih_l0, model.lstm.bias_hh_l0
+    state, outputs = None, []
+    for x_t in x.unbind(1):
+        state = cell(x_t, state)
+        outputs.append(state[0])
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("right", [by_the_book, by_cells])
+@pytest.mark.parametrize("length", [1, 33])
+def test_is_what_the_paper_writes(right: object, length: int) -> None:
+    model = build()
+    x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    y, expected = model(x), right(model, x)  # type: ignore[operator]
+    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
+    wanted = [x, *model.parameters()]
+    found, correct = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
+    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, correct, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
+        assert a.abs().max() > 0 or (length == 1 and name == "lstm.weight_hh_l0")  # h begins at zero
