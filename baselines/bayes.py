@@ -14,7 +14,7 @@ and u symbols seen, everything that H leaves open is summed over in closed form.
     p(prefix, H) = mean over n and c of  (n-1)_{v-1} (c)_u / (V)_u  prod_s f(k_s, N_s) / ((c)_{k_s} (n-1)_{k_s})
 
 and H predicts each next symbol by how much it multiplies this. (The benchmark's automata are then minimised, which changes
-no language and so no prediction.) What is left is the sum over H. It is exact while no
+no language and so no prediction: README.md.) What is left is the sum over H. It is exact while no
 more partial automata are possible than the hypotheses allowed: each new edge branches into all states it can lead to.
 Beyond that the hypotheses are a sample: a particle filter, each particle of which is moved after every token by
 Metropolis-Hastings steps that forget an edge, draw another target, replay the whole prefix, and draw what edges are then
@@ -78,8 +78,9 @@ class Bayes(Baseline):
 
     hypotheses: partial automata kept. The posterior is exact to rounding as long as no more are possible, which for
     real prompts is a few tokens; with all of them it is the best that any predictor can do on average.
-    moves: Metropolis-Hastings steps of each after every token of a string. More of either serve about equally well. Time
-    grows with their product, and little faster than the prompt, for most proposals are soon ruled out.
+    moves: Metropolis-Hastings steps of each after every token of a string. More of either serve; for the same time, moves
+    somewhat better (README.md beside this file has the figures). Time grows nearly with their product, and little faster
+    than the prompt, for most proposals are soon ruled out.
     seed: of the draws, the same for all instances, so that no prediction depends on the rest of the batch.
     fallback: the share of an n-gram model (interpolated Kneser-Ney of order 3) in every prediction, for a token that no
     hypothesis expects must not cost infinitely much. Where each rules the next token out (the prompt has more symbols

@@ -1,7 +1,7 @@
 """One run: a track, an architecture, some seeds -> trained models, scores beside the baselines, one result.
 
-The run folder holds `config.yaml` and `result.json`, `report.html`, the pictures, and a folder for each seed with `metrics.jsonl`,
-`checkpoint.safetensors`, `predictions.npz` and `scores.json`. A folder without `result.json` can be resumed.
+The run folder holds `config.yaml` and `result.json`, `report.html`, the pictures, and a folder for each seed with
+`metrics.jsonl`, `checkpoint.safetensors`, `predictions.npz` and `scores.json`. A folder without `result.json` can be resumed.
 """
 
 from __future__ import annotations

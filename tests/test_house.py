@@ -14,7 +14,17 @@ PACKAGES = ("regbench", "architectures", "baselines")
 # From the top. A module belongs to the first prefix that fits it.
 ROOMS: tuple[tuple[str, ...], ...] = (
     ("regbench.cli", "regbench.commands", "regbench.__main__", "regbench.tables", "regbench.pytest_plugin"),
-    ("regbench.runner", "regbench.regression", "regbench.board", "regbench.evaluation", "regbench.report"),
+    (
+        "regbench.runner",
+        "regbench.regression",
+        "regbench.board",
+        "regbench.evaluation",
+        "regbench.baseline_predictions",
+        "regbench.baseline_table",
+        "regbench.comparison",
+        "regbench.report",
+        "regbench.analysis",
+    ),
     ("regbench.tracks", "regbench.contract", "architectures"),
     (
         "regbench.tasks",

@@ -50,7 +50,7 @@ def test_commands_run(
 ) -> None:
     """As they stand there, on a smaller track and with few tokens where they would train for minutes."""
     monkeypatch.chdir(tmp_path)
-    (mixer,) = (block for kind, block in BLOCKS if kind == "python" and "my_mixer.py" in block)
+    (mixer,) = (block for kind, block in BLOCKS if kind == "python" and block.startswith("# my_mixer.py"))
     Path("my_mixer.py").write_text(mixer)
     arguments = shlex.split(command)[1:]
     if "--resume" in arguments:

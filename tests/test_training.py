@@ -128,8 +128,7 @@ def test_a_killed_training_resumes_to_the_same_bits(
 PLATEAU = {"schedule": "plateau", "learning_rate": 0.1, "warmup": 0.0, "plateau_patience": 0}
 
 
-@pytest.mark.parametrize("step", [5, 8, 31, 47])
-@pytest.mark.parametrize("after_save", [True, False])
+@pytest.mark.parametrize(("step", "after_save"), [(8, True), (8, False), (31, False), (47, True)])
 def test_a_killed_training_resumes_to_the_same_bits_on_a_plateau_schedule(
     trainer: Callable[..., Trainer], step: int, after_save: bool
 ) -> None:

@@ -286,10 +286,14 @@ def _baseline_faults(given: BaselineRecord, wanted: BaselineRecord) -> Iterator[
         for what, (claimed, real) in pair.items():
             if not abs(claimed - real) <= _BASELINE_TOLERANCE * max(1.0, abs(real)):
                 yield f"{what} is {claimed:.6g}, and computed here {real:.6g}"
-        values = np.array(given.curves[metric].value), np.array(wanted.curves[metric].value)
-        share = np.array(wanted.curves[metric].count) / max(1, sum(wanted.curves[metric].count))
-        if (
-            values[0].shape != values[1].shape
-            or not (np.abs(values[0] - values[1]) * share).sum() <= _BASELINE_TOLERANCE
-        ):
+        if _apart(given.curves[metric], wanted.curves[metric]) > _BASELINE_TOLERANCE:
             yield f"the curve of {metric} is not what is computed here"
+
+
+def _apart(a: Curve, b: Curve) -> float:
+    """How far two curves, or their standard errors, are from each other, averaged over positions."""
+    if len(a.value) != len(b.value) or (a.stderr is None) != (b.stderr is None):
+        return math.inf
+    weights = np.array(b.count) / max(1, sum(b.count))
+    pairs = [(a.value, b.value), (a.stderr or [], b.stderr or [])]
+    return max(float(np.sum(np.abs(np.subtract(x, y)) * weights[: len(x)])) for x, y in pairs)

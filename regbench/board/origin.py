@@ -25,7 +25,7 @@ from regbench.models.model import parameter_count
 from regbench.results import ArchitectureRecord
 from regbench.training import TrainingOptions
 
-_MOST_PARTS = 20_000
+_MOST_PARTS = 10_000
 _LARGEST_OPTION = 65_536
 _COMMIT = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]{0,60}")

@@ -13,7 +13,7 @@ from regbench.board.rank import Board, rank, retirement
 from regbench.board.store import Stored, form_faults, stored_entries
 from regbench.board.verify import verify_entry
 from regbench.errors import UserError
-from regbench.files import atomic_write
+from regbench.files import atomic_write, explain_full_disk
 from regbench.tracks import Track, load_track, track_names
 
 PAGE = "index.html"
@@ -54,12 +54,13 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
 
 def write(folder: Path, files: dict[str, str]) -> None:
     """Writes the files that differ, and takes away those of tracks that are no longer there."""
-    for name in outdated(folder, files):
-        if name not in files:
-            (folder / name).unlink()
-            continue
-        with atomic_write(folder / name) as file:
-            file.write(files[name])
+    with explain_full_disk(folder):
+        for name in outdated(folder, files):
+            if name not in files:
+                (folder / name).unlink()
+                continue
+            with atomic_write(folder / name) as file:
+                file.write(files[name])
 
 
 def outdated(folder: Path, files: dict[str, str]) -> list[str]:

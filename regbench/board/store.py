@@ -108,7 +108,10 @@ def stored_in(folder: Path) -> list[Stored]:
 def _members(folder: Path, *, folders: bool) -> list[Path]:
     if not folder.is_dir():
         return []
-    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise Refused(f"{folder}: {error.strerror}") from None
     for path in paths:
         mode = path.lstat().st_mode
         if not (stat.S_ISDIR(mode) if folders else stat.S_ISREG(mode)):

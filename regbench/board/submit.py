@@ -20,7 +20,7 @@ from regbench.board.run_folder import RunFolder, read_predictions
 from regbench.board.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored_entries
 from regbench.board.verify import name_faults, verify_run
 from regbench.errors import UserError
-from regbench.files import atomic_write
+from regbench.files import atomic_write, explain_full_disk
 from regbench.results import Result
 from regbench.tracks import Track
 from regbench.training import TrainingOptions
@@ -74,10 +74,11 @@ def submit(
         findings.take("form", [f"an entry has at most {ENTRY_BYTES:,} bytes"])
         return Submission(findings)
     replaced = _replaced(board, entry)
-    path = _write(board / "entries" / entry.track, entry, case, publish_predictions)
-    for old in replaced:
-        if old.path != path:
-            old.remove()
+    with explain_full_disk(board):
+        path = _write(board / "entries" / entry.track, entry, case, publish_predictions)
+        for old in replaced:
+            if old.path != path:
+                old.remove()
     return Submission(findings, path, [old.path for old in replaced])
 
 

@@ -63,7 +63,7 @@ def _table(board: Board) -> Table:
     table.add_column("", justify="right")
     table.add_column("predictor", overflow="fold")
     for metric in board.metrics:
-        table.add_column(f"{label(metric)} {arrow(metric)}", justify="right", no_wrap=True)
+        table.add_column(f"{label(metric).replace(' ', chr(10))} {arrow(metric)}", justify="right", no_wrap=True)
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
         table.add_row(str(row.rank or ""), escape(row.name), *scores, style=None if row.rank else "dim")

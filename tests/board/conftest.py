@@ -16,6 +16,7 @@ from regbench.board.store import Stored
 from regbench.board.submit import submit
 from regbench.results import Code, describe_code
 from regbench.tracks import Track
+from tests.board.examples import make_entries
 
 MIXER = """
 import torch
@@ -82,3 +83,9 @@ def stranger(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: py
     assert made.findings.faults == []
     assert made.path is not None
     return Made(folder / "run", folder / "board", made.path, tiny, source)
+
+
+@pytest.fixture(scope="session")
+def entries(tiny: Track) -> list[Entry]:
+    """Eight entries of several architectures, without a training."""
+    return make_entries(tiny)

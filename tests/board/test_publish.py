@@ -11,17 +11,17 @@ import pytest
 
 from regbench import cli
 from regbench.board import tables
-from regbench.board.publish import load_boards, outdated, render, write
+from regbench.board.entry import Entry
+from regbench.board.publish import PAGE, load_boards, outdated, render, write
 from regbench.board.rank import Board, rank
 from regbench.tracks import Track, load_track
 from tests.board.attacks import seal, store
 from tests.board.conftest import Made
-from tests.board.examples import make_entries
 
 
 @pytest.fixture(scope="module")
-def board(tiny: Track) -> Board:
-    return rank(make_entries(tiny), tiny)[0]
+def board(entries: list[Entry], tiny: Track) -> Board:
+    return rank(entries, tiny)[0]
 
 
 @pytest.fixture
@@ -105,16 +105,19 @@ def test_the_command_writes_and_checks(folder: Path, tiny_file: Path, capsys: py
     assert cli.main(arguments) == 0
     assert "lstm+" in capsys.readouterr().out
     assert cli.main([*arguments, "--check"]) == 0
-    for name in ("README.md", "tiny-v1.md", "tiny-v1.csv", "tiny-v1.tex", "index.html"):
-        text = (folder / name).read_text()
+    files = {
+        name: (folder / name).read_text() for name in ("README.md", "tiny-v1.md", "tiny-v1.csv", "tiny-v1.tex", PAGE)
+    }
+    for name, text in files.items():
         (folder / name).write_text(text + " ")
-        capsys.readouterr()
-        assert cli.main([*arguments, "--check"]) == 1
-        assert f"{folder / name} does not agree with the entries" in capsys.readouterr().out
+        assert outdated(folder, files) == [name]
         (folder / name).write_text(text)
+    (folder / PAGE).unlink()
+    capsys.readouterr()
+    assert cli.main([*arguments, "--check"]) == 1
+    assert f"{folder / PAGE} does not agree with the entries" in capsys.readouterr().out
     (folder / "gone-v1.md").write_text("")
     (folder / "RULES.md").write_text("")
-    assert cli.main([*arguments, "--check"]) == 1
     assert cli.main(arguments) == 0
     assert not (folder / "gone-v1.md").exists()
     assert (folder / "RULES.md").exists()

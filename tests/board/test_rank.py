@@ -12,12 +12,6 @@ from regbench.board.rank import compare, rank, retirement
 from regbench.errors import UserError
 from regbench.tracks import Track
 from tests.board.conftest import Made
-from tests.board.examples import make_entries
-
-
-@pytest.fixture(scope="module")
-def entries(tiny: Track) -> list[Entry]:
-    return make_entries(tiny)
 
 
 def test_the_bootstrap_agrees_with_the_normal_distribution() -> None:

@@ -1,0 +1,337 @@
+"""CGT, Contextually Guided Transformer: a slow summary y of the context makes the weights that its fast stream x is read with.
+
+Two streams run through l layers (CGT section 3.1): x reads x alone, y reads both. The y of layer l then stands for the context,
+and before every attention and every MLP of the layers above, x goes through T(x; y) = x + L(y) R(y)^T [x; 1], with L and R mixed
+from M templates of rank r. Where y stands still, each T is folded into the matrix behind it: `specialize(prompt)` gives an
+ordinary transformer on x alone, without the prompt.
+
+Trained on (1 - alpha) L_CE + alpha L_aux + w_C R_C + w_D R_D (Eq. 3), divided by 1 - alpha, so that the first term is the cross
+entropy itself. L_aux freezes y at a random prefix end and has x predict what follows (`_cgt_auxiliary.py`); R_C and R_D make y
+slow and different between instances, and a moment-matching term may take their place (`_cgt_losses.py`); `beta` above 0 makes y
+a sample under a Gaussian-process prior (`_cgt_gp.py`).
+
+The papers' setting for arithmetic is `ContextuallyGuided.PAPER`; the defaults here are for tracks that train in minutes. The
+papers: CGT, and its earlier version *Learning Fast and Slow: Representations for In-Context Weight Modulation* (Zhmoginov, Lee,
+Vladymyrov, Sandler 2024, ICML workshop on in-context learning), which has numbers that CGT's text leaves out. Neither gives
+alpha; 0.5 is ours. So are: y is normalised at layer l, and T stands behind the norm of x, without which it could not be folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from architectures._cgt_auxiliary import Freeze, augment, draw_windows
+from architectures._cgt_generator import GuidedBlock, Mixing
+from architectures._cgt_gp import Prior, covariance
+from architectures._cgt_layers import Block, Cache, Reader, both_streams
+from architectures._cgt_losses import (
+    Profile,
+    continuity,
+    diversity,
+    moments,
+    moments_by_position,
+    real_positions,
+)
+from architectures._cgt_specialize import Specialised, fold, one_prompt
+from regbench.errors import UserError
+from regbench.models import mixer
+from regbench.models.mixer import Paper
+from regbench.models.model import Model, shift_in
+from regbench.models.skeleton import unembedding
+from regbench.tasks.task import IO, VectorIO
+
+
+@dataclass
+class Summary:
+    """y as it is used, (B, L, d_y); in the VAE form also the mean and the log variance it was drawn with."""
+
+    y: Tensor
+    mean: Tensor | None = None
+    log_variance: Tensor | None = None
+
+
+@dataclass
+class StreamState:
+    """What a stream keeps: how many tokens it has read, keys and values of both streams of heads, and a y that it holds.
+
+    held: (B, d_y), None where y is the one just computed.  rate: how much of that goes into `held` at every token.
+    """
+
+    position: int
+    x: list[Cache]
+    y: list[Cache]
+    held: Tensor | None
+    rate: float
+
+    def state_bytes(self) -> int:
+        """Bytes it holds now, for all streams together."""
+        caches = sum(cache.nbytes() for cache in [*self.x, *self.y])
+        return caches + (0 if self.held is None else self.held.nbytes)
+
+
+class ContextuallyGuided(Model):
+    """The model: (B, L) tokens -> (B, L, V) logits; of vectors (B, L, D_in) -> (B, L, D_out)."""
+
+    class Options(mixer.Options):
+        d_model: int = Field(default=64, ge=1, description="width of x, d_x")
+        n_layers: int = Field(default=3, ge=2, description="number of blocks of x")
+        n_heads: int = Field(default=4, ge=1, description="heads of x in each block")
+        d_y: int = Field(default=32, ge=1, description="width of y")
+        y_heads: int = Field(default=2, ge=1, description="heads of y in each block below l")
+        y_layer: int | None = Field(
+            default=None, ge=1, description="l: blocks below y; None: two thirds of n_layers, as in the papers"
+        )
+        rank: int = Field(default=4, ge=1, description="r: rank of the generated L R^T")
+        templates: int = Field(default=16, ge=1, description="M: templates that L and R are mixed from")
+        mixing: Mixing = Field(default="tanh", description="what S y goes through")
+        positions: Literal["learned", "rotary"] = Field(default="learned", description="how positions are told")
+        mimetic: bool = Field(default=True, description="whether queries and keys begin with the same weights")
+        aux_share: float = Field(default=0.5, ge=0, lt=1, description="alpha: share of the auxiliary loss")
+        aux_horizon: int | None = Field(
+            default=32, ge=1, description="tokens it predicts after a cut; None: all that follow"
+        )
+        aux_context: int = Field(default=0, ge=0, description="l_Delta: tokens before the cut that x may read there")
+        aux_latest: float = Field(
+            default=0.75, gt=0, le=1, description="the cut falls in this share of an instance, at the latest"
+        )
+        aux_y: Freeze = Field(default="prefix", description="where the y it reads stands still; see _cgt_auxiliary.py")
+        y_smooth: int = Field(
+            default=1, ge=1, description="augmentation: y becomes a mean over up to so many positions"
+        )
+        y_shift: int = Field(default=0, ge=0, description="augmentation: y comes up to so many positions late")
+        y_augment: Literal["auxiliary", "both"] = Field(
+            default="auxiliary", description="whether the augmentations also stand before the cross entropy"
+        )
+        w_c: float = Field(default=0.08, ge=0, description="weight of R_C, which makes y slow")
+        w_d: float = Field(default=0.04, ge=0, description="weight of R_D, which makes y differ between instances")
+        profile: Profile = Field(default="uniform", description="how R_C and R_D count positions (omega)")
+        w_p: float = Field(default=0.0, ge=0, description="weight of the moment-based regulariser R_P")
+        moments: Literal["sequence", "positions"] = Field(
+            default="sequence", description="whether R_P also ties positions together"
+        )
+        beta: float = Field(
+            default=0.0, ge=0, description="weight of the divergence from the prior; above 0 y is a sample (VAE form)"
+        )
+        gp_scale: float = Field(default=1.0, gt=0, description="K: standard deviation of the prior")
+        gp_noise: float = Field(default=0.1, gt=0, le=1, description="nu: share of it that is white noise")
+        gp_width: float = Field(default=0.1, gt=0, description="sigma: width of the rest, in longest sequences")
+
+    PAPER: ClassVar[dict[str, Any]] = {
+        "d_model": 112,
+        "n_heads": 7,
+        "d_y": 64,
+        "y_heads": 4,
+        "n_layers": 6,
+        "y_layer": 4,
+        "rank": 4,
+        "templates": 16,
+        "aux_horizon": 68,
+        "w_c": 0.08,
+        "w_d": 0.04,
+        "gp_noise": 0.03,
+    }
+    """The papers' options for arithmetic: 1.4 million parameters, trained there for 400,000 steps of 128 instances."""
+
+    paper = Paper("Contextually Guided Transformers via Low-Rank Adaptation", "Zhmoginov et al.", 2025, "2506.05672")
+    takes = ("tokens", "vectors")
+    specialised: ClassVar[type[Specialised]] = Specialised
+
+    def __init__(self, options: ContextuallyGuided.Options, io: IO) -> None:
+        super().__init__(options, io)
+        _check(options)
+        d_x, d_y, rotary = options.d_model, options.d_y, options.positions == "rotary"
+        self.y_layer = options.y_layer or max(1, round(2 * options.n_layers / 3))
+        heads: dict[str, Any] = {"rotary": rotary, "mimetic": options.mimetic, "dropout": options.dropout}
+        self.x_reader = Reader(io, d_x, learned_positions=not rotary, dropout=options.dropout)
+        self.y_reader = Reader(io, d_y, learned_positions=not rotary, dropout=options.dropout)
+        self.x_blocks = nn.ModuleList(Block(d_x, d_x, options.n_heads, **heads) for _ in range(options.n_layers))
+        self.y_blocks = nn.ModuleList(Block(d_y, d_x + d_y, options.y_heads, **heads) for _ in range(self.y_layer))
+        self.y_norm = nn.LayerNorm(d_y)
+        self.guides = nn.ModuleList(
+            GuidedBlock(d_x, d_y, options.rank, options.templates, options.mixing)
+            for _ in range(options.n_layers - self.y_layer)
+        )
+        self.x_norm = nn.LayerNorm(d_x)
+        self.unembed = unembedding(io, d_x)
+        gp = (options.gp_scale, options.gp_noise, options.gp_width * io.max_length)
+        self.posterior: nn.Linear | None = None
+        if options.beta > 0.0:
+            self.posterior = nn.Linear(d_y, 2 * d_y)
+            self.prior = Prior(io.max_length, *gp)
+        if options.w_p > 0.0:
+            self.register_buffer("covariance", covariance(io.max_length, *gp).float(), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, L) int64 -> (B, L, V) logits; of vectors (B, L, D_in) -> (B, L, D_out)."""
+        x, summary = self._below(shift_in(tokens, self.io.separator))
+        return self._above(x, summary.y)
+
+    def context(self, tokens: Tensor) -> Tensor:
+        """y of every position: [b, t] summarises tokens[b, :t]. (B, L) -> (B, L, d_y)."""
+        return self._below(shift_in(tokens, self.io.separator))[1].y
+
+    def summary(self, prefix: Tensor) -> Tensor:
+        """y after the whole of each prefix, (B, c) -> (B, d_y).
+
+        Raises:
+            UserError: with its beginning it is longer than the positions that were learned.
+        """
+        pad = (0, 0, 1, 0) if prefix.ndim == 3 else (1, 0)
+        return self._below(F.pad(prefix, pad, value=self.io.separator))[1].y[:, -1]
+
+    def with_context(self, tokens: Tensor, y: Tensor) -> Tensor:
+        """As `forward`, with a y that is given: (B, L), and (B, L, d_y) or one that stands still, (B, d_y) -> (B, L, V)."""
+        return self._x_alone(shift_in(tokens, self.io.separator), y[:, None] if y.ndim == 2 else y)
+
+    @torch.no_grad()
+    def specialize(self, prefix: Tensor) -> Specialised:
+        """An ordinary transformer for what follows this prompt, (c,) or (1, c): y stands still at its end.
+
+        Its output equals that of `with_context(tokens, summary(prefix))`.
+        """
+        was = self.training
+        y = self.eval().summary(one_prompt(prefix, 1 if isinstance(self.io, VectorIO) else 0))[0]
+        self.train(was)
+        shared = {k: getattr(self.options, k) for k in ("d_model", "n_layers", "n_heads", "dropout", "positions")}
+        special = Specialised(Specialised.Options(**shared), self.io).to(y)
+        special.reader.load_state_dict(self.x_reader.state_dict())
+        special.norm.load_state_dict(self.x_norm.state_dict())
+        special.unembed.load_state_dict(self.unembed.state_dict())
+        for number, (own, block) in enumerate(zip(self.x_blocks, special.blocks, strict=True)):
+            assert isinstance(block, Block)
+            block.load_state_dict(own.state_dict(), strict=False)  # all but the biases it alone has
+            nn.init.zeros_(block.attention.qkv.bias)
+            if number >= self.y_layer:
+                guide = self.guides[number - self.y_layer]
+                fold(guide.before_attention, y, own.attention.qkv, block.attention.qkv)  # type: ignore[arg-type, union-attr]
+                fold(guide.before_mlp, y, own.mlp.up, block.mlp.up)  # type: ignore[arg-type, union-attr]
+        return special.train(was)
+
+    def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
+        """The prediction's loss, and the papers' further terms with their weights. (B, L), (B, L) bool -> scalars, in nats.
+
+        The further terms are there to be minimised: where no gradient is wanted, as on the validation split, the first is all.
+        """
+        options = self.options
+        x, summary = self._below(shift_in(tokens, self.io.separator))
+        vague = summary.y
+        if self.training and (options.y_smooth > 1 or options.y_shift):
+            vague = augment(vague, options.y_smooth, options.y_shift)
+        seen = vague if options.y_augment == "both" else summary.y
+        first = "mse" if isinstance(self.io, VectorIO) else "cross_entropy"
+        terms = {first: self._loss(self._above(x, seen), tokens, scored)}
+        if not torch.is_grad_enabled():
+            return terms
+        real, scale = real_positions(scored), 1.0 / (1.0 - options.aux_share)
+        if options.aux_share > 0.0:
+            windows = draw_windows(
+                scored,
+                real,
+                horizon=options.aux_horizon,
+                context=options.aux_context,
+                latest=options.aux_latest,
+            )
+            part = windows.take(tokens)
+            inputs = shift_in(part, self.io.separator)
+            out = self._x_alone(inputs, windows.frozen(vague, options.aux_y))
+            terms["auxiliary"] = options.aux_share * scale * self._loss(out, part, windows.scored)
+        if options.w_c > 0.0:
+            terms["continuity"] = options.w_c * scale * continuity(summary.y, real, options.profile)
+        if options.w_d > 0.0:
+            terms["diversity"] = options.w_d * scale * diversity(summary.y, real, options.profile)
+        if options.w_p > 0.0:
+            terms["moments"] = options.w_p * scale * self._moments(summary.y, real)
+        if summary.mean is not None and summary.log_variance is not None:
+            lengths = real.sum(1).clamp(min=1)
+            divergence = self.prior.divergence(summary.mean, summary.log_variance, lengths).sum() / lengths.sum()
+            terms["divergence"] = options.beta * scale * divergence
+        return terms
+
+    def init_state(self, batch: int, y: Tensor | None = None, rate: float = 0.0) -> StreamState:
+        """The state of `batch` streams before their first token.
+
+        y: (B, d_y), the y to hold instead of the one computed at each token; it becomes (1 - rate) y + rate computed at every
+        token (Zhmoginov et al. 2024, Figure 13: 1/300), so at rate 0 it stands still.
+        """
+        x_caches, y_caches = [Cache() for _ in self.x_blocks], [Cache() for _ in self.y_blocks]
+        return StreamState(0, x_caches, y_caches, y, rate)
+
+    def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
+        """One token of each stream, the separator first: (B,) -> (B, V) logits of the next. The old state must not be used."""
+        inputs, held = inputs[:, None], state.held
+        if held is not None and state.rate == 0.0:
+            out = self._x_alone(inputs, held[:, None], state.x, state.position)
+        else:
+            x, summary = self._below(inputs, state.x, state.y, state.position)
+            held = summary.y[:, 0] if held is None else torch.lerp(held, summary.y[:, 0], state.rate)
+            out = self._above(x, held[:, None], state.x)
+        kept = None if state.held is None else held
+        return out[:, 0], StreamState(state.position + 1, state.x, state.y, kept, state.rate)
+
+    def _below(
+        self, inputs: Tensor, x_caches: Sequence[Cache] = (), y_caches: Sequence[Cache] = (), start: int = 0
+    ) -> tuple[Tensor, Summary]:
+        """Both streams up to layer l: (B, L) inputs -> x (B, L, d_x), and y."""
+        x, y = self.x_reader(inputs, start), self.y_reader(inputs, start)
+        for i, y_block in enumerate(self.y_blocks):
+            caches = (x_caches[i], y_caches[i]) if x_caches else (None, None)
+            x, y = both_streams(x, y, self.x_blocks[i], y_block, *caches)  # type: ignore[arg-type]
+        y = self.y_norm(y)
+        if self.posterior is None:
+            return x, Summary(y)
+        mean, log_variance = self.posterior(y).chunk(2, dim=-1)
+        noise = torch.randn_like(mean) * (log_variance / 2.0).exp() if self.training else 0.0
+        return x, Summary(mean + noise, mean, log_variance)
+
+    def _above(self, x: Tensor, y: Tensor, caches: Sequence[Cache] = ()) -> Tensor:
+        """From layer l to the output: (B, L, d_x), (B, L or 1, d_y) -> (B, L, V)."""
+        for i, guide in enumerate(self.guides, self.y_layer):
+            x = guide(x, y, self.x_blocks[i], caches[i] if caches else None)
+        out: Tensor = self.unembed(self.x_norm(x))
+        return out
+
+    def _x_alone(self, inputs: Tensor, y: Tensor, caches: Sequence[Cache] = (), start: int = 0) -> Tensor:
+        """The model without its stream of y: (B, L) inputs, (B, L or 1, d_y) -> (B, L, V)."""
+        x = self.x_reader(inputs, start)
+        for i in range(self.y_layer):
+            x = self.x_blocks[i](x, caches[i] if caches else None)
+        return self._above(x, y, caches)
+
+    def _loss(self, out: Tensor, tokens: Tensor, scored: Tensor) -> Tensor:
+        """The mean over scored positions, 0 where there are none: (B, L, V), (B, L), (B, L) -> scalar."""
+        if isinstance(self.io, VectorIO):
+            errors = (out - tokens[..., -self.io.d_out :]).square().mean(-1)
+        else:
+            errors = F.cross_entropy(out.flatten(0, 1), tokens.flatten(), reduction="none").view(tokens.shape)
+        return (errors * scored).sum() / scored.sum().clamp(min=1)
+
+    def _moments(self, y: Tensor, real: Tensor) -> Tensor:
+        """R_P over the positions that are real in every row, but the first, whose y has seen nothing."""
+        y = y[:, real.all(0)][:, 1:]
+        if self.options.moments == "positions":
+            return moments_by_position(y, self.options.gp_scale**2)
+        length = y.shape[1]
+        return moments(y, self.covariance[:length, :length])  # type: ignore[index]
+
+
+def _check(options: ContextuallyGuided.Options) -> None:
+    """Raises:
+    UserError: widths that heads do not divide, or no layer left above y.
+    """
+    for width, heads, names in (
+        (options.d_model, options.n_heads, "d_model ({}) must be a multiple of n_heads ({})"),
+        (options.d_y, options.y_heads, "d_y ({}) must be a multiple of y_heads ({})"),
+    ):
+        if width % heads:
+            raise UserError(names.format(width, heads))
+        if options.positions == "rotary" and width // heads % 2:
+            raise UserError(f"rotary positions need an even head width, not {width // heads}")
+    if options.y_layer is not None and options.y_layer >= options.n_layers:
+        raise UserError(f"y_layer ({options.y_layer}) leaves no layer above it: n_layers is {options.n_layers}")

@@ -1,0 +1,36 @@
+"""What a model costs: floating-point operations a token, as PyTorch counts them, and bytes of a stream's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from regbench.models.model import Model, shift_in
+
+
+def total_flops(model: Model, tokens: Tensor) -> int:
+    """Operations of one forward pass, (B, L): two for each product of its matrix multiplications, attention's among them.
+
+    Attention is counted over all L positions, as the products are written, not as a kernel that skips the future does them.
+    """
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(tokens)
+    return int(counter.get_total_flops())
+
+
+def flops_per_token(model: Model, tokens: Tensor) -> float:
+    """`total_flops` over the number of tokens read, (B, L)."""
+    return total_flops(model, tokens) / (tokens.shape[0] * tokens.shape[1])
+
+
+def stream_bytes(model: Any, tokens: Tensor, **start: Any) -> int:
+    """Bytes of state of a model that has read tokens (B, L) one by one; start: what `init_state` is also given."""
+    state, inputs = model.init_state(len(tokens), **start), shift_in(tokens, model.io.separator)
+    with torch.no_grad():
+        for t in range(tokens.shape[1]):
+            _, state = model.step(inputs[:, t], state)
+    return int(state.state_bytes())

@@ -1,0 +1,43 @@
+"""What the analysis asks of a model: that it keeps a summary y of its context, which can be read, replaced and frozen."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from torch import Tensor
+
+from regbench.errors import UserError
+from regbench.models.model import Model
+
+
+class Guided(Protocol):
+    """A model with a summary of its context; an architecture that has these methods can be analysed and specialised."""
+
+    io: Any
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """(B, L) -> (B, L, V) logits; of vectors (B, L, D_in) -> (B, L, D_out)."""
+
+    def context(self, tokens: Tensor) -> Tensor:
+        """y of every position: [b, t] summarises tokens[b, :t]. (B, L) -> (B, L, d)."""
+
+    def summary(self, prefix: Tensor) -> Tensor:
+        """y after the whole of each prefix. (B, c) -> (B, d)."""
+
+    def with_context(self, tokens: Tensor, y: Tensor) -> Tensor:
+        """The output with a y that is given, for every position or one that stands still: (B, L), (B, L, d) or (B, d)."""
+
+    def specialize(self, prefix: Tensor) -> Model:
+        """An ordinary model for what follows this prompt, (c,)."""
+
+
+def guided(model: Model, name: str) -> Guided:
+    """The model, if it is one.
+
+    Raises:
+        UserError: it keeps no such summary.
+    """
+    missing = [m for m in ("context", "summary", "with_context", "specialize") if not hasattr(model, m)]
+    if missing:
+        raise UserError(f"architecture '{name}' keeps no summary of its context: it has no {missing[0]}()")
+    return cast(Guided, model)

@@ -1,0 +1,114 @@
+"""One model read in several ways behind a cut: with the prompt, without it, with y frozen, with y let drift.
+
+dynamic: the whole sequence is read, and y changes from token to token.
+specialised: y stands still as it was at the cut, and the text behind it is read alone (CGT section 4.2; 2024, Fig. 6b).
+specialised, prompt read: the same y, but x also reads the stretch's first part again (2024, Fig. 6a).
+moving: as specialised, but y follows its value in the text behind the cut as a moving average (2024, Fig. 13).
+unprompted: the text behind the cut is read alone, y and all: what knows nothing of the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regbench.analysis.guided import Guided
+from regbench.analysis.segments import Segments, windows
+from regbench.data import Instances
+from regbench.models.model import token_tensor
+from regbench.predictor import FloatArray
+from regbench.scoring import Score, score_positions, score_vectors
+from regbench.tasks.task import Task, VectorIO
+
+LOSSES = ("nll", "mse")
+MODES = ("dynamic", "specialised", "specialised, prompt read", "moving", "unprompted")
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Metrics behind the cuts. values: by mode and metric, (S, W), W the distance from the cut.  scored: (S, W).  row: (S,)."""
+
+    values: Mapping[str, Mapping[str, FloatArray]]
+    scored: NDArray[np.bool_]
+    row: NDArray[np.integer]
+
+    def score(self, mode: str, metric: str) -> Score:
+        """The mean over what is scored, with its standard error over instances."""
+        count = int(self.row.max()) + 1
+        sums = np.bincount(self.row, (self.values[mode][metric] * self.scored).sum(1), count).astype(np.float64)
+        counts = np.bincount(self.row, self.scored.sum(1), count).astype(np.int64)
+        present = counts > 0
+        return Score.of(sums[present], counts[present])
+
+    def difference(self, mode: str, other: str, metric: str, width: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """metric of `mode` less that of `other` by distance, in bins of `width` tokens: distance, mean, standard error."""
+        gap = self.values[mode][metric] - self.values[other][metric]
+        distance, mean, error = [], [], []
+        for begin in range(0, gap.shape[1], width):
+            part, counted = gap[:, begin : begin + width], self.scored[:, begin : begin + width]
+            has = counted.any(1)
+            if counted.sum() >= max(20, self.scored[:, :width].sum() // 20):  # the rest is noise
+                score = Score.of((part * counted).sum(1)[has], counted.sum(1)[has].astype(np.int64))
+                distance.append(begin + (counted.shape[1] - 1) / 2)
+                mean.append(score.value)
+                error.append(score.stderr)
+        return np.array(distance), np.array(mean), np.array(error)
+
+
+@torch.no_grad()
+def read_in_modes(
+    model: Guided, task: Task, instances: Instances, segments: Segments, rate: float, batch_size: int = 32
+) -> Outcomes:
+    """Every metric of the task behind the cuts of `segments`, in every mode. rate: of the moving average."""
+    index, inside = windows(segments.cut, segments.end)
+    scored = inside & instances.scored[segments.row[:, None], index]
+    values: dict[str, dict[str, FloatArray]] = {mode: {} for mode in MODES}
+    for begin in range(0, len(segments), batch_size):
+        part = segments[begin : begin + batch_size]
+        rows = instances[part.row]
+        tokens, truth = token_tensor(rows.tokens, torch.device("cpu")), task.truth(rows)
+        at, _ = windows(part.cut, part.end)
+        there = np.arange(len(part))[:, None]
+        for mode, out in _outputs(model, tokens, part, at, rate).items():
+            if isinstance(task.io, VectorIO):
+                targets = rows.tokens[there, at][..., -task.io.d_out :].astype(np.float64)
+                found = score_vectors(out.double().numpy(), truth[there, at], targets)
+            else:
+                found = score_positions(out.double().softmax(-1).numpy(), truth[there, at], rows.tokens[there, at])
+            for metric, each in found.items():
+                if metric not in (*task.scores, *LOSSES):  # what says nothing of this task
+                    continue
+                whole = values[mode].setdefault(metric, np.zeros(index.shape))
+                whole[begin : begin + len(part), : each.shape[1]] = each
+    return Outcomes(values, scored, np.asarray(segments.row))
+
+
+def _outputs(model: Guided, tokens: Tensor, part: Segments, at: NDArray[np.integer], rate: float) -> dict[str, Tensor]:
+    """What the model says of tokens[at] in every mode: (B, L), (B, W) -> (B, W, V) each."""
+    there = torch.arange(len(part))[:, None]
+    index, cut = torch.from_numpy(at), torch.from_numpy(part.cut)
+    again, _ = windows(part.start, part.end)
+    rest = tokens[there, index]
+    y = model.context(tokens)[there[:, 0], cut]
+    behind = torch.minimum(index - torch.from_numpy(part.start)[:, None], torch.tensor(again.shape[1] - 1))
+    return {
+        "dynamic": model(tokens)[there, index],
+        "specialised": model.with_context(rest, y),
+        "specialised, prompt read": model.with_context(tokens[there, torch.from_numpy(again)], y)[there, behind],
+        "moving": model.with_context(rest, moving_average(y, model.context(rest), rate)),
+        "unprompted": model(rest),
+    }
+
+
+def moving_average(first: Tensor, y: Tensor, rate: float) -> Tensor:
+    """u_t = (1 - rate) u_{t-1} + rate y_t from u = first before position 0: (B, d), (B, L, d) -> (B, L, d). 2024, Fig. 13."""
+    used, now = [], first
+    for computed in y.unbind(1):
+        now = torch.lerp(now, computed, rate)
+        used.append(now)
+    return torch.stack(used, dim=1)

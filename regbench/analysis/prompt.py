@@ -1,0 +1,56 @@
+"""Prompts: from a file to a task's tokens, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regbench.errors import UserError, nearest
+from regbench.tasks.task import IO, VectorIO
+
+
+def read_prompt(path: str | Path, io: IO) -> Tensor:
+    """The prompt in a text file: (c,) int64, or of a task of vectors (c, D_in) float32.
+
+    Tokens are written by their names: side by side where each is one character (white space between them is skipped), else with
+    white space between them. A vector is a line of numbers.
+
+    Raises:
+        UserError: there is no such file, or something in it is no token of the task.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the prompt {path}: {getattr(error, 'strerror', None) or error}") from None
+    if isinstance(io, VectorIO):
+        return _vectors(text, io, str(path))
+    single = all(len(name) == 1 for name in io.names)
+    words = [c for c in text if not c.isspace()] if single else text.split()
+    number = {name: i for i, name in enumerate(io.names)}
+    for place, word in enumerate(words):
+        if word not in number:
+            raise UserError(f"{path}: '{word}', number {place + 1}, is no token of the task{nearest(word, io.names)}")
+    return torch.tensor([number[word] for word in words], dtype=torch.int64)
+
+
+def write_tokens(tokens: Sequence[int], names: Sequence[str]) -> str:
+    """Tokens as `read_prompt` reads them."""
+    between = "" if all(len(name) == 1 for name in names) else " "
+    return between.join(names[token] for token in tokens)
+
+
+def _vectors(text: str, io: VectorIO, path: str) -> Tensor:
+    rows = []
+    for number, line in enumerate(filter(str.strip, text.splitlines()), 1):
+        try:
+            row = [float(word) for word in line.replace(",", " ").split()]
+        except ValueError:
+            raise UserError(f"{path}: vector {number} is not made of numbers") from None
+        if len(row) != io.d_in or not np.isfinite(row).all():
+            raise UserError(f"{path}: vector {number} is not {io.d_in} finite numbers")
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float32).reshape(-1, io.d_in)

@@ -1,0 +1,87 @@
+"""Stretches of sequences with one context each: a first part that shows it, and a second where it should be known."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench.data import Instances
+from regbench.predictor import IntArray
+from regbench.tasks.task import Task, TokenIO
+
+
+@dataclass(frozen=True)
+class Segments:
+    """S stretches, each (S,): `row` of the instances; tokens start..cut show the context, cut..end come after.
+
+    number: which of its row's stretches it is, from 0.
+    """
+
+    row: IntArray
+    start: IntArray
+    cut: IntArray
+    end: IntArray
+    number: IntArray
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> Segments:
+        return Segments(self.row[chosen], self.start[chosen], self.cut[chosen], self.end[chosen], self.number[chosen])
+
+    @property
+    def per_row(self) -> int:
+        """How many a row has, at the most."""
+        return int(self.number.max(initial=-1)) + 1
+
+
+def segments(task: Task, instances: Instances) -> Segments:
+    """The stretches of a split.
+
+    Where the task tells its `progress`, one lasts while that does not fall, and is cut where it reaches half of its highest:
+    in `arithmetic` a task after two of its four examples, as in CGT Table 1. Else an instance is one stretch, cut behind the
+    separator that is nearest to its middle. Stretches with nothing on one side of the cut are left out.
+    """
+    progress = task.progress(instances)
+    found: list[tuple[int, int, int, int, int]] = []
+    for row, length in enumerate(instances.lengths.tolist()):
+        if progress is None:
+            parts = [(0, _middle(task, instances.tokens[row, :length]), length)]
+        else:
+            parts = _by_progress(np.asarray(progress[row, :length], dtype=np.int64))
+        parts = [part for part in parts if part[0] < part[1] < part[2]]
+        found += [(row, *part, number) for number, part in enumerate(parts)]
+    columns = np.array(found, dtype=np.int64).reshape(-1, 5).T
+    return Segments(*columns)
+
+
+def _by_progress(progress: IntArray) -> list[tuple[int, int, int]]:
+    starts = [0, *(np.flatnonzero(np.diff(progress) < 0) + 1).tolist(), len(progress)]
+    parts = []
+    for start, end in itertools.pairwise(starts):
+        own = progress[start:end]
+        late = own >= (int(own.max(initial=0)) + 1) // 2
+        parts.append((start, start + int(late.argmax()), end))
+    return parts
+
+
+def _middle(task: Task, tokens: NDArray[Any]) -> int:
+    """Where a row is cut: behind a separator, or in its middle where none is near."""
+    half = len(tokens) // 2
+    if isinstance(task.io, TokenIO):
+        behind = np.flatnonzero(tokens[:-1] == task.io.separator) + 1
+        if len(behind):
+            return int(behind[np.abs(behind - half).argmin()])
+    return half
+
+
+def windows(begin: IntArray, end: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Positions begin..end of each row, padded to the longest: (S, W), and which of them are no padding. Padding is end - 1."""
+    width = int((end - begin).max(initial=0))
+    index = begin[:, None] + np.arange(width)
+    inside = index < end[:, None]
+    return np.minimum(index, end[:, None] - 1), inside

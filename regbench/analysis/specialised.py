@@ -1,0 +1,131 @@
+"""From a trained model and a prompt to a specialised one: what is saved by it, its file, and text generated with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regbench import registry
+from regbench.analysis.cost import stream_bytes, total_flops
+from regbench.analysis.guided import guided
+from regbench.analysis.trained import Trained
+from regbench.checkpoint import load_tensors, save_tensors
+from regbench.errors import UserError
+from regbench.models.model import Model, parameter_count
+from regbench.tasks.task import IO, TokenIO, VectorIO
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a text costs behind a prompt. flops: a token of the text.  state_bytes: of a stream that has read it."""
+
+    parameters: int
+    flops: float
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class Special:
+    """A specialised model. with_prompt, alone: what the whole model costs, which reads the prompt too, and what this one does.
+
+    text: over how many tokens that is.  difference: the largest to the frozen model's output there, relative to the largest
+    output (at least 1).
+    """
+
+    model: Model
+    with_prompt: Cost
+    alone: Cost
+    text: int
+    difference: float
+
+
+@torch.no_grad()
+def specialise(trained: Trained, prompt: Tensor) -> Special:
+    """The specialised model of a prompt (c,), compared on random text that fills the task's longest sequence.
+
+    Raises:
+        UserError: the architecture cannot be specialised, or the prompt leaves no room for a text.
+    """
+    whole, model, io = guided(trained.model, trained.architecture), trained.model, trained.track.task.io
+    room = io.max_length - len(prompt)
+    if room < 1:
+        raise UserError(
+            f"a prompt of {len(prompt)} tokens leaves no room: the longest sequence here has {io.max_length}"
+        )
+    special = whole.specialize(prompt)
+    text = _random_text(io, room)
+    both = torch.cat([prompt[None], text], dim=1)
+    frozen = whole.with_context(text, whole.summary(prompt[None]))
+    difference = float((special(text) - frozen).abs().max() / frozen.abs().max().clamp(min=1.0))
+    return Special(
+        special,
+        Cost(parameter_count(model), total_flops(model, both) / room, stream_bytes(model, both)),
+        Cost(parameter_count(special), total_flops(special, text) / room, stream_bytes(special, text)),
+        room,
+        difference,
+    )
+
+
+def save_specialised(path: Path, special: Special, trained: Trained, prompt: Tensor) -> None:
+    """Writes weights, and all that `load_specialised` needs to make the model again, as one safetensors file."""
+    io = trained.track.task.io
+    notes = {
+        "architecture": trained.architecture,
+        "options": special.model.options.model_dump_json(),
+        "io": json.dumps({"kind": io.kind, **asdict(io)}),
+        "track": trained.track.name,
+        "prompt": json.dumps(prompt.tolist()),
+    }
+    save_tensors(path, special.model.state_dict(), notes)
+
+
+def load_specialised(path: str | Path) -> Model:
+    """The model in a file that `regbench specialize` wrote, in evaluation mode.
+
+    Raises:
+        UserError: it is no such file, or its architecture is not here.
+    """
+    tensors, notes = load_tensors(Path(path))
+    try:
+        fields = json.loads(notes["io"])
+        kind = {"tokens": TokenIO, "vectors": VectorIO}[fields.pop("kind")]
+        if "names" in fields:
+            fields["names"] = tuple(fields["names"])
+        io = kind(**fields)
+        cls: Any = registry.load(registry.ARCHITECTURE, notes["architecture"]).specialised
+        model: Model = cls(cls.Options.model_validate_json(notes["options"]), io)
+        model.load_state_dict(tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+        raise UserError(f"{path} holds no specialised model that this version can read") from None
+    return model.eval()
+
+
+@torch.no_grad()
+def generate(model: Any, state: Any, separator: int, temperature: float, seed: int) -> Iterator[int]:
+    """Tokens drawn one at a time from a stream that has read nothing yet. At temperature 0 always the most likely.
+
+    Raises:
+        UserError: when the stream is at the end of the positions that were learned.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    last = torch.tensor([separator])
+    while True:
+        logits, state = model.step(last, state)
+        if temperature == 0.0:
+            last = logits.argmax(-1)
+        else:
+            last = torch.multinomial((logits[0].double() / temperature).softmax(-1), 1, generator=generator)
+        yield int(last)
+
+
+def _random_text(io: IO, length: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(io, VectorIO):
+        return torch.randn(1, length, io.d_in, generator=generator)
+    return torch.randint(io.vocab_size, (1, length), generator=generator)

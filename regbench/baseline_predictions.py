@@ -1,0 +1,135 @@
+"""What a baseline says of every position of some instances: kept in the cache, since some take minutes to say it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench import registry, threads
+from regbench.data import Instances, cache_root
+from regbench.files import atomic_write
+from regbench.predictor import Baseline, FloatArray
+from regbench.tracks import Track
+
+Progress = Callable[[int, int], None]
+"""Is told how many instances are done, and of how many."""
+
+_AT_ONCE = 25
+
+
+@dataclass(frozen=True)
+class BaselinePredictions:
+    """packed: (T, V) float64, a row for each real token, instance after instance; of vectors (T, D_out).  lengths: (N,).
+
+    seconds: of wall time on so many `threads` when they were made; processor_seconds: of all threads together, without what
+    the machine spent on other programs.
+    """
+
+    packed: NDArray[np.float64]
+    lengths: NDArray[np.integer[Any]]
+    seconds: float
+    processor_seconds: float
+    threads: int
+
+    def batches(self, batch_size: int = 64) -> Iterator[FloatArray]:
+        """(B, L, V) float64 batches in order, each cut to its longest instance; padding is uniform."""
+        ends = np.cumsum(self.lengths)
+        width = self.packed.shape[1]
+        for start in range(0, len(self.lengths), batch_size):
+            lengths = self.lengths[start : start + batch_size]
+            batch = np.full((len(lengths), int(lengths.max()), width), 1.0 / width)
+            for i, length in enumerate(lengths):
+                batch[i, :length] = self.packed[ends[start + i] - length : ends[start + i]]
+            yield batch
+
+
+def baseline_predictions(
+    baseline: Baseline, track: Track, instances: Instances, progress: Progress | None = None
+) -> BaselinePredictions:
+    """From the cache, or made and kept."""
+    found = cached_baseline_predictions(baseline, track, instances)
+    if found is not None:
+        return found
+    made = _make(baseline, instances, progress or (lambda done, total: None))
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in vars(made).items()}
+    try:
+        with atomic_write(_path(baseline, track, instances), "wb") as file:
+            np.savez_compressed(file, **arrays)
+    except OSError:
+        pass  # a cache that cannot be written is done without
+    return made
+
+
+def cached_baseline_predictions(baseline: Baseline, track: Track, instances: Instances) -> BaselinePredictions | None:
+    """From the cache, or None where it does not have them."""
+    try:
+        with np.load(_path(baseline, track, instances), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        times = float(arrays["seconds"]), float(arrays["processor_seconds"])
+        found = BaselinePredictions(arrays["packed"], arrays["lengths"], *times, int(arrays["threads"]))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    whole = np.array_equal(found.lengths, instances.lengths) and len(found.packed) == found.lengths.sum()
+    return found if whole else None
+
+
+def _path(baseline: Baseline, track: Track, instances: Instances) -> Path:
+    """The key is all that decides a prediction: the code, the options, the instances and the task."""
+    content = {
+        "code": code_digest(type(baseline)),
+        "class": type(baseline).__name__,
+        "options": baseline.options,
+        "instances": instances.fingerprint,
+        "task": [track.definition.task, track.task.parameters.model_dump()],
+    }
+    key = hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return cache_root() / "baseline-predictions" / f"{key}.npz"
+
+
+def _make(baseline: Baseline, instances: Instances, progress: Progress) -> BaselinePredictions:
+    parts, seconds, processor_seconds = [], 0.0, 0.0
+    baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
+    for first in range(0, len(instances), _AT_ONCE):
+        some = instances[first : first + _AT_ONCE]
+        started, processor_started = time.perf_counter(), time.process_time()
+        predicted = baseline.predict(some.tokens)
+        seconds += time.perf_counter() - started
+        processor_seconds += time.process_time() - processor_started
+        parts += [row[:length].astype(np.float64) for row, length in zip(predicted, some.lengths, strict=True)]
+        progress(first + len(some), len(instances))
+    times = round(seconds, 3), round(processor_seconds, 3)
+    return BaselinePredictions(np.concatenate(parts), instances.lengths, *times, threads.available())
+
+
+def code_digest(cls: type[Any]) -> str:
+    """SHA-256 of what a class's source files say to Python, comments and docstrings left out: prose decides no score."""
+    digest = hashlib.sha256()
+    for path in registry.source_files(cls):
+        digest.update(json.dumps(_code(ast.parse(path.read_bytes()))).encode())
+    return digest.hexdigest()
+
+
+def _code(node: Any) -> Any:
+    """A syntax tree as lists. What is empty is left out, so that a newer Python's new fields change nothing."""
+    if isinstance(node, list):
+        return [_code(child) for child in node]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        fields["body"] = [child for child in node.body if not _is_prose(child)]
+    return [type(node).__name__, *([name, _code(value)] for name, value in fields.items() if value not in (None, []))]
+
+
+def _is_prose(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,0 +1,53 @@
+"""A tiny trained CGT, and a model whose summary of its context is known: how often each token has come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regbench import runner
+from regbench.analysis.trained import Trained, load_trained
+from regbench.tasks.task import TokenIO
+
+TINY_CGT = {"d_model": 16, "d_y": 8, "n_heads": 2, "templates": 4, "rank": 2, "training.train_tokens": 3000}
+
+
+@pytest.fixture(scope="session")
+def run_folder(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of `cgt` with two seeds."""
+    folder = tmp_path_factory.mktemp("runs") / "cgt"
+    runner.run(str(tiny_file), "cgt", seeds=(0, 4), settings=TINY_CGT, out=folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(run_folder: Path) -> Trained:
+    return load_trained(run_folder)
+
+
+class Counting(nn.Module):
+    """y[b, t]: the shares of each token among tokens[b, :t], 0 before the first. Its logits are 5 y, and nothing else."""
+
+    def __init__(self, io: TokenIO) -> None:
+        super().__init__()
+        self.io = io
+
+    def context(self, tokens: Tensor) -> Tensor:
+        counts = nn.functional.one_hot(tokens, self.io.vocab_size).float().cumsum(1)
+        shares = counts / torch.arange(1, tokens.shape[1] + 1)[:, None]
+        return nn.functional.pad(shares, (0, 0, 1, 0))[:, :-1]
+
+    def summary(self, prefix: Tensor) -> Tensor:
+        return nn.functional.one_hot(prefix, self.io.vocab_size).float().mean(1)
+
+    def with_context(self, tokens: Tensor, y: Tensor) -> Tensor:
+        return 5.0 * (y if y.ndim == 3 else y[:, None].expand(-1, tokens.shape[1], -1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.with_context(tokens, self.context(tokens))
+
+    def specialize(self, prefix: Tensor) -> nn.Module:
+        raise NotImplementedError

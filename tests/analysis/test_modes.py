@@ -1,0 +1,99 @@
+"""Reading in several ways behind a cut, each against one stretch at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regbench.analysis.guided import guided
+from regbench.analysis.modes import MODES, Outcomes, moving_average, read_in_modes
+from regbench.analysis.segments import segments
+from regbench.analysis.trained import Trained
+from regbench.scoring import score_positions
+from regbench.tasks.linear_regression import LinearRegression
+from regbench.tasks.task import Splits
+
+RATE = 0.2
+
+
+def test_every_mode_is_what_it_says(trained: Trained) -> None:
+    model, task = guided(trained.model, "cgt"), trained.track.task
+    instances = trained.track.instances("test")[:9]
+    parts = segments(task, instances)
+    found = read_in_modes(model, task, instances, parts, RATE, batch_size=4)
+    truth = task.truth(instances)
+    for k in range(len(parts)):
+        row, cut, end = int(parts.row[k]), int(parts.cut[k]), int(parts.end[k])
+        tokens = torch.from_numpy(instances.tokens[row : row + 1, :end].astype(np.int64))
+        rest, special = tokens[:, cut:], model.specialize(tokens[0, :cut])
+        y, drifting = model.summary(tokens[:, :cut]), []
+        now = y
+        for computed in model.context(rest).unbind(1):
+            now = (1 - RATE) * now + RATE * computed
+            drifting.append(now)
+        with torch.no_grad():
+            outputs: dict[str, Tensor] = {
+                "dynamic": model(tokens)[:, cut:],
+                "specialised": special(rest),
+                "specialised, prompt read": special(tokens)[:, cut:],
+                "moving": model.with_context(rest, torch.stack(drifting, dim=1)),
+                "unprompted": model(rest),
+            }
+        for mode in MODES:
+            predicted = outputs[mode].double().softmax(-1).numpy()
+            expected = score_positions(predicted, truth[row : row + 1, cut:end], rest.numpy())
+            for metric, each in expected.items():
+                np.testing.assert_allclose(found.values[mode][metric][k, : end - cut], each[0], atol=1e-4)
+        assert np.array_equal(found.scored[k, : end - cut], instances.scored[row, cut:end])
+        assert not found.scored[k, end - cut :].any()
+
+
+def test_vectors_are_scored_by_their_errors() -> None:
+    task = LinearRegression(LinearRegression.Parameters(d_x=2, d_y=1, n_examples=6))
+    instances = task.generate(Splits(train=1, validation=1, test=3, seed=0), "test")
+
+    class Last(torch.nn.Module):
+        """Says the first component of y, which is how many vectors have been read."""
+
+        io = task.io
+
+        def context(self, tokens: Tensor) -> Tensor:
+            return torch.arange(tokens.shape[1]).float()[None, :, None].expand(len(tokens), -1, 1)
+
+        def with_context(self, tokens: Tensor, y: Tensor) -> Tensor:
+            return y if y.ndim == 3 else y[:, None].expand(-1, tokens.shape[1], 1)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.context(tokens)
+
+    found = read_in_modes(Last(), task, instances, segments(task, instances), 0.0)  # type: ignore[arg-type]
+    targets = instances.tokens[:, 6:, 2]
+    np.testing.assert_allclose(found.values["specialised"]["mse"], (6.0 - targets) ** 2, rtol=1e-5)
+    np.testing.assert_allclose(found.values["moving"]["mse"], (6.0 - targets) ** 2, rtol=1e-5)
+    np.testing.assert_allclose(found.values["dynamic"]["mse"], (np.arange(6, 12) - targets) ** 2, rtol=1e-5)
+    np.testing.assert_allclose(found.values["unprompted"]["mse"], (np.arange(6) - targets) ** 2, rtol=1e-5)
+
+
+def test_scores_and_differences_by_distance() -> None:
+    values = {
+        "a": {"nll": np.array([[1.0, 3.0, 5.0], [2.0, 2.0, 9.0]])},
+        "b": {"nll": np.array([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])},
+    }
+    scored = np.array([[True, True, True], [True, True, False]])
+    outcomes = Outcomes(values, scored, np.array([0, 0]))
+    assert outcomes.score("a", "nll").value == pytest.approx((1 + 3 + 5 + 2 + 2) / 5)
+    many = {m: {"nll": np.tile(v["nll"], (50, 1))} for m, v in values.items()}
+    outcomes = Outcomes(many, np.tile(scored, (50, 1)), np.arange(100))
+    distance, mean, error = outcomes.difference("a", "b", "nll", 2)
+    assert distance.tolist() == [0.5, 2.0]
+    np.testing.assert_allclose(mean, [(0 + 2 + 1 + 1) / 4, 4.0])
+    assert error[1] == 0.0
+    assert outcomes.score("a", "nll").stderr > 0
+
+
+def test_the_moving_average_stands_still_or_follows() -> None:
+    first, y = torch.randn(2, 3), torch.randn(2, 5, 3)
+    torch.testing.assert_close(moving_average(first, y, 0.0), first[:, None].expand(2, 5, 3))
+    torch.testing.assert_close(moving_average(first, y, 1.0), y)

@@ -1,0 +1,60 @@
+"""Stretches with one context each, of every kind of task."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regbench.analysis.segments import segments, windows
+from regbench.tasks.arithmetic import Arithmetic
+from regbench.tasks.linear_regression import LinearRegression
+from regbench.tasks.task import Splits
+from regbench.tracks import Track
+
+SPLITS = Splits(train=4, validation=2, test=3, seed=0)
+
+
+def test_of_arithmetic_they_are_its_tasks_cut_after_two_examples_of_four() -> None:
+    task = Arithmetic(Arithmetic.Parameters(n_tasks=3, n_examples=4, n_digits=1))
+    instances = task.generate(SPLITS, "test")
+    found = segments(task, instances)
+    names = np.array(task.io.names)
+    assert found.row.tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert found.number.tolist() == [0, 1, 2] * 3
+    assert found.per_row == 3
+    for row, start, cut, end in zip(found.row, found.start, found.cut, found.end, strict=True):
+        shown, rest = "".join(names[instances.tokens[row, start:cut]]), "".join(names[instances.tokens[row, cut:end]])
+        assert shown.count("|") == rest.count("|") == 2
+        assert shown.endswith("|")
+        assert rest.endswith("|#")
+
+
+def test_of_linear_regression_it_is_the_whole_cut_after_half_the_pairs() -> None:
+    task = LinearRegression(LinearRegression.Parameters(d_x=2, d_y=1, n_examples=5))
+    found = segments(task, task.generate(SPLITS, "test"))
+    assert found.start.tolist() == [0] * 3
+    assert found.cut.tolist() == [4] * 3  # two of five
+    assert found.end.tolist() == [10] * 3
+
+
+def test_of_automata_it_is_the_whole_cut_behind_the_separator_nearest_the_middle(tiny: Track) -> None:
+    instances = tiny.instances("test")
+    found = segments(tiny.task, instances)
+    separator = tiny.task.io.separator
+    assert found.per_row == 1
+    assert len(found) > 15
+    for row, cut, end in zip(found.row, found.cut, found.end, strict=True):
+        tokens = instances.tokens[row, :end]
+        assert end == instances.lengths[row]
+        behind = [t for t in range(1, end) if tokens[t - 1] == separator] or [end // 2]
+        assert abs(cut - end // 2) == min(abs(t - end // 2) for t in behind)
+
+
+def test_what_has_nothing_on_one_side_is_left_out() -> None:
+    task = LinearRegression(LinearRegression.Parameters(d_x=2, d_y=1, n_examples=1))
+    assert len(segments(task, task.generate(SPLITS, "test"))) == 0
+
+
+def test_windows_are_padded_with_their_last_position() -> None:
+    index, inside = windows(np.array([2, 0]), np.array([5, 1]))
+    assert index.tolist() == [[2, 3, 4], [0, 0, 0]]
+    assert inside.tolist() == [[True, True, True], [True, False, False]]

@@ -1,0 +1,151 @@
+"""`regbench specialize`: the file, what it says is saved, the prompt's file, generated text."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from regbench import cli
+from regbench.analysis.cost import flops_per_token, stream_bytes, total_flops
+from regbench.analysis.prompt import read_prompt, write_tokens
+from regbench.analysis.specialised import generate, load_specialised, specialise
+from regbench.analysis.trained import Trained
+from regbench.errors import UserError
+from regbench.models.model import parameter_count
+from regbench.tasks.task import TokenIO, VectorIO
+
+LETTERS = TokenIO(vocab_size=3, separator=2, max_length=9, names=("a", "b", "|"))
+WORDS = TokenIO(vocab_size=3, separator=2, max_length=9, names=("one", "two", "|"))
+
+
+@pytest.fixture
+def prompt_file(tmp_path: Path) -> Path:
+    path = tmp_path / "prompt.txt"
+    path.write_text("ab ca|\nbb|")
+    return path
+
+
+def test_the_command_writes_a_model_that_can_be_read_again(
+    run_folder: Path, trained: Trained, prompt_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "special.safetensors"
+    assert cli.main(["specialize", str(run_folder), "--prompt", str(prompt_file), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    prompt = read_prompt(prompt_file, trained.track.task.io)
+    assert "a prompt of 8 tokens" in said
+    assert "largest difference to the frozen model" in said
+    model, text = load_specialised(out), torch.randint(4, (2, 10))
+    frozen = trained.model.with_context(text, trained.model.summary(prompt[None]).expand(2, -1))  # type: ignore[operator]
+    torch.testing.assert_close(model(text), frozen, atol=1e-5, rtol=1e-5)
+    assert f"{parameter_count(model):,}" in said
+
+
+def test_what_is_saved_is_measured(trained: Trained) -> None:
+    prompt = torch.tensor([0, 1, 4, 1, 0, 4])
+    special = specialise(trained, prompt)
+    longest = trained.track.task.io.max_length
+    assert special.text == longest - 6
+    assert special.difference < 1e-5
+    assert special.alone.parameters < special.with_prompt.parameters
+    assert special.alone.flops < 0.6 * special.with_prompt.flops
+    # x of three layers; and x with y of the two below l: both of the prompt too
+    assert special.alone.state_bytes == 4 * 2 * 3 * 16 * (longest - 6)
+    assert special.with_prompt.state_bytes == 4 * 2 * (3 * 16 + 2 * 8) * longest
+
+
+def test_a_prompt_that_leaves_no_room(trained: Trained) -> None:
+    with pytest.raises(UserError, match="leaves no room"):
+        specialise(trained, torch.zeros(trained.track.task.io.max_length, dtype=torch.int64))
+
+
+def test_operations_are_those_of_the_matrices() -> None:
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = torch.nn.Embedding(5, 8), torch.nn.Linear(8, 5)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.embed(tokens)[:, None]
+            x = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)[:, 0]
+            return self.out(x)
+
+    tokens = torch.zeros(2, 10, dtype=torch.int64)
+    assert total_flops(Two(), tokens) == 2 * 2 * 10 * (2 * 10 * 8 + 8 * 5)  # type: ignore[arg-type]
+    assert flops_per_token(Two(), tokens) == 2 * (2 * 10 * 8 + 8 * 5)  # type: ignore[arg-type]
+
+
+def test_generated_text_is_the_streams_and_the_same_again(trained: Trained) -> None:
+    model = specialise(trained, torch.tensor([0, 1, 4])).model
+
+    def text(temperature: float, seed: int = 0) -> list[int]:
+        return list(itertools.islice(generate(model, model.init_state(1), 4, temperature, seed), 8))  # type: ignore[operator]
+
+    greedy = text(0.0)
+    whole = model(torch.tensor([greedy]))
+    assert whole.argmax(-1)[0].tolist() == greedy
+    assert text(1.0) == text(1.0)
+    assert len({tuple(text(1.0, seed)) for seed in range(5)}) > 1
+    with pytest.raises(UserError, match="positions this model has learned"):
+        list(generate(model, model.init_state(1), 4, 1.0, 0))  # type: ignore[operator]
+    assert stream_bytes(model, torch.tensor([greedy])) == 4 * 2 * 3 * 16 * 8
+
+
+@pytest.mark.parametrize("more", [[], ["--moving-average", "0.1"], ["--temperature", "0"]])
+def test_the_command_generates(
+    run_folder: Path, prompt_file: Path, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["specialize", str(run_folder), "--prompt", str(prompt_file), "--out", str(tmp_path / "x.safetensors")]
+    assert cli.main([*base, "--generate", "9", *more]) == 0
+    last = capsys.readouterr().out.rstrip("\n").rpartition("\n")[2]
+    assert len(last) == 9
+    assert set(last) <= set("abcd|")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--moving-average", "0.1"], "give --generate too"),
+        (["--generate", "3", "--moving-average", "1.5"], "--moving-average 1.5 is not above 0 and at most 1"),
+        (["--temperature", "-1"], "--temperature -1 is below 0"),
+        (["--prompt", "nowhere.txt"], "cannot read the prompt nowhere.txt: No such file"),
+    ],
+)
+def test_wrong_arguments(
+    run_folder: Path, prompt_file: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["specialize", str(run_folder), "--prompt", str(prompt_file), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_prompts_are_read_by_the_names_of_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_text("ab |\nb")
+    assert read_prompt(path, LETTERS).tolist() == [0, 1, 2, 1]
+    path.write_text("two one\n| two")
+    assert read_prompt(path, WORDS).tolist() == [1, 0, 2, 1]
+    assert write_tokens([1, 0, 2], WORDS.names) == "two one |"
+    assert write_tokens([1, 0, 2], LETTERS.names) == "ba|"
+    path.write_text("one towo")
+    with pytest.raises(UserError, match="'towo', number 2, is no token of the task; did you mean 'two'?"):
+        read_prompt(path, WORDS)
+    path.write_text("1 2 0.5\n\n3, 4, 5\n")
+    io = VectorIO(d_in=3, d_out=1, max_length=4)
+    assert read_prompt(path, io).tolist() == [[1.0, 2.0, 0.5], [3.0, 4.0, 5.0]]
+    for text, message in (("1 2", "vector 1 is not 3 finite"), ("1 2 3\n1 x 3", "vector 2 is not made of numbers")):
+        path.write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_prompt(path, io)
+
+
+def test_files_that_are_no_specialised_model(tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    safetensors.torch.save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(UserError, match="holds no specialised model"):
+        load_specialised(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="cannot read the checkpoint"):
+        load_specialised(path)
