@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from regbench import cli
+from regbench.board.store import Stored
 from regbench.results import read_result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,6 +88,20 @@ def test_the_tree_is_the_tree() -> None:
                 continue
             candidates = {str(relative), *(f"{parent}/" for parent in relative.parents if len(parent.parts) > 1)}
             assert candidates & named, f"{relative} has no line in the README's tree"
+
+
+def test_its_scores_are_the_boards() -> None:
+    """Every row of the tables of architectures is an entry's, to the digits."""
+    entries = [Stored(path).read()[0] for path in sorted((ROOT / "leaderboard/entries/pfa-small-v1").glob("*.json"))]
+    part = README.partition("Architectures with their default options")[2].partition("Without make")[0]
+    rows = {name: cells for name, cells in table_rows(part).items() if name not in ("architecture", "---")}
+    assert len(rows) >= 14
+    by_name = {entry.name: entry for entry in entries}
+    for name, cells in rows.items():
+        result = by_name[name].result
+        scores = [result.score(m) for m in ("legal_accuracy", "token_accuracy", "tvd", "nll")]
+        assert cells[:4] == [f"{s.value:.3f} ± {s.stderr:.3f}" for s in scores], name
+        assert cells[4] == f"{result.architecture.parameters:,}"
 
 
 @pytest.mark.slow

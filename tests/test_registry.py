@@ -19,7 +19,7 @@ MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x
 def test_built_ins_are_found_by_file() -> None:
     assert {"lstm", "mamba", "transformer"} <= set(registry.entries(ARCHITECTURE))
     assert {"uniform", "ngram", "baum_welch", "oracle"} <= set(registry.entries(BASELINE))
-    assert set(registry.entries(TASK)) == {"pfa"}
+    assert set(registry.entries(TASK)) == {"arithmetic", "linear_regression", "pfa"}
     assert registry.load(ARCHITECTURE, "lstm").__name__ == "LSTM"
 
 
@@ -84,7 +84,7 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str, suffix:
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown architecture 'manba'; did you mean 'mamba'"):
         registry.load(ARCHITECTURE, "manba")
-    with pytest.raises(UserError, match="unknown task 'xyz'; known: pfa"):
+    with pytest.raises(UserError, match="unknown task 'xyz'; known: arithmetic, linear_regression, pfa"):
         registry.load(TASK, "xyz")
     with pytest.raises(UserError, match="no such file: nowhere.py"):
         registry.load(ARCHITECTURE, "nowhere.py")

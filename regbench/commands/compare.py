@@ -78,8 +78,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     table.add_column("TVD", no_wrap=True)
     for number in range(len(found.names)):  # names would not fit 80 columns
         table.add_column(str(number + 1), justify="right", no_wrap=True)
+    digits = 3 if len(found.names) < 10 else 2
     for number, (name, row) in enumerate(zip(found.names, found.distance, strict=True), 1):
-        table.add_row(f"{number} {name}", *(f"{value:.3f}".removeprefix("0") for value in row))
+        table.add_row(f"{number} {name}", *(f"{value:.{digits}f}".removeprefix("0") for value in row))
     console.print(table, highlight=False)
     what = (
         f"{found.track}, test split: {found.positions:,} scored positions among the first {found.tokens} tokens of "

@@ -40,7 +40,9 @@ _STYLE: dict[Any, Any] = {
 
 def plot_scores_by_position(result: Result, path: Path) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines."""
-    metrics = result.metrics
+    # What is over the last two examples alone is a line of two points: it is in the curve by example.
+    long = [metric for metric in result.metrics if len(result.seeds[0].curves[metric].position) > 2]
+    metrics = long or result.metrics
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 7.2), layout="constrained")
         frames = list(figure.subplots((len(metrics) + 1) // 2, 2, squeeze=False).flat)
@@ -73,7 +75,7 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         axes.plot(position, value, color=_MODEL_COLOUR, linewidth=2.4, label=shown, alpha=0.9)
     if metric == "nll":  # the floor makes the first few positions of some baselines cost ten times the rest
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16]))
+        axes.yaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16]))
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_locator(NullLocator())
     if metric in ("mse", "truth_mse"):  # errors fall by orders of magnitude, and least squares has a peak above all
