@@ -22,7 +22,7 @@ from tests.benchmarks import bayes_quality
 PAGE = Path(__file__).resolve().parents[2] / "baselines" / "README.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 TABLE = read_table(numbers_of(PAGE))
-TRACKS = ("pfa-small-v1", "pfa-v1")
+TRACKS = ("pfa-small-v1", "pfa-v1", "pfa-reference-v1")
 CHEAP = (Uniform, NGram, Oracle)
 
 
