@@ -82,9 +82,9 @@ class ContextuallyGuided(Model):
     class Options(mixer.Options):
         d_model: int = Field(default=64, ge=1, description="width of x, d_x")
         n_layers: int = Field(default=3, ge=2, description="number of blocks of x")
-        n_heads: int = Field(default=4, ge=1, description="heads of x in each block")
+        n_heads: int = Field(default=8, ge=1, description="heads of x in each block")
         d_y: int = Field(default=32, ge=1, description="width of y")
-        y_heads: int = Field(default=2, ge=1, description="heads of y in each block below l")
+        y_heads: int = Field(default=4, ge=1, description="heads of y in each block below l")
         y_layer: int | None = Field(
             default=None, ge=1, description="l: blocks below y; None: two thirds of n_layers, as in the papers"
         )
@@ -141,6 +141,7 @@ class ContextuallyGuided(Model):
 
     paper = Paper("Contextually Guided Transformers via Low-Rank Adaptation", "Zhmoginov et al.", 2025, "2506.05672")
     takes = ("tokens", "vectors")
+    training_defaults: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3}  # on pfa-small-v1 far ahead of the common 1e-3
     specialised: ClassVar[type[Specialised]] = Specialised
 
     def __init__(self, options: ContextuallyGuided.Options, io: IO) -> None:
