@@ -19,7 +19,7 @@ MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x
 def test_built_ins_are_found_by_file() -> None:
     assert {"lstm", "mamba", "transformer"} <= set(registry.entries(ARCHITECTURE))
     assert {"uniform", "ngram", "baum_welch", "oracle"} <= set(registry.entries(BASELINE))
-    assert set(registry.entries(TASK)) == {"arithmetic", "linear_regression", "pfa"}
+    assert set(registry.entries(TASK)) == {"arithmetic", "linear_regression", "pfa", "text_mixture"}
     assert registry.load(ARCHITECTURE, "lstm").__name__ == "LSTM"
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
 from regbench.errors import UserError
-from regbench.tracks import SPLITS, Track, load_track, track_names
+from regbench.tracks import SPLITS, Track, freeze, load_track, track, track_names
 from regbench.tracks.track import Definition, frozen_tracks
 
 from .conftest import TINY
 
+FREEZABLE = [name for name in track_names() if load_track(name).task.portable]
 
-@pytest.mark.parametrize("name", track_names())
+
+@pytest.mark.parametrize("name", FREEZABLE)
 def test_a_built_in_track_is_what_was_frozen(name: str) -> None:
     """Digest, fingerprints, statistics and overlap, all made anew."""
     track = load_track(name)
@@ -24,7 +27,30 @@ def test_a_built_in_track_is_what_was_frozen(name: str) -> None:
 
 
 def test_every_frozen_track_still_has_its_file() -> None:
-    assert set(frozen_tracks()) == set(track_names())
+    assert set(frozen_tracks()) == set(FREEZABLE)
+
+
+def test_tracks_of_the_machines_text_are_passed_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What would be recorded holds on this machine alone; and passing them by reads no text."""
+    assert {name for name in track_names() if name not in FREEZABLE} == {"text-mixture-v1", "text-mixture-small-v1"}
+    record = tmp_path / "statistics.json"
+    monkeypatch.setattr(freeze, "FROZEN_FILE", record)
+    monkeypatch.setattr(freeze, "track_names", lambda: ["text-mixture-v1", "pfa-small-v1"])
+    monkeypatch.setattr(freeze, "frozen_tracks", dict)
+    monkeypatch.setattr("regbench.text.sources.StandardLibrary.documents", None)
+    assert freeze.main() == 0
+    assert list(json.loads(record.read_text())) == ["pfa-small-v1"]
+
+
+def test_the_cache_key_tells_the_source_where_there_is_one(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is what it always was where there is none."""
+    keys = []
+    monkeypatch.setattr(track, "cached", lambda config, make: keys.append(config) or make())
+    tiny.instances("test")
+    monkeypatch.setattr(tiny.task, "source_digest", lambda: "abc")
+    tiny.instances("test")
+    assert sorted(keys[0]) == ["parameters", "split", "splits", "task", "task_version"]
+    assert keys[1] == {**keys[0], "source": "abc"}
 
 
 @pytest.mark.parametrize(

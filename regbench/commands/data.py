@@ -42,6 +42,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print(table, highlight=False)
     overlap = ", ".join(f"{pair.replace('/', ' and ')} {count}" for pair, count in record["overlap"].items())
     console.print(f"shared between splits: {overlap}", highlight=False)
+    source = track.task.source_name()
+    if source is not None:
+        console.print(f"text: {source}; with another, fingerprints are others", highlight=False)
     console.print(f"budget: {track.definition.budget.train_tokens:,} training tokens", highlight=False)
     console.print()
     console.print(track.task.show(test, arguments.instance))

@@ -1,1 +1,1 @@
-"""Tasks: generator families whose truth is known, one file each."""
+"""Tasks: generator families with the truth where it can be known, one file each."""

@@ -81,9 +81,24 @@ class Task(ABC):
     """Scores of its own: each a metric over one of the task's `groups`, name -> (metric, group)."""
     progress_label: ClassVar[str] = ""
     """What `progress` counts, for the axis of a curve."""
+    knows_truth: ClassVar[bool] = True
+    """Whether there is a `truth`. Of text nobody knows it: then only "nll" and "token_accuracy" can be asked for, nobody calls
+    `truth`, and of each prediction no more is kept than these two need."""
+
+    portable: ClassVar[bool] = True
+    """Whether instances follow from this code and the parameters alone. Where they are cut from text of the user's machine they
+    do not: then `source_name` and `source_digest` say which it is, and a track cannot be frozen for everyone."""
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
+
+    def source_name(self) -> str | None:
+        """What instances are made from besides this code, for people; None where that is nothing (`portable`)."""
+        return None
+
+    def source_digest(self) -> str | None:
+        """SHA-256 of it as it is now, part of the cache's key: so what was made from other text is never taken for it."""
+        return None
 
     @property
     @abstractmethod
@@ -99,6 +114,9 @@ class Task(ABC):
         """(N, L, V) float64: the true next-token distributions; zero rows at positions that are not scored.
 
         Of a task of vectors (N, L, D_out): the mean of what is predicted, given what no predictor is told.
+
+        Raises:
+            UserError: the task does not know it (`knows_truth`).
         """
 
     @abstractmethod
@@ -110,7 +128,10 @@ class Task(ABC):
         return {}
 
     def progress(self, instances: Instances) -> IntArray | None:
-        """(N, L), from 0: how far in the context a position is, for curves; None where that is its index in the sequence."""
+        """(N, L), from 0: how far in the context a position is, for curves; None where that is its index in the sequence.
+
+        A position whose progress is below 0 is in no curve.
+        """
         return None
 
     def statistics(self, instances: Instances) -> dict[str, float]:

@@ -94,13 +94,16 @@ class Track:
         if split not in SPLITS:
             raise UserError(f"unknown split '{split}'{nearest(split, SPLITS)}")
         d = self.definition
-        config = {
+        config: dict[str, Any] = {
             "task": d.task,
             "task_version": self.task.version,
             "parameters": self.task.parameters.model_dump(),
             "splits": d.splits.model_dump(),
             "split": split,
         }
+        source = self.task.source_digest()
+        if source is not None:  # else the key is what it was before there were sources
+            config["source"] = source
         splits = Splits(**d.splits.model_dump())
         instances = cached(config, lambda: self.task.generate(splits, split))
         if self.frozen is not None and self.frozen["fingerprints"][split] != instances.fingerprint:
