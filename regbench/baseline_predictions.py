@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from regbench import registry, threads
 from regbench.data import Instances, cache_root
+from regbench.errors import UserError
 from regbench.files import atomic_write
+from regbench.predictions import BriefPredictions
 from regbench.predictor import Baseline, FloatArray
+from regbench.scoring import Brief, rows_at_once
 from regbench.tracks import Track
 
 Progress = Callable[[int, int], None]
@@ -53,14 +56,23 @@ class BaselinePredictions:
             yield batch
 
 
+@dataclass(frozen=True)
+class BriefBaselinePredictions(BriefPredictions):
+    """The same of a task that does not know its truth: of each real token its probability, float64, and the most likely one."""
+
+    seconds: float
+    processor_seconds: float
+    threads: int
+
+
 def baseline_predictions(
     baseline: Baseline, track: Track, instances: Instances, progress: Progress | None = None
-) -> BaselinePredictions:
-    """From the cache, or made and kept."""
-    found = cached_baseline_predictions(baseline, track, instances)
+) -> BaselinePredictions | BriefBaselinePredictions:
+    """From the cache, or made and kept; brief where the task does not know its truth."""
+    found = _cached(baseline, track, instances)
     if found is not None:
         return found
-    made = _make(baseline, instances, progress or (lambda done, total: None))
+    made = _make(baseline, track, instances, progress or (lambda done, total: None))
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in vars(made).items()}
     try:
         with atomic_write(_path(baseline, track, instances), "wb") as file:
@@ -70,17 +82,44 @@ def baseline_predictions(
     return made
 
 
+def whole_baseline_predictions(
+    baseline: Baseline, track: Track, instances: Instances, progress: Progress | None = None
+) -> BaselinePredictions:
+    """As `baseline_predictions`, for those who need whole distributions.
+
+    Raises:
+        UserError: the task does not know its truth, and they are not kept.
+    """
+    said = baseline_predictions(baseline, track, instances, progress)
+    if not isinstance(said, BaselinePredictions):
+        raise UserError(f"of the baselines on {track.name} no whole distributions are kept")
+    return said
+
+
 def cached_baseline_predictions(baseline: Baseline, track: Track, instances: Instances) -> BaselinePredictions | None:
-    """From the cache, or None where it does not have them."""
+    """Whole distributions from the cache, or None where it does not have them."""
+    found = _cached(baseline, track, instances)
+    return found if isinstance(found, BaselinePredictions) else None
+
+
+def _cached(
+    baseline: Baseline, track: Track, instances: Instances
+) -> BaselinePredictions | BriefBaselinePredictions | None:
+    kind = BaselinePredictions if track.task.knows_truth else BriefBaselinePredictions
+    tokens = ("packed",) if track.task.knows_truth else ("given", "best")
     try:
         with np.load(_path(baseline, track, instances), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        times = float(arrays["seconds"]), float(arrays["processor_seconds"])
-        found = BaselinePredictions(arrays["packed"], arrays["lengths"], *times, int(arrays["threads"]))
+        found = kind(
+            **{name: arrays[name] for name in (*tokens, "lengths")},
+            seconds=float(arrays["seconds"]),
+            processor_seconds=float(arrays["processor_seconds"]),
+            threads=int(arrays["threads"]),
+        )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    whole = np.array_equal(found.lengths, instances.lengths) and len(found.packed) == found.lengths.sum()
-    return found if whole else None
+    real = all(len(arrays[name]) == instances.n_tokens for name in tokens)
+    return found if real and np.array_equal(found.lengths, instances.lengths) else None
 
 
 def _path(baseline: Baseline, track: Track, instances: Instances) -> Path:
@@ -96,19 +135,31 @@ def _path(baseline: Baseline, track: Track, instances: Instances) -> Path:
     return cache_root() / "baseline-predictions" / f"{key}.npz"
 
 
-def _make(baseline: Baseline, instances: Instances, progress: Progress) -> BaselinePredictions:
-    parts, seconds, processor_seconds = [], 0.0, 0.0
+def _make(
+    baseline: Baseline, track: Track, instances: Instances, progress: Progress
+) -> BaselinePredictions | BriefBaselinePredictions:
+    parts: list[FloatArray] = []
+    given, best = [], []
+    seconds, processor_seconds = 0.0, 0.0
+    at_once = rows_at_once(track.task.io, instances.tokens.shape[1], _AT_ONCE)
     baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
-    for first in range(0, len(instances), _AT_ONCE):
-        some = instances[first : first + _AT_ONCE]
+    for first in range(0, len(instances), at_once):
+        some = instances[first : first + at_once]
         started, processor_started = time.perf_counter(), time.process_time()
         predicted = baseline.predict(some.tokens)
         seconds += time.perf_counter() - started
         processor_seconds += time.process_time() - processor_started
-        parts += [row[:length].astype(np.float64) for row, length in zip(predicted, some.lengths, strict=True)]
+        if track.task.knows_truth:
+            parts += [row[:length].astype(np.float64) for row, length in zip(predicted, some.lengths, strict=True)]
+        else:
+            brief, real = Brief.of(predicted, some.tokens), np.arange(some.tokens.shape[1]) < some.lengths[:, None]
+            given.append(brief.given[real].astype(np.float64))
+            best.append(brief.best[real].astype(np.int32))
         progress(first + len(some), len(instances))
-    times = round(seconds, 3), round(processor_seconds, 3)
-    return BaselinePredictions(np.concatenate(parts), instances.lengths, *times, threads.available())
+    times = round(seconds, 3), round(processor_seconds, 3), threads.available()
+    if track.task.knows_truth:
+        return BaselinePredictions(np.concatenate(parts), instances.lengths, *times)
+    return BriefBaselinePredictions(np.concatenate(given), np.concatenate(best), instances.lengths, *times)
 
 
 def code_digest(cls: type[Any]) -> str:

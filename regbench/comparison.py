@@ -17,11 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench import registry
-from regbench.baseline_predictions import BaselinePredictions, baseline_predictions, cached_baseline_predictions
+from regbench.baseline_predictions import (
+    BaselinePredictions,
+    cached_baseline_predictions,
+    whole_baseline_predictions,
+)
 from regbench.data import Instances
 from regbench.errors import UserError, nearest
-from regbench.evaluation import Predictions, lineup
+from regbench.evaluation import lineup
 from regbench.files import atomic_write
+from regbench.predictions import Predictions
 from regbench.predictor import Baseline, FloatArray
 from regbench.results import read_result
 from regbench.scoring import Score
@@ -107,6 +112,11 @@ def compare(
     loaded = load_track(track or _track_of(predictors))
     if loaded.task.io.kind != "tokens":
         raise UserError(f"{loaded.name} has no distributions over tokens to compare")
+    if not loaded.task.knows_truth:
+        raise UserError(
+            f"nothing to compare on {loaded.name}: no truth is known there, so of each prediction only the token's own "
+            "probability is kept, and the distance of two predictors needs whole distributions"
+        )
     test = loaded.instances("test")
     early = first_tokens(test, tokens)
     if not early.scored.any():
@@ -207,7 +217,7 @@ def _said(
     if whole is not None:
         return whole
     part = test if baseline.anchor == "end" else early
-    return baseline_predictions(baseline, track, part, partial(announce, baseline.name))
+    return whole_baseline_predictions(baseline, track, part, partial(announce, baseline.name))
 
 
 def _run(folder: Path, label: str | None, track: Track, test: Instances, early: Instances) -> Voice:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from regbench.data import Instances
 from regbench.errors import UserError
-from regbench.predictor import FloatArray, Predictor
-from regbench.tasks.task import Task, VectorIO
+from regbench.predictor import FloatArray, IntArray, Predictor
+from regbench.tasks.task import IO, Task, VectorIO
 
 NLL_FLOOR = 1e-7
 """Probabilities are raised to this before the logarithm, so that a zero costs 16.1 nats and not infinity."""
@@ -23,9 +23,44 @@ HIGHER_IS_BETTER = {
     "last_two_accuracy": True,
     "tvd": False,
     "nll": False,
+    "nll_behind_cut": False,
     "mse": False,
     "truth_mse": False,
 }
+
+WITHOUT_TRUTH = ("nll", "token_accuracy")
+"""The metrics that compare a prediction with the token alone; all others of tokens need the task's truth."""
+
+BATCH_BYTES = 128 << 20
+"""The most memory that the predictions for one batch may take: while one is scored the next is made, so there are two."""
+
+
+@dataclass(frozen=True)
+class Brief:
+    """Of predictions for tokens (B, L) no more than `WITHOUT_TRUTH` needs.
+
+    given: (B, L), the probability given to each token.  best: (B, L), the most likely token; of equal maxima the first.
+    """
+
+    given: FloatArray
+    best: IntArray
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    @classmethod
+    def of(cls, predicted: FloatArray, tokens: IntArray) -> Brief:
+        """From (B, L, V) distributions and the (B, L) tokens."""
+        token = tokens.astype(np.int64)[..., None]
+        return cls(np.take_along_axis(predicted, token, -1)[..., 0], predicted.argmax(-1))
+
+
+def score_brief(brief: Brief, tokens: IntArray) -> dict[str, FloatArray]:
+    """The metrics `WITHOUT_TRUTH` at every position, each (B, L) float64; see `score_positions`."""
+    return {
+        "token_accuracy": (brief.best == tokens.astype(np.int64)).astype(np.float64),
+        "nll": -np.log(np.maximum(brief.given.astype(np.float64), NLL_FLOOR)),
+    }
 
 
 def score_positions(predicted: FloatArray, truth: FloatArray, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:
@@ -35,14 +70,13 @@ def score_positions(predicted: FloatArray, truth: FloatArray, tokens: NDArray[np
     sampled token.  tvd: half the L1 distance of the two distributions (ICLL Eq. 11).  nll: -log of the probability given to the
     sampled token, in nats, with NLL_FLOOR. Of equal maxima the first counts.
     """
-    best = predicted.argmax(-1)
-    token = tokens.astype(np.int64)[..., None]
-    given = np.take_along_axis(predicted, token, -1)[..., 0]
+    brief = Brief.of(predicted, tokens)
+    alone = score_brief(brief, tokens)
     return {
-        "legal_accuracy": (np.take_along_axis(truth, best[..., None], -1)[..., 0] > 0).astype(np.float64),
-        "token_accuracy": (best == token[..., 0]).astype(np.float64),
+        "legal_accuracy": (np.take_along_axis(truth, brief.best[..., None], -1)[..., 0] > 0).astype(np.float64),
+        "token_accuracy": alone["token_accuracy"],
         "tvd": 0.5 * np.abs(predicted - truth).sum(-1),
-        "nll": -np.log(np.maximum(given, NLL_FLOOR)),
+        "nll": alone["nll"],
     }
 
 
@@ -80,11 +114,18 @@ class Steps:
     counts: NDArray[np.int64]
     label: str
 
-    def curve(self) -> tuple[NDArray[np.int64], list[Score], NDArray[np.int64]]:
-        """The steps at which something is scored, their scores with standard errors, and over how many positions."""
-        total = self.counts.sum(0)
+    def curve(self) -> tuple[FloatArray, list[Score], NDArray[np.int64]]:
+        """The steps at which something is scored, their scores with standard errors, and over how many positions.
+
+        More than 64 steps are put together, `bin_width` to a bin: the step is then the mean one of the positions in it.
+        """
+        k = self.counts.shape[1]
+        edges = np.arange(0, k, bin_width(k) if k > MOST_BINS else 1)
+        sums, counts = np.add.reduceat(self.sums, edges, axis=1), np.add.reduceat(self.counts, edges, axis=1)
+        total = counts.sum(0)
+        steps = np.add.reduceat(self.counts.sum(0) * np.arange(k), edges)
         some = np.flatnonzero(total)
-        return some, [Score.of(self.sums[:, k], self.counts[:, k]) for k in some], total[some]
+        return steps[some] / total[some], [Score.of(sums[:, i], counts[:, i]) for i in some], total[some]
 
 
 @dataclass(frozen=True)
@@ -130,17 +171,25 @@ class Scores:
         return position[some] / counts[some], sums[some] / counts[some], counts[some]
 
 
+MOST_BINS = 64
+"""Of a curve: more could not be told apart."""
+
+
 def bin_width(length: int) -> int:
     """The bins of a curve over `length` positions: the power of two, at least 4, that gives at most 64 of them."""
-    return max(4, 1 << int(np.ceil(np.log2(max(1, length / 64)))))
+    return max(4, 1 << int(np.ceil(np.log2(max(1, length / MOST_BINS)))))
 
 
-def score(task: Task, instances: Instances, predictions: Iterable[FloatArray]) -> Scores:
+def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | Brief]) -> Scores:
     """Scores predictions that come as consecutive batches (B, L, V) of the instances, in order; of vectors (B, L, D_out).
+
+    Of a task that does not know its truth they may come as `Brief` too.
 
     Raises:
         UserError: wrong shape, or rows that are not distributions; of vectors, NaN or infinity.
+        TypeError: the task asks for a metric that needs a truth, and knows none.
     """
+    _check_metrics(task)
     n, length = instances.scored.shape
     counted = _counted(task, instances)
     steps = task.progress(instances)
@@ -152,14 +201,20 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray]) -
         rows = slice(start, start + len(predicted))
         part = instances[rows]
         wide = part.scored.shape[1]
-        metrics = _position_scores(task, part, predicted[:, :wide])
+        if isinstance(predicted, Brief):
+            predicted = Brief(predicted.given[:, :wide], predicted.best[:, :wide])
+        else:
+            predicted = predicted[:, :wide]
+        metrics = _position_scores(task, part, predicted)
         for score_name in task.scores:
             metric, _ = task.group_scores.get(score_name, (score_name, None))
             values = np.where(counted[score_name][rows, :wide], metrics[metric], 0.0)
             sums[score_name][rows] = values.sum(1)
             by_position[score_name][:wide] += values.sum(0)
             if steps is not None:
-                np.add.at(by_step[score_name].sums[rows], (np.arange(len(values))[:, None], steps[rows, :wide]), values)
+                step = steps[rows, :wide]
+                at = np.arange(len(values))[:, None], np.maximum(step, 0)
+                np.add.at(by_step[score_name].sums[rows], at, np.where(step >= 0, values, 0.0))
         start += len(predicted)
     if start != n:
         raise UserError(f"{start} predictions for {n} instances")
@@ -175,6 +230,19 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray]) -
     )
 
 
+def _check_metrics(task: Task) -> None:
+    """Raises:
+    TypeError: the task asks for a metric that needs a truth, and knows none.
+    """
+    asked = [task.group_scores.get(name, (name, None))[0] for name in task.scores]
+    unfit = [metric for metric in asked if metric not in WITHOUT_TRUTH]
+    if unfit and not task.knows_truth:
+        raise TypeError(
+            f"{type(task).__name__} asks for '{unfit[0]}', which needs the truth, but its knows_truth is False: "
+            f"without one there are {' and '.join(WITHOUT_TRUTH)}"
+        )
+
+
 def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
     """By score, the positions that count for it: (N, L)."""
     groups = task.groups(instances)
@@ -186,20 +254,27 @@ def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
 
 
 def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], label: str) -> Steps:
-    """Sums of zero, and the counts: (N, K) for the K steps there are."""
+    """Sums of zero, and the counts: (N, K) for the K steps there are. What is below step 0 is not counted."""
     n, k = len(steps), int(steps.max(initial=0)) + 1
     counts = np.zeros((n, k), np.int64)
-    np.add.at(counts, (np.arange(n)[:, None], steps), counted)
+    np.add.at(counts, (np.arange(n)[:, None], np.maximum(steps, 0)), counted & (steps >= 0))
     return Steps(np.zeros((n, k)), counts, label)
 
 
-def _position_scores(task: Task, instances: Instances, predicted: FloatArray) -> dict[str, FloatArray]:
+def _position_scores(task: Task, instances: Instances, predicted: FloatArray | Brief) -> dict[str, FloatArray]:
     """Every metric at every position of these instances, each (B, L) float64."""
     io = task.io
+    if isinstance(predicted, Brief):
+        if task.knows_truth:
+            raise TypeError(f"{type(task).__name__} knows its truth: it is scored on whole distributions")
+        check_brief(predicted, instances.scored.shape, io.vocab_size)
+        return score_brief(predicted, instances.tokens)
     if isinstance(io, VectorIO):
         check_finite(predicted, (*instances.scored.shape, io.d_out))
         return score_vectors(predicted, task.truth(instances), instances.tokens[..., -io.d_out :].astype(np.float64))
     check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
+    if not task.knows_truth:
+        return score_brief(Brief.of(predicted, instances.tokens), instances.tokens)
     return score_positions(predicted, task.truth(instances), instances.tokens)
 
 
@@ -223,6 +298,28 @@ def check_distributions(predicted: FloatArray, shape: tuple[int, ...]) -> None:
     off = np.abs(predicted.sum(-1) - 1.0).max(initial=0.0)
     if off > 1e-3:
         raise UserError(f"predicted rows must sum to 1; one is off by {off:.3g}")
+
+
+def check_brief(predicted: Brief, shape: tuple[int, ...], vocab_size: int) -> None:
+    """Raises:
+    UserError: another shape, what is no probability, or a token outside the vocabulary.
+    """
+    check_finite(predicted.given, shape)
+    if predicted.best.shape != shape:
+        raise UserError(f"the most likely tokens have the shape {predicted.best.shape}, not {shape}")
+    if predicted.given.size and (predicted.given.min() < 0 or predicted.given.max() > 1 + 1e-3):
+        raise UserError("predictions hold numbers that are no probabilities")
+    if predicted.best.size and (predicted.best.min() < 0 or predicted.best.max() >= vocab_size):
+        raise UserError(f"a most likely token is outside the vocabulary [0, {vocab_size})")
+
+
+def rows_at_once(io: IO, length: int, most: int) -> int:
+    """How many instances of `length` tokens are predicted at once: at most `most`, so that a batch stays under BATCH_BYTES.
+
+    That is counted in float64, (B, L, V) or of vectors (B, L, D_out). It is one instance at least.
+    """
+    width = io.d_out if isinstance(io, VectorIO) else io.vocab_size
+    return max(1, min(most, BATCH_BYTES // max(1, 8 * length * width)))
 
 
 def predict_in_batches(predictor: Predictor, instances: Instances, batch_size: int = 64) -> Iterable[FloatArray]:

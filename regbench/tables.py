@@ -20,11 +20,15 @@ def result_table(result: Result) -> Table:
     table.add_column("predictor")
     for metric in metrics:
         table.add_column(f"{_stacked(label(metric))} {arrow(metric)}", justify="right", no_wrap=True)
-    table.add_column("way to oracle", justify="right")
-    for row in score_rows(result):
+    rows = score_rows(result)
+    way = any(row.way is not None for row in rows)
+    if way:
+        table.add_column("way to oracle", justify="right")
+    for row in rows:
         cells = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in metrics]
-        way = "—" if row.way is None else f"{100 * row.way:.0f} %"
-        table.add_row(row.name, *cells, way, style="bold" if row.kind == "model" else None)
+        if way:
+            cells.append("—" if row.way is None else f"{100 * row.way:.0f} %")
+        table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
 
 

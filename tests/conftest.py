@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from regbench import runner
 from regbench.tracks import Track, load_track
 
 TINY = {
@@ -70,3 +71,36 @@ def regbench(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return call
+
+
+MARKOV = {
+    "name": "markov-text-v1",
+    "task": str(Path(__file__).with_name("markov_text.py")),
+    "parameters": {},
+    "splits": {"train": 60, "validation": 16, "test": 20, "seed": 1},
+    "budget": {"train_tokens": 3000},
+    "main_score": "nll",
+}
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The YAML file of a track whose task does not know its truth."""
+    path = tmp_path_factory.mktemp("text-track") / "markov-text-v1.yaml"
+    path.write_text(yaml.safe_dump(MARKOV), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def text_track(text_file: Path) -> Track:
+    return load_track(str(text_file))
+
+
+@pytest.fixture(scope="session")
+def text_run(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of a tiny `cgt` on it."""
+    folder = tmp_path_factory.mktemp("text-run") / "run"
+    settings = {"d_model": 8, "d_y": 4, "n_layers": 2, "n_heads": 2, "templates": 2, "rank": 2}
+    training = {"training.train_tokens": 2000, "training.batch_size": 8, "training.evaluations": 2}
+    runner.run(str(text_file), "cgt", settings=settings | training, out=folder)
+    return folder

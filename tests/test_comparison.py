@@ -15,7 +15,7 @@ from baselines.ngram import NGram
 from regbench import cli
 from regbench.comparison import compare, first_tokens, similar_order
 from regbench.errors import UserError
-from regbench.evaluation import Predictions
+from regbench.predictions import Predictions
 from regbench.predictor import FloatArray
 from regbench.tracks import Track, load_track
 
@@ -199,6 +199,16 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert message in captured.err
     assert captured.err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+def test_a_task_without_truth_is_refused_in_one_line(
+    text_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Track, "instances", None)  # and before anything is generated
+    assert cli.main(["compare", "uniform", "3-gram", "--track", str(text_file)]) == 2
+    error = capsys.readouterr().err
+    assert "nothing to compare on markov-text-v1: no truth is known there" in error
+    assert error.count("\n") == 1
 
 
 def test_a_run_on_another_track_is_refused(runs: dict[str, Path]) -> None:

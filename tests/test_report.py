@@ -14,7 +14,7 @@ import pytest
 import regbench
 from regbench import cli
 from regbench.errors import UserError
-from regbench.evaluation import Predictions
+from regbench.predictions import Predictions
 from regbench.report import build_report, track_of, write_report
 from regbench.report.cells import way_cell
 from regbench.report.html import embed, page

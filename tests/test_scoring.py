@@ -9,6 +9,7 @@ from regbench.data import Instances
 from regbench.errors import UserError
 from regbench.scoring import (
     NLL_FLOOR,
+    Brief,
     Scores,
     bin_width,
     check_distributions,
@@ -182,7 +183,7 @@ def test_a_score_over_a_group_and_the_curve_by_progress(batch: int) -> None:
         at = [mask[:, 2 * k : 2 * k + 2] for k in range(3)]
         assert steps.tolist() == [k for k in range(3) if at[k].any()]
         assert counts.tolist() == [m.sum() for m in at if m.any()]
-        for k, value in zip(steps, values, strict=True):
+        for k, value in zip(steps.astype(int), values, strict=True):
             assert value.value == pytest.approx(right[:, 2 * k : 2 * k + 2][at[k]].mean())
     position, value, count = scores.curve("late_accuracy", 4)
     np.testing.assert_array_equal(count, [late[:, :4].sum(), late[:, 4:].sum()])
@@ -200,3 +201,75 @@ def test_the_error_of_a_step_agrees_with_a_bootstrap_over_instances() -> None:
     for k, value in enumerate(values):
         bootstrap = (step.sums[:, k][draws].sum(1) / step.counts[:, k][draws].sum(1)).std()
         assert value.stderr == pytest.approx(bootstrap, rel=0.08)
+
+
+class Far(Halves):
+    """Progress from far below 0, over 200 steps."""
+
+    progress_label = "tokens"
+    io = TokenIO(vocab_size=2, separator=1, max_length=230, names=("0", "1"))
+
+    def generate(self, splits: Splits, split: str) -> Instances:
+        n = splits.size(split)
+        rng = np.random.default_rng(0)
+        tokens, begin = rng.integers(0, 2, (n, 230)).astype(np.uint8), rng.integers(10, 60, n).astype(np.int32)
+        return Instances(tokens, np.full(n, 230, np.int32), rng.random(tokens.shape) < 0.7, "far/1", {"begin": begin})
+
+    def groups(self, instances: Instances) -> dict[str, np.ndarray]:
+        return {"late": np.broadcast_to(np.arange(230) >= 100, instances.tokens.shape)}
+
+    def progress(self, instances: Instances) -> np.ndarray:
+        return np.arange(230) - instances.truth["begin"][:, None]
+
+
+def test_steps_below_zero_are_in_no_curve_and_many_steps_are_binned() -> None:
+    """Each bin's value is the plain mean over its positions, its step their mean step."""
+    task = Far(None)
+    instances = task.generate(Splits(1, 1, 30, 0), "test")
+    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
+    scores = score(task, instances, [predicted[:11], predicted[11:]])
+    right, steps = predicted.argmax(-1) == instances.tokens, task.progress(instances)
+    assert scores["token_accuracy"].value == pytest.approx(right[instances.scored].mean())  # below zero still counts
+    for metric, mask in (
+        ("token_accuracy", instances.scored),
+        ("late_accuracy", instances.scored & (np.arange(230) >= 100)),
+    ):
+        at, values, counts = scores.steps[metric].curve()
+        assert len(at) <= 64
+        assert counts.sum() == (mask & (steps >= 0)).sum()
+        width = bin_width(int(steps.max()) + 1)
+        bins = [mask & (steps >= low) & (steps < low + width) for low in range(0, int(steps.max()) + 1, width)]
+        bins = [each for each in bins if each.any()]
+        np.testing.assert_array_equal(counts, [each.sum() for each in bins])
+        np.testing.assert_allclose(at, [steps[each].mean() for each in bins], rtol=1e-12)
+        np.testing.assert_allclose([v.value for v in values], [right[each].mean() for each in bins], rtol=1e-12)
+
+
+class Unknown(Halves):
+    """The same, of which nobody knows the truth."""
+
+    knows_truth = False
+
+    def truth(self, instances: Instances) -> np.ndarray:
+        raise UserError("nobody knows")
+
+
+def test_without_truth_the_scores_are_those_that_need_none() -> None:
+    task, instances = Unknown(None), Halves(None).generate(Splits(1, 1, 40, 0), "test")
+    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
+    assert score(task, instances, [predicted]).table() == score(Halves(None), instances, [predicted]).table()
+    briefly = [Brief.of(predicted[:7], instances.tokens[:7]), Brief.of(predicted[7:], instances.tokens[7:])]
+    assert score(task, instances, briefly).table() == score(task, instances, [predicted]).table()
+    with pytest.raises(UserError, match="must sum to 1"):
+        score(task, instances, [predicted * 1.01])
+    with pytest.raises(TypeError, match="Halves knows its truth"):
+        score(Halves(None), instances, briefly)
+
+
+@pytest.mark.parametrize("extra", [{"scores": ("nll", "tvd")}, {"group_scores": {"late_accuracy": ("tvd", "late")}}])
+def test_a_metric_that_needs_the_truth_is_a_mistake_of_the_task(extra: dict[str, object]) -> None:
+    task = type("Mistaken", (Unknown,), extra)(None)
+    with pytest.raises(
+        TypeError, match="^Mistaken asks for 'tvd', which needs the truth, but its knows_truth is False"
+    ):
+        score(task, task.generate(Splits(1, 1, 4, 0), "test"), [])

@@ -97,4 +97,4 @@ class ModelPredictor:
                 batch = token_tensor(tokens[i : i + self.batch_size], self.device)
                 out = self.model(batch).double()
                 parts.append((out.softmax(-1) if batch.ndim == 2 else out).cpu().numpy())
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)

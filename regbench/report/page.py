@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from regbench.errors import UserError
-from regbench.evaluation import Predictions
+from regbench.evaluation import lineup
 from regbench.files import atomic_write
+from regbench.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
+from regbench.predictor import Baseline
+from regbench.report import strips, texts
 from regbench.report.cells import about_way, baseline_series, head, metric_words, score_cell, way_cell
 from regbench.report.curves import axis, main_loss, points
 from regbench.report.html import asset, page, text
 from regbench.report.rows import Row, score_rows
-from regbench.report.strips import check_predictions, layout
 from regbench.report.words import arrow, human_bytes, human_seconds, label
 from regbench.results import Result, SeedRecord
 from regbench.tasks.task import TokenIO
@@ -31,12 +34,12 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
     Raises:
         UserError: there is no test instance `instance`, it cannot be drawn, or predictions are not those that were scored.
     """
-    strips, why_not = _strips(folder, result, track, instance)
-    if instance is not None and strips is None:
-        raise UserError(f"instance {instance} cannot be shown: {why_not}")
+    drawn = _instances(folder, result, track, instance)
+    if instance is not None and drawn.nothing:
+        raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
     path = folder / "report.html"
     with atomic_write(path) as file:
-        file.write(build_report(result, strips, why_not))
+        file.write(build_report(result, drawn))
     return path
 
 
@@ -57,15 +60,35 @@ def track_of(folder: Path, result: Result) -> Track | None:
     return None
 
 
-def build_report(result: Result, strips: Mapping[str, Any] | None = None, why_not: str = "") -> str:
-    """The page as HTML; the same result gives the same bytes. strips: as `strips.layout` makes them, else why there are none."""
+@dataclass(frozen=True)
+class Drawn:
+    """Instances as the page draws them: `strips.layout` where the task knows its truth, else `texts.layout`, or why not."""
+
+    strips: Mapping[str, Any] | None = None
+    texts: Mapping[str, Any] | None = None
+    why_not: str = ""
+
+    @property
+    def nothing(self) -> bool:
+        return self.strips is None and self.texts is None
+
+    @property
+    def section(self) -> str:
+        """Its frame in the page."""
+        if self.nothing:
+            return f"<h2>Instances</h2>\n<p class=soft>Not shown: {text(self.why_not)}.</p>"
+        return _TEXTS if self.strips is None else _STRIPS
+
+
+def build_report(result: Result, drawn: Drawn = Drawn()) -> str:
+    """The page as HTML; the same arguments give the same bytes."""
     name, track = text(result.architecture.name), text(result.track.name)
     sections = [
         f"<header>\n<h1>{name} on {track}</h1>\n{_lead(result)}\n</header>",
         f"<h2>Scores on the test split</h2>\n{score_table(result)}",
         _POSITION,
         _LEARNING.format(about=text(_about_learning(result))),
-        _INSTANCES if strips is not None else f"<h2>Instances</h2>\n<p class=soft>Not shown: {text(why_not)}.</p>",
+        drawn.section,
         f"<h2>How it was made</h2>\n{_provenance(result)}",
     ]
     body = f"<main>\n{''.join(sections)}\n</main>\n<footer>regbench, result schema {result.schema_version}</footer>"
@@ -74,10 +97,11 @@ def build_report(result: Result, strips: Mapping[str, Any] | None = None, why_no
         "loss": label(main_loss(result)),
         "series": _series(result),
         "training": [_training(seed, main_loss(result)) for seed in result.seeds],
-        "strips": None if strips is None else {**strips, **_model_names(result)},
+        "strips": None if drawn.strips is None else {**drawn.strips, **_model_names(result)},
+        "texts": None if drawn.texts is None else {**drawn.texts, **_model_names(result)},
     }
     styles = [asset(__package__, name) for name in ("base.css", "report.css")]
-    scripts = [asset(__package__, name) for name in ("chart.js", "strips.js", "report.js")]
+    scripts = [asset(__package__, name) for name in ("chart.js", "strips.js", "texts.js", "report.js")]
     return page(f"{result.architecture.name} on {result.track.name}", body, data, styles, scripts)
 
 
@@ -85,8 +109,11 @@ def score_table(result: Result) -> str:
     """The model among the baselines, best first."""
     main, several = result.track.main_score, len(result.seeds) > 1
     heads = [head(f"{label(m)} {arrow(m)}", metric_words(m)["meaning"]) for m in result.metrics]
-    heads.append(head("way to oracle", about_way(main, {b.anchor: name for name, b in result.baselines.items()})))
-    rows = "\n".join(_score_row(row, result.metrics) for row in score_rows(result))
+    rows_found = score_rows(result)
+    way = any(row.way is not None for row in rows_found)
+    if way:
+        heads.append(head("way to oracle", about_way(main, {b.anchor: name for name, b in result.baselines.items()})))
+    rows = "\n".join(_score_row(row, result.metrics, way) for row in rows_found)
     note = " The model's row is the median over its seeds, ± their standard deviation / √n." * several
     return (
         f'<div class="scroll"><table>\n<thead><tr><th scope="col">predictor</th>{"".join(heads)}</tr></thead>\n'
@@ -95,9 +122,9 @@ def score_table(result: Result) -> str:
     )
 
 
-def _score_row(row: Row, metrics: Sequence[str]) -> str:
-    cells = "".join(score_cell(row.scores[metric]) for metric in metrics)
-    return f'<tr class="{row.kind}"><th scope="row">{text(row.name)}</th>{cells}{way_cell(row.way)}</tr>'
+def _score_row(row: Row, metrics: Sequence[str], way: bool) -> str:
+    cells = "".join(score_cell(row.scores[metric]) for metric in metrics) + (way_cell(row.way) if way else "")
+    return f'<tr class="{row.kind}"><th scope="row">{text(row.name)}</th>{cells}</tr>'
 
 
 def _lead(result: Result) -> str:
@@ -186,24 +213,33 @@ def _definitions(rows: Mapping[str, Any]) -> str:
     return "<dl>" + "".join(f"<dt>{text(k)}</dt><dd>{text(v)}</dd>" for k, v in shown.items()) + "</dl>"
 
 
-def _strips(
-    folder: Path, result: Result, track: Track | None, instance: int | None
-) -> tuple[dict[str, Any] | None, str]:
-    """The instances as the page draws them, or None and why not."""
+def _instances(folder: Path, result: Result, track: Track | None, instance: int | None) -> Drawn:
+    """What the page draws of the test split, or why it draws nothing."""
     if track is None:
-        return None, f"the track {result.track.name} that this run was made on is not here"
+        return Drawn(why_not=f"the track {result.track.name} that this run was made on is not here")
     if not isinstance(track.task.io, TokenIO):
-        return None, "the task is not one of tokens"
-    models = []
+        return Drawn(why_not="the task is not one of tokens")
+    models: list[KeptPredictions] = []
     test = track.instances("test")
     for seed in result.seeds:
         path = folder / f"seed-{seed.seed}" / "predictions.npz"
         if not path.exists():
-            return None, f"the predictions of seed {seed.seed} are not in the run's folder"
-        predictions = Predictions.read(path)
-        check_predictions(predictions, result, seed.seed, test, track.task.io.vocab_size)
+            return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
+        predictions = read_kept(path, track.task)
+        strips.check_predictions(predictions, result, seed.seed, test, track.task.io.vocab_size)
         models.append(predictions)
-    return layout(track.task, test, models, instance), ""
+    whole = [model for model in models if isinstance(model, Predictions)]
+    if whole:
+        return Drawn(strips=strips.layout(track.task, test, whole, instance))
+    brief = [model for model in models if isinstance(model, BriefPredictions)]
+    return Drawn(texts=texts.layout(track.task, test, brief, _best_baseline(result, track), instance))
+
+
+def _best_baseline(result: Result, track: Track) -> Baseline | None:
+    """The baseline with the best main score, to lay beside the model."""
+    ranked = [row.name for row in score_rows(result) if row.kind == "baseline"]
+    there = {baseline.name: baseline for baseline in lineup(track, track.instances("test"))}
+    return next((there[name] for name in ranked if name in there), None)
 
 
 _POSITION = """\
@@ -222,7 +258,7 @@ _LEARNING = """\
 <div class="chart needs-js" id="training"></div>
 </section>
 """
-_INSTANCES = """\
+_STRIPS = """\
 <section>
 <h2>Where it errs</h2>
 <p class="soft" id="about"></p>
@@ -237,5 +273,18 @@ stroke="var(--ink)"/></svg> what was sampled</li>
 stroke-width="2"/></svg> the most likely symbol, where the truth rules it out (×)</li>
 </ul>
 <div class="needs-js" id="strips"></div>
+</section>
+"""
+_TEXTS = """\
+<section>
+<h2>Where it errs</h2>
+<p class="soft" id="about"></p>
+<div class="controls needs-js" id="text-controls"></div>
+<ul class="key needs-js">
+<li id="scale-nats">0 to 12 nats and above, or so many more than the baseline</li>
+<li id="scale-fewer">fewer than the baseline</li>
+<li>⏎ a line ends</li>
+</ul>
+<div class="needs-js" id="texts"></div>
 </section>
 """

@@ -42,7 +42,7 @@ def plot_scores_by_position(result: Result, path: Path) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines."""
     # What is over the last two examples alone is a line of two points: it is in the curve by example.
     long = [metric for metric in result.metrics if len(result.seeds[0].curves[metric].position) > 2]
-    metrics = long or result.metrics
+    metrics = _different(result, long or result.metrics)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 7.2), layout="constrained")
         frames = list(figure.subplots((len(metrics) + 1) // 2, 2, squeeze=False).flat)
@@ -56,6 +56,12 @@ def plot_scores_by_position(result: Result, path: Path) -> None:
             f"{result.architecture.name} on {result.track.name}: scores by position in the context", x=0.01, ha="left"
         )
         _save(figure, path)
+
+
+def _different(result: Result, metrics: list[str]) -> list[str]:
+    """Of metrics with the very same curves the first: where steps are of one group only, that group's score has no other."""
+    curves = [result.seeds[0].curves[metric] for metric in metrics]
+    return [metric for i, metric in enumerate(metrics) if curves[i] not in curves[:i]]
 
 
 def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
@@ -73,7 +79,8 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         shown = result.architecture.name if i == 0 else None
         position, value = well_founded(seed.curves[metric])
         axes.plot(position, value, color=_MODEL_COLOUR, linewidth=2.4, label=shown, alpha=0.9)
-    if metric == "nll":  # the floor makes the first few positions of some baselines cost ten times the rest
+    # The floor makes the first few positions of some baselines cost ten times the rest.
+    if metric in ("nll", "nll_behind_cut"):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16]))
         axes.yaxis.set_major_formatter(ScalarFormatter())

@@ -14,7 +14,7 @@ import numpy as np
 
 from regbench.data import Instances
 from regbench.errors import UserError
-from regbench.evaluation import Predictions
+from regbench.predictions import KeptPredictions, Predictions
 from regbench.predictor import FloatArray, IntArray
 from regbench.results import Result
 from regbench.scoring import HIGHER_IS_BETTER, score, score_positions
@@ -50,13 +50,14 @@ def choose(badness: FloatArray, asked: int | None = None) -> list[Choice]:
     return [Choice(asked, why), *(Choice(index, why) for index, why in reasons.items())]
 
 
-def check_predictions(predictions: Predictions, result: Result, seed: int, test: Instances, vocab_size: int) -> None:
+def check_predictions(
+    predictions: KeptPredictions, result: Result, seed: int, test: Instances, vocab_size: int
+) -> None:
     """Raises:
     UserError: these are not the predictions that the scores of this seed were computed from, on this split.
     """
     record = next(s for s in result.seeds if s.seed == seed)
-    fits = predictions.packed.shape == (test.n_tokens, vocab_size) and np.array_equal(predictions.lengths, test.lengths)
-    if not fits or predictions.digest != record.predictions_sha256:
+    if not predictions.fits(test, vocab_size) or predictions.digest != record.predictions_sha256:
         raise UserError(f"the stored predictions of seed {seed} are not those that result.json scored")
 
 

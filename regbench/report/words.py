@@ -10,6 +10,7 @@ LABELS = {
     "last_two_accuracy": "accuracy, last two",
     "tvd": "TVD",
     "nll": "nats",
+    "nll_behind_cut": "nats behind the cut",
     "mse": "MSE",
     "truth_mse": "MSE to truth",
     "cross_entropy": "cross entropy (nats)",
@@ -22,6 +23,7 @@ MEANINGS = {
     "last_two_accuracy": "Token accuracy in the answers of the last two examples of each task (CGT Table 1).",
     "tvd": "Total variation distance: half the L1 distance between the predicted and the true distribution (ICLL Eq. 11).",
     "nll": f"Negative log likelihood of the sampled symbol, in nats; probabilities are raised to {NLL_FLOOR:g} first.",
+    "nll_behind_cut": "The same nats over the second text alone, behind the cut.",
     "mse": "Mean squared difference, over components, from the vector that was sampled.",
     "truth_mse": "Mean squared difference, over components, from the true mean.",
 }
@@ -44,6 +46,11 @@ def arrow(metric: str) -> str:
 def better(metric: str) -> str:
     """Which way is better, in words."""
     return "higher is better" if HIGHER_IS_BETTER[metric] else "lower is better"
+
+
+def as_text(name: str) -> str:
+    """The name of a token of text with its white space itself again: "Ġreturn" -> " return"; Ċ is a new line, ĉ a tab."""
+    return name.replace("Ġ", " ").replace("Ċ", "\n").replace("ĉ", "\t")
 
 
 def human_bytes(count: int | None) -> str:

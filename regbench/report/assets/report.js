@@ -83,3 +83,4 @@ function instances() {
 scoresByPosition();
 learning();
 if (data.strips) instances();
+if (data.texts) runningTexts(data.texts, data.metrics.find((m) => m.key === data.texts.metric).label);

@@ -1,0 +1,182 @@
+"""What a predictor said of every token of a split, as it is scored and kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench.data import Instances
+from regbench.errors import UserError
+from regbench.files import atomic_write
+from regbench.predictor import FloatArray, Predictor
+from regbench.registry import blame
+from regbench.scoring import Brief, predict_in_batches, rows_at_once
+from regbench.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predicted distributions of real tokens only: (T, V) float16, instance after instance. Of vectors: (T, D_out) float32.
+
+    Scores are computed from these very numbers, so that whoever has the file gets the same scores to the last bit.
+    """
+
+    packed: NDArray[np.float16] | NDArray[np.float32]
+    lengths: NDArray[np.integer[Any]]
+
+    @classmethod
+    def of(cls, predictor: Predictor, instances: Instances, batch_size: int = 64) -> Predictions:
+        """What `predictor` says of every position of `instances`."""
+        parts = []
+        lengths = iter(instances.lengths)
+        kind = np.float32 if instances.tokens.ndim == 3 else np.float16
+        for batch in predict_in_batches(predictor, instances, batch_size):
+            for row in batch:
+                parts.append(row[: next(lengths)].astype(kind))
+        return cls(np.concatenate(parts), instances.lengths)
+
+    def batches(self, batch_size: int = 64) -> Iterator[FloatArray]:
+        """(B, L, V) float64 batches whose rows sum to 1; padding is uniform. Of vectors (B, L, D_out), as they are."""
+        ends = np.cumsum(self.lengths)
+        width = self.packed.shape[1]
+        for start in range(0, len(self.lengths), batch_size):
+            lengths = self.lengths[start : start + batch_size]
+            batch = np.full((len(lengths), int(lengths.max()), width), 1.0 / width)
+            for i, length in enumerate(lengths):
+                end = ends[start + i]
+                rows = self.packed[end - length : end].astype(np.float64)
+                batch[i, :length] = rows if self.of_vectors else rows / rows.sum(-1, keepdims=True)
+            yield batch
+
+    @property
+    def of_vectors(self) -> bool:
+        """Whether these are vectors, and not distributions over tokens."""
+        return self.packed.dtype == np.float32
+
+    def fits(self, instances: Instances, width: int) -> bool:
+        """Whether these can be predictions of these instances. width: V, or D_out."""
+        return self.packed.shape == (instances.n_tokens, width) and np.array_equal(self.lengths, instances.lengths)
+
+    def save(self, path: Path) -> str:
+        """Writes the file and returns the SHA-256 of the numbers in it."""
+        with atomic_write(path, "wb") as file:
+            np.savez_compressed(file, packed=self.packed, lengths=self.lengths)
+        return self.digest
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.packed.astype("<f4" if self.of_vectors else "<f2").tobytes()).hexdigest()
+
+    @classmethod
+    def read(cls, path: Path) -> Predictions:
+        """Raises:
+        UserError: the file cannot be read as whole predictions.
+        """
+        arrays = _arrays(path)
+        if "packed" not in arrays and "given" in arrays:
+            raise UserError(
+                f"{path} holds no whole distributions: of each token its probability, and the most likely one"
+            )
+        return cls(*_chosen(arrays, path, "packed", "lengths"))
+
+
+@dataclass(frozen=True)
+class BriefPredictions:
+    """Of each real token the probability it was given, and the most likely token: (T,) each, instance after instance.
+
+    For tasks that do not know their truth, whose scores need no more. A trained model's are float32 and int32: its scores are
+    computed from these very numbers.
+    """
+
+    given: NDArray[np.floating[Any]]
+    best: NDArray[np.int32]
+    lengths: NDArray[np.integer[Any]]
+
+    @classmethod
+    def of(cls, predictor: Predictor, instances: Instances, batch_size: int = 64) -> BriefPredictions:
+        """What `predictor` says of every position of `instances`."""
+        given, best, start = [], [], 0
+        for batch in predict_in_batches(predictor, instances, batch_size):
+            part = instances[start : start + len(batch)]
+            brief = Brief.of(batch[:, : part.tokens.shape[1]], part.tokens)
+            real = np.arange(part.tokens.shape[1]) < part.lengths[:, None]
+            given.append(brief.given[real].astype(np.float32))
+            best.append(brief.best[real].astype(np.int32))
+            start += len(batch)
+        return cls(np.concatenate(given), np.concatenate(best), instances.lengths)
+
+    def batches(self, batch_size: int = 64) -> Iterator[Brief]:
+        """Batches of (B, L) float64 and int32; padding is token 0, certain."""
+        ends = np.cumsum(self.lengths)
+        for start in range(0, len(self.lengths), batch_size):
+            lengths = self.lengths[start : start + batch_size]
+            inside = np.arange(int(lengths.max())) < lengths[:, None]
+            rows = slice(int(ends[start] - lengths[0]), int(ends[start + len(lengths) - 1]))
+            given, best = np.ones(inside.shape), np.zeros(inside.shape, np.int32)
+            given[inside], best[inside] = self.given[rows], self.best[rows]
+            yield Brief(given, best)
+
+    def fits(self, instances: Instances, width: int) -> bool:
+        """Whether these can be predictions of these instances. width: V."""
+        whole = self.given.shape == self.best.shape == (instances.n_tokens,)
+        inside = whole and (not self.best.size or (int(self.best.min()) >= 0 and int(self.best.max()) < width))
+        return inside and np.array_equal(self.lengths, instances.lengths)
+
+    def save(self, path: Path) -> str:
+        """Writes the file and returns the SHA-256 of the numbers in it."""
+        with atomic_write(path, "wb") as file:
+            np.savez_compressed(file, given=self.given, best=self.best, lengths=self.lengths)
+        return self.digest
+
+    @property
+    def digest(self) -> str:
+        content = self.given.astype("<f4").tobytes() + self.best.astype("<i4").tobytes()
+        return hashlib.sha256(content).hexdigest()
+
+    @classmethod
+    def read(cls, path: Path) -> BriefPredictions:
+        """Raises:
+        UserError: the file cannot be read as brief predictions.
+        """
+        return cls(*_chosen(_arrays(path), path, "given", "best", "lengths"))
+
+
+KeptPredictions = Predictions | BriefPredictions
+
+
+def keep(task: Task, predictor: Predictor, instances: Instances) -> KeptPredictions:
+    """What `predictor` says of every position, in the form that the task's scores need."""
+    batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
+    form = Predictions if task.knows_truth else BriefPredictions
+    return form.of(predictor, instances, batch_size)
+
+
+def read_kept(path: Path, task: Task) -> KeptPredictions:
+    """The predictions in a file, in the form that `keep` has for the task.
+
+    Raises:
+        UserError: the file cannot be read as such.
+    """
+    return (Predictions if task.knows_truth else BriefPredictions).read(path)
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"cannot read predictions from {path}: {blame(error)}") from None
+
+
+def _chosen(arrays: dict[str, NDArray[Any]], path: Path, *names: str) -> list[NDArray[Any]]:
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise UserError(f"cannot read predictions from {path}: it holds no '{missing[0]}'")
+    return [arrays[name] for name in names]

@@ -1,0 +1,81 @@
+"""Instances of tasks that do not know their truth, as running text: how many nats each token cost each predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench.data import Instances
+from regbench.predictions import BriefPredictions
+from regbench.predictor import Baseline
+from regbench.report.strips import Choice, choose
+from regbench.report.words import as_text
+from regbench.scoring import HIGHER_IS_BETTER, Brief, score, score_brief
+from regbench.tasks.task import Task
+
+
+def layout(
+    task: Task,
+    test: Instances,
+    models: Sequence[BriefPredictions],
+    baseline: Baseline | None = None,
+    asked: int | None = None,
+) -> dict[str, Any]:
+    """What the page needs to draw a few instances, beside what `baseline` says of them.
+
+    The choice is by the mean of all models' main scores on an instance.
+
+    Raises:
+        UserError: there is no instance `asked`.
+    """
+    metric = task.main_score
+    tables = [score(task, test, model.batches()) for model in models]
+    by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])  # (models, N)
+    mean = by_instance.mean(0)
+    choices = choose(-mean if HIGHER_IS_BETTER[metric] else mean, asked)
+    return {
+        "metric": metric,
+        "total": len(test),
+        "baseline": None if baseline is None else baseline.name,
+        "instances": [_instance(task, test, models, baseline, c, by_instance[:, c.index].tolist()) for c in choices],
+    }
+
+
+def _instance(
+    task: Task,
+    test: Instances,
+    models: Sequence[BriefPredictions],
+    baseline: Baseline | None,
+    choice: Choice,
+    scores: Sequence[float],
+) -> dict[str, Any]:
+    one = test[choice.index : choice.index + 1]
+    briefs = [_of_instance(model, choice.index) for model in models]
+    if baseline is not None:
+        briefs.append(Brief.of(baseline.predict(one.tokens), one.tokens))
+    names = task.io.names
+    cut = one.truth.get("cut")
+    return {
+        "index": choice.index,
+        "why": choice.why,
+        "scores": [round(value, 4) for value in scores],
+        "tokens": [as_text(names[token]) for token in one.tokens[0]],
+        "cut": None if cut is None else int(cut[0]),
+        "scored": one.scored[0].astype(int).tolist(),
+        "nats": [_rounded(score_brief(brief, one.tokens)["nll"][0]) for brief in briefs],
+        "best": [[as_text(names[token]) for token in brief.best[0]] for brief in briefs],
+    }
+
+
+def _of_instance(model: BriefPredictions, index: int) -> Brief:
+    """What a model said at the positions of one instance, (1, L)."""
+    end = int(model.lengths[: index + 1].sum())
+    rows = slice(end - int(model.lengths[index]), end)
+    return Brief(model.given[None, rows].astype(np.float64), model.best[None, rows])
+
+
+def _rounded(values: NDArray[Any]) -> list[float]:
+    return [round(float(value), 2) for value in values]
