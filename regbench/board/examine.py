@@ -37,13 +37,25 @@ def find_reference(name: str, given: Track | None = None) -> Reference:
     """The track a claim is about: the one given, if it is called so, or a built-in one. A name is never taken for a path.
 
     Raises:
-        Refused: there is no such track.
+        Refused: there is no such track, or it takes no entries.
     """
     if given is not None and given.name == name:
-        return _own(given)
+        return _checkable(_own(given))
     if name not in track_names():
         raise Refused(f"unknown track {name[:80]!a}{nearest(name[:80], track_names())}")
-    return _built_in(name)
+    return _checkable(_built_in(name))
+
+
+def _checkable(reference: Reference) -> Reference:
+    """Raises:
+    Refused: nobody else could check a claim about this track.
+    """
+    if not reference.track.task.knows_truth:
+        raise Refused(
+            f"{reference.track.name} takes no entries: its text depends on the machine it was made on and its truth is unknown, "
+            "so nobody else could check a claim"
+        )
+    return reference
 
 
 @lru_cache(maxsize=16)

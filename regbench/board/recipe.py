@@ -12,7 +12,7 @@ import pydantic
 
 from regbench import registry
 from regbench.board.guard import Refused, check_plain, describe_schema, parse_yaml
-from regbench.runner import Config
+from regbench.configuration import Config
 
 _PROGRAM = ["regbench", "run"]
 

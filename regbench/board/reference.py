@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data import Instances
-from regbench.evaluation import Predictions, score_baselines, score_records
+from regbench.evaluation import score_baselines, score_records
+from regbench.predictions import Predictions
 from regbench.results import BaselineRecord, Curve, TrackRecord
 from regbench.scoring import Scores, score
 from regbench.tasks.task import VectorIO

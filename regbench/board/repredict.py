@@ -17,9 +17,9 @@ from regbench.board.examine import find_reference
 from regbench.board.guard import Refused
 from regbench.board.origin import is_built_in
 from regbench.board.run_folder import RunFolder, read_predictions
-from regbench.evaluation import Predictions
 from regbench.models.build import build
 from regbench.models.model import Model, ModelPredictor
+from regbench.predictions import Predictions
 from regbench.results import ArchitectureRecord
 from regbench.tasks.task import IO
 from regbench.tracks import Track

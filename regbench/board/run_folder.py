@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from regbench.board.guard import YAML_BYTES, Folder, Refused, describe_schema, parse_arrays, parse_json, tensor_sizes
 from regbench.board.recipe import Recipe, parse_config
 from regbench.board.reference import Reference
+from regbench.configuration import Config
 from regbench.errors import UserError
-from regbench.evaluation import Predictions
+from regbench.predictions import Predictions
 from regbench.results import Result, SeedRecord
-from regbench.runner import Config
 from regbench.scoring import Scores, score
 from regbench.tasks.task import VectorIO
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from regbench.board.entry import Entry, InstanceScores
 from regbench.data import Instances
-from regbench.evaluation import Predictions, score_baselines, score_records
+from regbench.evaluation import score_baselines, score_records
+from regbench.predictions import Predictions
 from regbench.predictor import FloatArray, IntArray
 from regbench.results import (
     ArchitectureRecord,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regbench.board.guard import Refused
 from regbench.board.recipe import Recipe, parse_config
 from regbench.commands._settings import read_settings
-from regbench.runner import Config
+from regbench.configuration import Config
 
 
 def test_a_command_says_what_is_not_the_default() -> None:
