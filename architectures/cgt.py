@@ -10,7 +10,7 @@ entropy itself. L_aux freezes y at a random prefix end and has x predict what fo
 slow and different between instances, and a moment-matching term may take their place (`_cgt_losses.py`); `beta` above 0 makes y
 a sample under a Gaussian-process prior (`_cgt_gp.py`).
 
-The papers' setting for arithmetic is `ContextuallyGuided.PAPER`; the defaults here are for tracks that train in minutes. The
+The papers' settings are in `configs/`; the defaults here are for tracks that train in minutes; `cgt.md` tells all of it. The
 papers: CGT, and its earlier version *Learning Fast and Slow: Representations for In-Context Weight Modulation* (Zhmoginov, Lee,
 Vladymyrov, Sandler 2024, ICML workshop on in-context learning), which has numbers that CGT's text leaves out. Neither gives
 alpha; 0.5 is ours. So are: y is normalised at layer l, and T stands behind the norm of x, without which it could not be folded.
@@ -123,25 +123,11 @@ class ContextuallyGuided(Model):
         gp_noise: float = Field(default=0.1, gt=0, le=1, description="nu: share of it that is white noise")
         gp_width: float = Field(default=0.1, gt=0, description="sigma: width of the rest, in longest sequences")
 
-    PAPER: ClassVar[dict[str, Any]] = {
-        "d_model": 112,
-        "n_heads": 7,
-        "d_y": 64,
-        "y_heads": 4,
-        "n_layers": 6,
-        "y_layer": 4,
-        "rank": 4,
-        "templates": 16,
-        "aux_horizon": 68,
-        "w_c": 0.08,
-        "w_d": 0.04,
-        "gp_noise": 0.03,
-    }
-    """The papers' options for arithmetic: 1.4 million parameters, trained there for 400,000 steps of 128 instances."""
-
     paper = Paper("Contextually Guided Transformers via Low-Rank Adaptation", "Zhmoginov et al.", 2025, "2506.05672")
     takes = ("tokens", "vectors")
-    training_defaults: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3}  # on pfa-small-v1 far ahead of the common 1e-3
+    training_defaults: ClassVar[dict[str, Any]] = {
+        "learning_rate": 3e-3
+    }  # on pfa-small-v1 far ahead of the common 1e-3
     specialised: ClassVar[type[Specialised]] = Specialised
 
     def __init__(self, options: ContextuallyGuided.Options, io: IO) -> None:

@@ -23,15 +23,17 @@ import yaml
 
 from regbench import registry
 from regbench.checkpoint import save_tensors
+from regbench.configuration import Config, read_config
 from regbench.contract import Subject, preflight
 from regbench.data import Instances
 from regbench.errors import UserError, describe_validation, nearest
-from regbench.evaluation import Predictions, score_baselines, score_records
+from regbench.evaluation import score_baselines, score_records
 from regbench.files import atomic_write, exclusive, explain_full_disk
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count
 from regbench.ops.backend import require_use, use_backend
+from regbench.predictions import keep
 from regbench.report import plot_scores_by_position, plot_training, write_report
 from regbench.results import (
     ArchitectureRecord,
@@ -67,20 +69,6 @@ class Silent:
 
     def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None:
         pass
-
-
-class Config(pydantic.BaseModel):
-    """What was asked for: the whole of it is kept in `config.yaml`, and decides what a resumed run does."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    track: str
-    architecture: str
-    seeds: tuple[int, ...] = pydantic.Field(default=(0,), min_length=1)
-    settings: dict[str, Any] = {}
-    backend: str = "auto"
-    device: str = "auto"
-    trials: int = pydantic.Field(default=1, ge=1)
 
 
 @dataclass(frozen=True)
@@ -167,15 +155,9 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     """
     folder = Path(folder)
     path = folder / "config.yaml"
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        config = Config(**content)
-    except OSError:
-        raise UserError(f"{folder} holds no run: there is no config.yaml") from None
-    except (yaml.YAMLError, TypeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is broken: {str(error).splitlines()[0]}") from None
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), Config.model_fields)) from None
+    if not path.exists():
+        raise UserError(f"{folder} holds no run: there is no config.yaml")
+    config = read_config(path)
     with explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
             return read_result(folder)
@@ -320,7 +302,7 @@ def _score_seed(
     progress: Progress,
     steps: int,
 ) -> SeedRecord:
-    predictions = Predictions.of(ModelPredictor(model, plan.device), test)
+    predictions = keep(plan.track.task, ModelPredictor(model, plan.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
     start = next((b for b in baselines.values() if b.anchor == "start"), None)

@@ -22,6 +22,16 @@ def total_flops(model: Model, tokens: Tensor) -> int:
     return int(counter.get_total_flops())
 
 
+def training_flops(model: Model, tokens: Tensor, scored: Tensor) -> int:
+    """Operations of one training step, forward and backward of all terms of the loss, (B, L), (B, L) bool; the optimizer's apart.
+
+    With everything made under torch's `FakeTensorMode` a model of any size is counted in no memory and no time.
+    """
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        torch.stack([term.reshape(()) for term in model.losses(tokens, scored).values()]).sum().backward()
+    return int(counter.get_total_flops())
+
+
 def flops_per_token(model: Model, tokens: Tensor) -> float:
     """`total_flops` over the number of tokens read, (B, L)."""
     return total_flops(model, tokens) / (tokens.shape[0] * tokens.shape[1])

@@ -6,6 +6,7 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor
 
+from regbench import registry
 from regbench.errors import UserError
 from regbench.models.model import Model
 
@@ -31,13 +32,36 @@ class Guided(Protocol):
         """An ordinary model for what follows this prompt, (c,)."""
 
 
+_METHODS = ("context", "summary", "with_context", "specialize")
+
+
+def is_guided(model: Model | type[Model]) -> bool:
+    """Whether a model, or an architecture, keeps a summary of its context."""
+    return all(hasattr(model, method) for method in _METHODS)
+
+
 def guided(model: Model, name: str) -> Guided:
     """The model, if it is one.
 
     Raises:
-        UserError: it keeps no such summary.
+        UserError: it keeps no such summary; the line names the registered architectures that do.
     """
-    missing = [m for m in ("context", "summary", "with_context", "specialize") if not hasattr(model, m)]
-    if missing:
-        raise UserError(f"architecture '{name}' keeps no summary of its context: it has no {missing[0]}()")
+    if not is_guided(model):
+        missing = next(method for method in _METHODS if not hasattr(model, method))
+        raise UserError(
+            f"architecture '{name}' keeps no summary of its context: it has no {missing}(); "
+            f"these do: {', '.join(_guided_architectures())}"
+        )
     return cast(Guided, model)
+
+
+def _guided_architectures() -> list[str]:
+    """Of all that are registered and can be imported."""
+    found = []
+    for name in registry.entries(registry.ARCHITECTURE):
+        try:
+            if is_guided(registry.load(registry.ARCHITECTURE, name)):
+                found.append(name)
+        except UserError:
+            continue
+    return found

@@ -9,7 +9,7 @@ unprompted: the text behind the cut is read alone, y and all: what knows nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from regbench.analysis.segments import Segments, windows
 from regbench.data import Instances
 from regbench.models.model import token_tensor
 from regbench.predictor import FloatArray
-from regbench.scoring import Score, score_positions, score_vectors
+from regbench.scoring import Brief, Score, rows_at_once, score_brief, score_positions, score_vectors
 from regbench.tasks.task import Task, VectorIO
 
 LOSSES = ("nll", "mse")
@@ -62,24 +62,32 @@ class Outcomes:
 
 @torch.no_grad()
 def read_in_modes(
-    model: Guided, task: Task, instances: Instances, segments: Segments, rate: float, batch_size: int = 32
+    model: Guided,
+    task: Task,
+    instances: Instances,
+    segments: Segments,
+    rate: float,
+    batch_size: int = 32,
+    modes: Sequence[str] = MODES,
 ) -> Outcomes:
-    """Every metric of the task behind the cuts of `segments`, in every mode. rate: of the moving average."""
+    """Every metric of the task behind the cuts of `segments`, in each of `modes`. rate: of the moving average.
+
+    For "dynamic" alone the model need only be callable. Of a large vocabulary fewer stretches than `batch_size` are read at once.
+    """
+    batch_size = rows_at_once(task.io, instances.tokens.shape[1], batch_size)
     index, inside = windows(segments.cut, segments.end)
     scored = inside & instances.scored[segments.row[:, None], index]
-    values: dict[str, dict[str, FloatArray]] = {mode: {} for mode in MODES}
+    values: dict[str, dict[str, FloatArray]] = {mode: {} for mode in modes}
     for begin in range(0, len(segments), batch_size):
         part = segments[begin : begin + batch_size]
         rows = instances[part.row]
-        tokens, truth = token_tensor(rows.tokens, torch.device("cpu")), task.truth(rows)
+        tokens = token_tensor(rows.tokens, torch.device("cpu"))
+        truth = task.truth(rows) if task.knows_truth else None
         at, _ = windows(part.cut, part.end)
         there = np.arange(len(part))[:, None]
-        for mode, out in _outputs(model, tokens, part, at, rate).items():
-            if isinstance(task.io, VectorIO):
-                targets = rows.tokens[there, at][..., -task.io.d_out :].astype(np.float64)
-                found = score_vectors(out.double().numpy(), truth[there, at], targets)
-            else:
-                found = score_positions(out.double().softmax(-1).numpy(), truth[there, at], rows.tokens[there, at])
+        for mode, out in _outputs(model, tokens, part, at, rate, modes):
+            known = None if truth is None else truth[there, at]
+            found = _scores(task, out.double(), known, rows.tokens[there, at])
             for metric, each in found.items():
                 if metric not in (*task.scores, *LOSSES):  # what says nothing of this task
                     continue
@@ -88,21 +96,38 @@ def read_in_modes(
     return Outcomes(values, scored, np.asarray(segments.row))
 
 
-def _outputs(model: Guided, tokens: Tensor, part: Segments, at: NDArray[np.integer], rate: float) -> dict[str, Tensor]:
-    """What the model says of tokens[at] in every mode: (B, L), (B, W) -> (B, W, V) each."""
+def _scores(task: Task, out: Tensor, truth: FloatArray | None, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:
+    """Every metric at every position, (B, W) each, of a model's output (B, W, V). truth: the same, None where it is unknown."""
+    if truth is None:
+        return score_brief(Brief.of(out.softmax(-1).numpy(), tokens), tokens)
+    if isinstance(task.io, VectorIO):
+        return score_vectors(out.numpy(), truth, tokens[..., -task.io.d_out :].astype(np.float64))
+    return score_positions(out.softmax(-1).numpy(), truth, tokens)
+
+
+def _outputs(
+    model: Guided, tokens: Tensor, part: Segments, at: NDArray[np.integer], rate: float, modes: Sequence[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """What the model says of tokens[at] in each mode: (B, L), (B, W) -> (B, W, V), one at a time."""
     there = torch.arange(len(part))[:, None]
     index, cut = torch.from_numpy(at), torch.from_numpy(part.cut)
-    again, _ = windows(part.start, part.end)
+    if "dynamic" in modes:
+        yield "dynamic", model(tokens)[there, index]
+    if set(modes) <= {"dynamic"}:
+        return
     rest = tokens[there, index]
     y = model.context(tokens)[there[:, 0], cut]
-    behind = torch.minimum(index - torch.from_numpy(part.start)[:, None], torch.tensor(again.shape[1] - 1))
-    return {
-        "dynamic": model(tokens)[there, index],
-        "specialised": model.with_context(rest, y),
-        "specialised, prompt read": model.with_context(tokens[there, torch.from_numpy(again)], y)[there, behind],
-        "moving": model.with_context(rest, moving_average(y, model.context(rest), rate)),
-        "unprompted": model(rest),
-    }
+    if "specialised" in modes:
+        yield "specialised", model.with_context(rest, y)
+    if "specialised, prompt read" in modes:
+        again, _ = windows(part.start, part.end)
+        behind = torch.minimum(index - torch.from_numpy(part.start)[:, None], torch.tensor(again.shape[1] - 1))
+        read = model.with_context(tokens[there, torch.from_numpy(again)], y)
+        yield "specialised, prompt read", read[there, behind]
+    if "moving" in modes:
+        yield "moving", model.with_context(rest, moving_average(y, model.context(rest), rate))
+    if "unprompted" in modes:
+        yield "unprompted", model(rest)
 
 
 def moving_average(first: Tensor, y: Tensor, rate: float) -> Tensor:

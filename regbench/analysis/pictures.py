@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -15,6 +16,10 @@ from numpy.typing import NDArray
 from regbench.analysis.representation import LinearFit
 from regbench.files import atomic_write
 from regbench.predictor import FloatArray
+from regbench.report.words import better, label
+
+if TYPE_CHECKING:
+    from regbench.analysis.table import RunTable
 
 # Okabe and Ito (2008): told apart by the colour-blind.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
@@ -57,14 +62,18 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         centred = y - y.mean(0)
         limit = float(np.quantile(np.abs(centred), 0.99)) or 1.0
-        above.imshow(
+        image = above.imshow(
             centred.T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", origin="lower"
         )
         above.set(title=f"y over {what}, less its mean", ylabel="component")
         order = np.argsort(-y.var(0), kind="stable")[:6]
         for colour, component in zip(COLOURS, order, strict=False):
-            below.plot(y[:, component], color=colour, linewidth=1.2)
-        below.set(title="the six components that vary most", xlabel="position (tokens read)")
+            below.plot(y[:, component], color=colour, linewidth=1.2, label=str(component))
+        below.set(title="the six components that vary most", xlabel="position (tokens read)", ylabel="value")
+        below.legend(
+            ncols=6, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=9, borderaxespad=0.1
+        )
+        figure.colorbar(image, ax=(above, below), label="y less its mean", shrink=0.6, anchor=(0.0, 1.0))
         below.margins(x=0)
         for axes in (above, below):
             for at, after in zip(boundaries, moved, strict=True):
@@ -78,7 +87,7 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
 
 
 def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what: str) -> None:
-    """Documents in the plane, (T, 2), coloured by topic; the number stands in the middle of each."""
+    """Documents in the plane, (T, 2); each topic has a colour and a shape."""
     markers = ("o", "s", "^", "D", "v", "P", "X", "*")
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 5.6), layout="constrained")
@@ -87,7 +96,8 @@ def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what:
             own = places[topics == topic]
             style: dict[str, Any] = {
                 "color": COLOURS[number % len(COLOURS)],
-                "marker": markers[number // len(COLOURS) % len(markers)],
+                # Another shape for each of the first eight, and other pairs of the two after that.
+                "marker": markers[(number + number // len(COLOURS)) % len(markers)],
             }
             axes.plot(own[:, 0], own[:, 1], linestyle="", markersize=5, alpha=0.8, label=str(topic), **style)
         axes.legend(title="topic", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -103,12 +113,63 @@ def plot_by_distance(
         figure = Figure(figsize=(8, 4.4), layout="constrained")
         axes = figure.subplots()
         axes.axhline(0.0, color="black", linewidth=0.8)
-        for colour, (mode, (distance, mean, error)) in zip(COLOURS, curves.items(), strict=False):
-            axes.plot(distance, mean, color=colour, linewidth=1.8, label=mode, marker=".")
+        styles = ("-", "--", "-.", (0, (1, 1.2)))  # curves may lie on one another
+        for colour, style, (mode, (distance, mean, error)) in zip(COLOURS, styles, curves.items(), strict=False):
+            axes.plot(distance, mean, color=colour, linewidth=1.8, label=mode, marker=".", linestyle=style)
             axes.fill_between(distance, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
-        axes.set(title=f"{metric} less that of the {base} model (below 0: better)", xlabel="tokens behind the cut")
+        axes.set(
+            title=f"{label(metric)} less that of the {base} model: below 0 is better", xlabel="tokens behind the cut"
+        )
+        axes.set_ylabel(f"difference in {label(metric)}")
         axes.legend(frameon=False)
         _save(figure, path)
+
+
+def plot_examples(found: RunTable, path: Path) -> None:
+    """The metric by how many examples stand before, a panel for each run with y: as in CGT Figure 4.
+
+    Black, dashed and grey: the base model, and what has no y: other runs and baselines. In colours: frozen after each cut.
+    """
+    shown = [row for row in found.rows if row.by_example]
+    names = list(dict.fromkeys(row.name for row in shown if len(row.by_example) > 1)) or [shown[0].name]
+    first = min((row.cut or 0) for row in shown)
+    others = [row for row in shown if len(row.by_example) == 1 and (row.cut or 0) == first and row.name not in names]
+    limit = max(
+        max(point.value for point in steps.values())
+        for row in shown
+        if row.seeds
+        for mode, steps in row.by_example.items()
+        if mode in ("dynamic", "specialised")
+    )
+    dashes = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5), (2, 1, 1, 1), (10, 3), (1, 4))
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(1.6 + 4.4 * len(names), 4.4), layout="constrained")
+        for number, axes in enumerate(figure.subplots(1, len(names), squeeze=False, sharey=True)[0]):
+            own = [row for row in shown if row.name == names[number]]
+            for dash, row in zip(itertools.cycle(dashes), others, strict=False):
+                _curve(axes, row.by_example["dynamic"], row.name, COLOURS[7], linestyle=(0, dash), band=bool(row.seeds))
+            _curve(axes, own[0].by_example["dynamic"], "y changes (base)", COLOURS[6])
+            for colour, marker, row in zip(itertools.cycle(COLOURS[:6]), itertools.cycle("os^Dv"), own, strict=False):
+                if "specialised" in row.by_example:
+                    words = "frozen at the cut" if row.cut is None else f"frozen after {row.cut}"
+                    _curve(axes, row.by_example["specialised"], words, colour, marker=marker, markersize=4)
+            axes.set(title=names[number], xlabel=found.label)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            if not number:
+                axes.set_ylabel(f"{label(found.metric)} ({better(found.metric)})")
+            low = axes.get_ylim()[0]
+            axes.set_ylim(max(low, 0.0), 1.1 * limit)  # an unstable baseline may be far above
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _save(figure, path)
+
+
+def _curve(axes: Any, points: Mapping[int, Any], name: str, colour: str, *, band: bool = True, **style: Any) -> None:
+    """A line, with a band of one standard error."""
+    step = np.array(list(points))
+    mean, error = (np.array([getattr(point, what) for point in points.values()]) for what in ("value", "stderr"))
+    axes.plot(step, mean, color=colour, linewidth=1.6, label=name, **style)
+    if band:
+        axes.fill_between(step, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
 
 
 def plot_transplant(rises: FloatArray, names: Sequence[str], path: Path) -> None:
@@ -123,7 +184,7 @@ def plot_transplant(rises: FloatArray, names: Sequence[str], path: Path) -> None
         axes.set_yticks(range(len(chosen)), [names[i] for i in chosen])
         axes.invert_yaxis()
         axes.axvline(0.0, color="black", linewidth=0.8)
-        axes.set(title="Mean rise of log probability with another text's y", xlabel="nats")
+        axes.set(title="Mean rise of log probability with another text's y", xlabel="nats", ylabel="token")
         _save(figure, path)
 
 

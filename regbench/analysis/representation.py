@@ -14,7 +14,7 @@ from regbench.analysis.guided import Guided
 from regbench.analysis.segments import Segments, windows
 from regbench.data import Instances
 from regbench.models.model import token_tensor
-from regbench.predictor import FloatArray
+from regbench.predictor import FloatArray, IntArray
 
 AVERAGED = 4
 """Over so many positions y is averaged before a and b are read from it (2024, section 4.2, "Predicting the task from y")."""
@@ -37,20 +37,26 @@ def variation(y: FloatArray, segments: Segments) -> float:
     it. The formula is missing from the paper's text; what is around it says "the total variation of y" over the last two
     examples, "normalized across all examples". The sum over a stretch is this times the number of its steps.
     """
+    steps, late = travelled(y, segments)
+    return float(steps[late].mean())
+
+
+def travelled(y: FloatArray, segments: Segments) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """|z_t - z_{t-1}| of `variation`, (S, W), for the positions of each stretch but its first; which are behind the cut."""
     index, inside = windows(segments.start, segments.end)
     own = y[segments.row[:, None], index]
     z = own - own[inside].mean(0)
     z /= np.sqrt((z[inside] ** 2).sum(-1).mean())
     steps = np.linalg.norm(np.diff(z, axis=1), axis=-1)
-    late = inside[:, 1:] & (index[:, :-1] >= segments.cut[:, None])
-    return float(steps[late].mean())
+    return steps, inside[:, 1:] & (index[:, :-1] >= segments.cut[:, None])
 
 
 @dataclass(frozen=True)
 class LinearFit:
     """How well a linear map of y says what is hidden: on stretches it was not fitted to. In standard deviations of the target.
 
-    names: K targets.  true, said: (T, K), normalised.  error: (K,) mean absolute error.  explained: (K,) R^2.
+    names: K targets.  true, said: (T, K), normalised.  error: (K,) mean absolute error.  explained: (K,) R^2.  row: (T,) of
+    which instance each stretch is.
     """
 
     names: list[str]
@@ -58,6 +64,7 @@ class LinearFit:
     said: FloatArray
     error: FloatArray
     explained: FloatArray
+    row: IntArray
 
 
 def hidden_targets(instances: Instances, segments: Segments) -> tuple[list[str], FloatArray] | None:
@@ -94,7 +101,7 @@ def linear_fit(y: FloatArray, segments: Segments, names: list[str], targets: Flo
     weights = np.linalg.lstsq(seen[fitted], wanted[fitted], rcond=None)[0]
     true, said = wanted[~fitted], seen[~fitted] @ weights
     left = ((true - said) ** 2).sum(0) / np.maximum(((true - true.mean(0)) ** 2).sum(0), 1e-12)
-    return LinearFit(names, true, said, np.abs(true - said).mean(0), 1.0 - left)
+    return LinearFit(names, true, said, np.abs(true - said).mean(0), 1.0 - left, segments.row[~fitted])
 
 
 def dot_products(y: FloatArray) -> FloatArray:
@@ -166,10 +173,13 @@ class Documents:
 def documents(model: Guided, instances: Instances, segments: Segments, topics: int = 8, pieces: int = 8) -> Documents:
     """Means of y over texts with topics.
 
-    Where the truth has a whole number for each instance called "topic", an instance is a document. Else the longest stretches
-    are topics, and pieces of equal length cut from one of them are documents of that topic, each read as if it stood alone.
+    Where the truth has a whole number for each instance called "topic", an instance is a document; where it has two, (N, 2), the
+    two texts of an instance are, each read as if it stood alone, and only those of the most frequent `topics` are taken. Else the
+    longest stretches are topics, and pieces of equal length cut from one of them are documents of that topic, each read alone.
     """
     labels: Mapping[str, Any] = instances.truth
+    if "topic" in labels and labels["topic"].ndim == 2:
+        return _halves(model, instances, segments, np.asarray(labels["topic"], dtype=np.int64), topics)
     if "topic" in labels:
         y = contexts(model, instances.tokens)
         means = [row[: max(1, length)].mean(0) for row, length in zip(y, instances.lengths, strict=True)]
@@ -185,3 +195,19 @@ def documents(model: Guided, instances: Instances, segments: Segments, topics: i
             )
             numbers.append(number)
     return Documents(np.array([y[0, 1:].mean(0) if y.shape[1] > 1 else y[0, 0] for y in texts]), np.array(numbers))
+
+
+def _halves(
+    model: Guided, instances: Instances, segments: Segments, topic: NDArray[np.int64], topics: int
+) -> Documents:
+    """The two texts of each stretch, before its cut and behind it, that are of one of the most frequent topics (N, 2)."""
+    row = np.tile(segments.row, 2)
+    begin, end = np.concatenate([segments.start, segments.cut]), np.concatenate([segments.cut, segments.end])
+    number = topic[segments.row].T.reshape(-1)
+    kinds, counts = np.unique(number, return_counts=True)
+    chosen = np.isin(number, kinds[np.argsort(-counts, kind="stable")[:topics]])
+    row, begin, end, number = row[chosen], begin[chosen], end[chosen], number[chosen]
+    index, inside = windows(begin, end)
+    y = contexts(model, instances.tokens[row[:, None], index])  # what is padded is behind the text, and y looks back
+    means = (y * inside[..., None]).sum(1) / inside.sum(1)[:, None]
+    return Documents(means, number)

@@ -45,11 +45,16 @@ def segments(task: Task, instances: Instances) -> Segments:
     Where the task tells its `progress`, one lasts while that does not fall, and is cut where it reaches half of its highest:
     in `arithmetic` a task after two of its four examples, as in CGT Table 1. Else an instance is one stretch, cut behind the
     separator that is nearest to its middle. Stretches with nothing on one side of the cut are left out.
+
+    An instance whose truth says where its own `cut` is, as that of two texts, is one stretch, cut there (CGT section 4.4).
     """
-    progress = task.progress(instances)
+    own_cut = instances.truth.get("cut")
+    progress = None if own_cut is not None else task.progress(instances)
     found: list[tuple[int, int, int, int, int]] = []
     for row, length in enumerate(instances.lengths.tolist()):
-        if progress is None:
+        if own_cut is not None:
+            parts = [(0, int(own_cut[row]), length)]
+        elif progress is None:
             parts = [(0, _middle(task, instances.tokens[row, :length]), length)]
         else:
             parts = _by_progress(np.asarray(progress[row, :length], dtype=np.int64))
@@ -57,6 +62,25 @@ def segments(task: Task, instances: Instances) -> Segments:
         found += [(row, *part, number) for number, part in enumerate(parts)]
     columns = np.array(found, dtype=np.int64).reshape(-1, 5).T
     return Segments(*columns)
+
+
+def stretches_to_read(task: Task, instances: Instances) -> Segments:
+    """The stretches behind whose cuts a model is read in several ways: those of `segments`, but for two texts in one instance.
+
+    There each text is a stretch, cut in its middle: what one text's summary says helps with the rest of that text, not with
+    another of another topic (CGT section 4.4 splits single texts in two). Texts of a single token are left out.
+    """
+    own_cut = instances.truth.get("cut")
+    if own_cut is None:
+        return segments(task, instances)
+    rows, cut, length = (
+        np.arange(len(instances)),
+        np.asarray(own_cut, np.int64),
+        np.asarray(instances.lengths, np.int64),
+    )
+    start, end = np.stack([0 * cut, cut], 1).ravel(), np.stack([cut, length], 1).ravel()
+    parts = Segments(np.repeat(rows, 2), start, (start + end) // 2, end, np.tile([0, 1], len(rows)))
+    return parts[parts.start < parts.cut]
 
 
 def _by_progress(progress: IntArray) -> list[tuple[int, int, int]]:

@@ -56,7 +56,8 @@ def specialise(trained: Trained, prompt: Tensor) -> Special:
     room = io.max_length - len(prompt)
     if room < 1:
         raise UserError(
-            f"a prompt of {len(prompt)} tokens leaves no room: the longest sequence here has {io.max_length}"
+            f"a prompt of {len(prompt)} tokens leaves no room for a text: the model reads {io.max_length} tokens at most; "
+            f"shorten it to {io.max_length - 1} or fewer"
         )
     special = whole.specialize(prompt)
     text = _random_text(io, room)

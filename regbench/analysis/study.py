@@ -23,7 +23,7 @@ from regbench.analysis.representation import (
     tokens_until_moved,
     variation,
 )
-from regbench.analysis.segments import Segments, segments
+from regbench.analysis.segments import Segments, segments, stretches_to_read
 from regbench.analysis.trained import Trained
 from regbench.analysis.transplant import transplant
 from regbench.analysis.tsne import tsne
@@ -33,6 +33,8 @@ from regbench.files import atomic_write
 from regbench.tasks.task import TokenIO
 
 DISTANCE_BIN = 4
+SHORTEST = 8
+"""Of two texts, each must have as many tokens for y to be seen going from the one to the other."""
 
 
 @dataclass
@@ -79,7 +81,7 @@ def study(
         "moving_average_rate": rate,
     }
     announce("reading behind the cuts, with the prompt and without")
-    outcomes = read_in_modes(model, task, instances, parts, rate)
+    outcomes = read_in_modes(model, task, instances, stretches_to_read(task, instances), rate)
     _scores(found, outcomes)
     _distances(found, outcomes, next(m for m in LOSSES if m in outcomes.values["dynamic"]))
     announce("looking at y")
@@ -152,7 +154,12 @@ def _variation_and_fit(found: Study, y: Any, instances: Instances, parts: Segmen
 
 
 def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> None:
-    """Over all instances where their contexts begin at the same places, else of the first."""
+    """Over all instances where their contexts begin at the same places, else of the first; there the own cut is marked."""
+    if "cut" in instances.truth:
+        row, at = int(parts.row[0]), int(parts.cut[0])
+        shown = y[row : row + 1, : instances.lengths[row]]
+        pictures.plot_dot_products(dot_products(shown), [at], found.folder / "dot_products.png", "one instance")
+        return
     first = parts[parts.row == parts.row[0]]
     aligned = all(np.array_equal(parts.start[parts.row == row], first.start) for row in np.unique(parts.row))
     aligned = aligned and bool((instances.lengths == instances.lengths[0]).all())
@@ -163,8 +170,17 @@ def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> No
 
 
 def _transitions(found: Study, model: Guided, y: Any, instances: Instances, parts: Segments) -> None:
-    """At the contexts of one sequence; of sequences with one context, at the joints of two texts."""
-    if parts.per_row > 1:
+    """At the contexts of one sequence; where an instance is two texts, at its cut; of one text each, at the joints of two."""
+    if "cut" in instances.truth:
+        long = parts[np.minimum(parts.cut, parts.end - parts.cut) >= SHORTEST]
+        if not len(long):
+            found.findings["tokens_until_moved"] = None
+            return
+        columns = zip(long.row.tolist(), long.cut.tolist(), long.end.tolist(), strict=True)
+        moves = [tokens_until_moved(y[row], 0, cut, end) for row, cut, end in columns]
+        shown, boundaries = y[long.row[0], : long.end[0]], long.cut[:1].tolist()
+        own, what = moves[:1], "one instance"
+    elif parts.per_row > 1:
         later = parts[parts.number > 0]
         moves = [
             tokens_until_moved(y[row], before, start, end)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import pydantic
-import yaml
-
 from regbench import registry
 from regbench.checkpoint import load_tensors
-from regbench.errors import UserError, describe_validation
+from regbench.configuration import Config, read_config
+from regbench.errors import UserError
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model
-from regbench.runner import Config
 from regbench.tracks import Track, load_track
 
 
@@ -28,6 +25,18 @@ class Trained:
     model: Model
 
 
+def read_run(folder: Path) -> Config:
+    """What a run folder's `config.yaml` says.
+
+    Raises:
+        UserError: no run is there, or the file is broken.
+    """
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise UserError(f"{folder} holds no run: there is no config.yaml")
+    return read_config(path)
+
+
 def load_trained(folder: str | Path, seed: int | None = None) -> Trained:
     """The model of one seed of a run, by default the first, on the CPU.
 
@@ -35,7 +44,7 @@ def load_trained(folder: str | Path, seed: int | None = None) -> Trained:
         UserError: no run is there, it has no such seed, or its weights do not fit the architecture any more.
     """
     folder = Path(folder)
-    config = _config(folder / "config.yaml", folder)
+    config = read_run(folder)
     if seed is None:
         seed = config.seeds[0]
     if seed not in config.seeds:
@@ -52,14 +61,3 @@ def load_trained(folder: str | Path, seed: int | None = None) -> Trained:
     except RuntimeError:
         raise UserError(f"the weights in {path} are not those of '{config.architecture}' as it is now") from None
     return Trained(folder, config.architecture, seed, track, model.eval())
-
-
-def _config(path: Path, folder: Path) -> Config:
-    try:
-        return Config(**yaml.safe_load(path.read_text(encoding="utf-8")))
-    except OSError:
-        raise UserError(f"{folder} holds no run: there is no config.yaml") from None
-    except (yaml.YAMLError, TypeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is broken: {str(error).splitlines()[0]}") from None
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), Config.model_fields)) from None

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from regbench.commands._progress import Drawing
 from regbench.commands._settings import add_settings, read_settings
 from regbench.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.configuration import Config
+
+DEFAULTS = {"architecture": "mamba", "track": "pfa-small-v1"}
 
 DESCRIPTION = (
     "Trains an architecture on a track, scores it on unseen instances beside the baselines, writes a run folder."
@@ -19,14 +26,18 @@ DESCRIPTION = (
 def configure(run: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     run.add_argument(
-        "--arch", default="mamba", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file"
+        "--config",
+        metavar="FILE.yaml",
+        help="begin with what a file says, of the form of a run folder's config.yaml; the options here go before it",
+    )
+    # No defaults here: whether an option is given decides what it overrides, and --resume takes none.
+    run.add_argument(
+        "--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file (default: mamba)"
     )
     run.add_argument(
-        "--track", default="pfa-small-v1", metavar="T", help="a name from `regbench ls tracks`, or a YAML file"
+        "--track", metavar="T", help="a name from `regbench ls tracks`, or a YAML file (default: pfa-small-v1)"
     )
-    run.add_argument(
-        "--seed", type=int, nargs="+", default=[0], metavar="N", help="one model is trained for each (default: 0)"
-    )
+    run.add_argument("--seed", type=int, nargs="+", metavar="N", help="one model is trained for each (default: 0)")
     add_settings(
         run, "an option of the architecture (`regbench ls architectures NAME` lists them), or training.KEY=VALUE"
     )
@@ -34,13 +45,12 @@ def configure(run: argparse.ArgumentParser) -> None:
     run.add_argument("--ngram-after", metavar="M,...", help="after which blocks, counted from 1 (default: 1)")
     run.add_argument(
         "--backend",
-        default="auto",
         metavar="B",
         help="form of the ops: auto (default), naive, cpu, mamba-ssm, ...; or OP=B,OP=B for some of them",
     )
-    run.add_argument("--device", default="auto", metavar="D", help="cpu, cuda, or auto (default)")
+    run.add_argument("--device", metavar="D", help="cpu, cuda, or auto (default)")
     run.add_argument(
-        "--trials", type=int, default=1, metavar="N", help="configurations tried on validation before this; recorded"
+        "--trials", type=int, metavar="N", help="configurations tried on validation before this; recorded (default: 1)"
     )
     where = run.add_mutually_exclusive_group()
     where.add_argument("--out", metavar="DIR", help="the run folder (default: a new one under runs/)")
@@ -57,16 +67,18 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     with Drawing(Console(stderr=True)) as reporter:
         try:
             if arguments.resume:
+                _refuse_more_than_resume(arguments)
                 result = runner.resume(arguments.resume, reporter)
             else:
+                config = _config(arguments)
                 result = runner.run(
-                    arguments.track,
-                    arguments.arch,
-                    arguments.seed,
-                    settings=read_settings(_ngram_settings(arguments) + arguments.settings),
-                    backend=arguments.backend,
-                    device=arguments.device,
-                    trials=arguments.trials,
+                    config.track,
+                    config.architecture,
+                    config.seeds,
+                    settings=config.settings,
+                    backend=config.backend,
+                    device=config.device,
+                    trials=config.trials,
                     out=arguments.out,
                     reporter=reporter,
                 )
@@ -86,6 +98,48 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
         console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
     return 0
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, object]:
+    """What the command line says, by the keys of a configuration; settings apart."""
+    named = {
+        "track": arguments.track,
+        "architecture": arguments.arch,
+        "seeds": arguments.seed,
+        "backend": arguments.backend,
+        "device": arguments.device,
+        "trials": arguments.trials,
+    }
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    """The file of --config, where there is one, with what the command line says put in its place; settings one by one."""
+    import pydantic
+
+    from regbench.configuration import Config, read_config
+    from regbench.errors import describe_validation
+
+    settings = read_settings(_ngram_settings(arguments) + arguments.settings)
+    base: dict[str, Any] = {**DEFAULTS}
+    if arguments.config is not None:
+        base = read_config(Path(arguments.config)).model_dump()
+    given = _given(arguments) | {"settings": {**base.get("settings", {}), **settings}}
+    try:
+        return Config(**{**base, **given})
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "run", Config.model_fields)) from None
+
+
+def _refuse_more_than_resume(arguments: argparse.Namespace) -> None:
+    """An interrupted run goes on as it began; an option that would be dropped is an error."""
+    flags = {"architecture": "arch", "seeds": "seed"}
+    extra = [f"--{flags.get(key, key)}" for key in _given(arguments)]
+    extra += ["--config"] if arguments.config is not None else []
+    extra += ["--set"] if arguments.settings else []
+    extra += ["--ngram-heads"] if arguments.ngram_heads else []
+    if extra:
+        raise UserError(f"--resume goes on with what the run's config.yaml says: {extra[0]} cannot change it")
 
 
 def _ngram_settings(arguments: argparse.Namespace) -> list[str]:

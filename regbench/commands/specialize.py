@@ -28,7 +28,10 @@ def configure(specialize: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     specialize.add_argument("folder", metavar="DIR", help="the run folder")
     specialize.add_argument(
-        "--prompt", required=True, metavar="FILE", help="text: the tokens by their names, or a vector a line"
+        "--prompt",
+        required=True,
+        metavar="FILE",
+        help="the tokens by their names, a vector a line, or for tasks of text plain text",
     )
     specialize.add_argument("--seed", type=int, metavar="N", help="which of its models (default: the first)")
     specialize.add_argument("--out", metavar="FILE", help="where to write (default: DIR/specialised.safetensors)")
@@ -46,7 +49,7 @@ def configure(specialize: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Writes the file; prints what is saved by it."""
-    from regbench.analysis.prompt import read_prompt, write_tokens
+    from regbench.analysis.prompt import Encodes, read_prompt, write_tokens
     from regbench.analysis.specialised import generate, save_specialised, specialise
     from regbench.analysis.trained import load_trained
     from regbench.report.words import human_bytes
@@ -63,7 +66,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     io = trained.track.task.io
     if arguments.generate is not None and isinstance(io, VectorIO):
         raise UserError(f"{trained.track.name} is a task of vectors: only tokens are generated")
-    prompt = read_prompt(arguments.prompt, io)
+    coder = trained.track.task if isinstance(trained.track.task, Encodes) else None
+    prompt = read_prompt(arguments.prompt, io, coder)
     special = specialise(trained, prompt)
     path = Path(arguments.out) if arguments.out else trained.folder / "specialised.safetensors"
     save_specialised(path, special, trained, prompt)
@@ -90,6 +94,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             source = trained.model
             state = source.init_state(1, source.summary(prompt[None]), rate)  # type: ignore[operator]
         tokens = generate(source, state, io.separator, arguments.temperature, trained.seed)
-        text = write_tokens(list(itertools.islice(tokens, arguments.generate)), io.names)
+        text = write_tokens(list(itertools.islice(tokens, arguments.generate)), io.names, coder)
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     return 0

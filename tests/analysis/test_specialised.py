@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
 from regbench import cli
 from regbench.analysis.cost import flops_per_token, stream_bytes, total_flops
-from regbench.analysis.prompt import read_prompt, write_tokens
+from regbench.analysis.prompt import Encodes, read_prompt, write_tokens
 from regbench.analysis.specialised import generate, load_specialised, specialise
 from regbench.analysis.trained import Trained
 from regbench.errors import UserError
@@ -112,13 +113,33 @@ def test_the_command_generates(
         (["--generate", "3", "--moving-average", "1.5"], "--moving-average 1.5 is not above 0 and at most 1"),
         (["--temperature", "-1"], "--temperature -1 is below 0"),
         (["--prompt", "nowhere.txt"], "cannot read the prompt nowhere.txt: No such file"),
+        (
+            ["--prompt", "empty.txt"],
+            "the prompt empty.txt is empty: write there what the model is to be specialised to",
+        ),
+        (["--prompt", "strange.txt"], "strange.txt: 'z', number 3, is no token of the task; known: a, b, c, d, |"),
+        (
+            ["--prompt", "long.txt"],
+            "a prompt of 200 tokens leaves no room for a text: the model reads 26 tokens at most",
+        ),
     ],
 )
 def test_wrong_arguments(
-    run_folder: Path, prompt_file: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    run_folder: Path,
+    prompt_file: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(prompt_file.parent)
+    for name, text in (("empty.txt", " \n"), ("strange.txt", "ab z"), ("long.txt", 200 * "a")):
+        Path(name).write_text(text)
     assert cli.main(["specialize", str(run_folder), "--prompt", str(prompt_file), *arguments]) == 2
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (run_folder / "specialised.safetensors").exists()
 
 
 def test_prompts_are_read_by_the_names_of_tokens(tmp_path: Path) -> None:
@@ -139,6 +160,33 @@ def test_prompts_are_read_by_the_names_of_tokens(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UserError, match=message):
             read_prompt(path, io)
+
+
+def test_prompts_of_text_are_read_as_their_task_reads_text(tmp_path: Path) -> None:
+    class Letters:
+        def encode(self, text: str) -> np.ndarray:
+            return np.array([ord(letter) for letter in text], np.int64)
+
+        def decode(self, tokens: np.ndarray) -> str:
+            return "".join(map(chr, tokens))
+
+    assert isinstance(Letters(), Encodes)
+    path = tmp_path / "p.txt"
+    path.write_text("To be,\nor\n")
+    tokens = read_prompt(path, WORDS, Letters())
+    assert tokens.tolist() == [ord(letter) for letter in "To be,\nor"]
+    assert write_tokens(tokens.tolist(), WORDS.names, Letters()) == "To be,\nor"
+
+
+def test_of_many_tokens_only_the_nearest_is_named(tmp_path: Path) -> None:
+    io = TokenIO(vocab_size=501, separator=500, max_length=9, names=(*(f"token{i}" for i in range(500)), "|"))
+    path = tmp_path / "p.txt"
+    path.write_text("token7 tokn77")
+    with pytest.raises(UserError, match="'tokn77', number 2, is no token of the task; did you mean 'token77'?"):
+        read_prompt(path, io)
+    path.write_text("zzz")
+    with pytest.raises(UserError, match="'zzz', number 1, is no token of the task$"):
+        read_prompt(path, io)
 
 
 def test_files_that_are_no_specialised_model(tmp_path: Path) -> None:

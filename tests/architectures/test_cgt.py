@@ -188,16 +188,6 @@ def test_in_the_vae_form_training_draws_y_and_evaluation_takes_its_mean() -> Non
     torch.testing.assert_close(summary.y, summary.mean + (summary.log_variance / 2).exp() * noise)
 
 
-def test_the_papers_setting_builds() -> None:
-    options = resolve_options(ContextuallyGuided, ContextuallyGuided.PAPER)
-    io = TokenIO(vocab_size=16, separator=15, max_length=4 * (4 * 15 + 1), names=tuple("0123456789*=+-|#"))
-    model = ContextuallyGuided(options, io)
-    assert model.y_layer == 4
-    assert len(model.guides) == 2
-    assert model.x_blocks[0].attention.n_heads == 7  # type: ignore[union-attr]
-    assert parameter_count(model) == pytest.approx(1.42e6, rel=0.01)
-
-
 @pytest.mark.slow
 def test_it_learns_by_heart() -> None:
     subject = Subject(ContextuallyGuided, resolve_options(ContextuallyGuided, {}), TOKENS)

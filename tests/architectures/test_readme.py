@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from regbench import cli
+from tests.documents import blocks, commands
 
 TEXT = (Path(__file__).resolve().parents[2] / "architectures" / "README.md").read_text(encoding="utf-8")
 
@@ -15,12 +15,12 @@ TEXT = (Path(__file__).resolve().parents[2] / "architectures" / "README.md").rea
 def test_the_example_is_short_and_keeps_every_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
-    (command,) = re.findall(r"```sh\nregbench (.*?)\n```", TEXT)
+    (example,) = (block for kind, block in blocks(TEXT) if kind == "python")
+    (command,) = commands(TEXT)
     assert len(example.splitlines()) < 40
     monkeypatch.chdir(tmp_path)
     Path("averaging.py").write_text(example)
-    assert cli.main(command.split()) == 0
+    assert cli.main(command.split()[1:]) == 0
     out = capsys.readouterr().out
     assert "1 examined, 0 lines of the contract broken" in out
     assert out.count("holds") == 11

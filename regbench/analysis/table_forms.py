@@ -1,0 +1,109 @@
+"""The table of runs as people read it, on the terminal and as Markdown, and as JSON for scripts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from regbench.analysis.table import BASE, FROZEN, LINEAR_FIT, VARIATION, Figure, Row, RunTable
+from regbench.report.words import arrow, label
+
+NONE = "—"
+CUT = "cut after"
+
+
+def heading(found: RunTable) -> str:
+    """What the table is of."""
+    return f"{found.track}, {found.split} split, {found.instances} instances: {label(found.metric)} behind the cut"
+
+
+def notes(found: RunTable) -> str:
+    """What stands behind ±, and which rows have one seed."""
+    runs = [row for row in found.rows if row.seeds]
+    alone = list(dict.fromkeys(row.name for row in runs if len(row.seeds) == 1))
+    if len(alone) == len({row.name for row in runs}):
+        text = "± is one standard error over instances: each run has one seed"
+    else:
+        text = "Means over seeds; ± is one standard error over them"
+        text += f", but over instances for {', '.join(alone)}, of one seed" if alone else ""
+    baselines = list(dict.fromkeys(row.name for row in found.rows if not row.seeds))
+    if baselines:
+        text += f". {', '.join(baselines)}: baselines with the whole prompt, ± over instances"
+    if any(VARIATION in row.y and LINEAR_FIT not in row.y for row in found.rows):
+        text += ". No linear fit: nothing hidden is a real number, or fewer stretches than twice the components of y to fit to"
+    return text + "."
+
+
+def columns(found: RunTable) -> list[str]:
+    """The heads of the columns."""
+    way = arrow(found.metric)
+    cut = [CUT] if _has_cuts(found) else []
+    measured = [f"base {way}", f"specialised {way}", f"specialised, prompt read {way}", f"unprompted {way}"]
+    return ["run", "seeds", *cut, *measured, "variation of y", "linear-fit error ↓"]
+
+
+def cells(found: RunTable, row: Row) -> list[str]:
+    """One row under `columns`."""
+    cut = [str(row.cut)] if _has_cuts(found) else []
+    scores = [row.scores.get(mode, {}).get(found.metric) for mode in (BASE, *FROZEN)]
+    figures = [*scores, row.y.get(VARIATION), row.y.get(LINEAR_FIT)]
+    return [row.name, str(len(row.seeds) or NONE), *cut, *map(_cell, figures)]
+
+
+def terminal(found: RunTable) -> Table:
+    """For the terminal; 100 columns are enough. Each cut has a line of its own above its rows."""
+    table = Table(title=heading(found), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown = [number for number, name in enumerate(columns(found)) if name != CUT]
+    for number in shown:
+        name = columns(found)[number]
+        if number == 0:
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
+    cut = None
+    for row in found.rows:
+        if row.cut != cut:
+            table.add_section()
+            table.add_row(f"after {row.cut}", style="italic")
+            cut = row.cut
+        parts = cells(found, row)
+        table.add_row(*(parts[number].replace("±0.", "±.") for number in shown), style=None if row.seeds else "dim")
+    return table
+
+
+def markdown(found: RunTable) -> str:
+    """As a Markdown table, with what it is of above and what ± is below."""
+    heads = columns(found)
+    lines = [f"{heading(found)}.", "", _line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
+    lines += [_line(cells(found, row)) for row in found.rows]
+    return "\n".join([*lines, "", notes(found), ""])
+
+
+def plain(found: RunTable) -> dict[str, Any]:
+    """Everything that was measured, as JSON holds it."""
+    content = asdict(found)
+    for row in content["rows"]:
+        row["by_example"] = {
+            mode: {"examples_before": list(steps), **_lists(list(steps.values()))}
+            for mode, steps in row["by_example"].items()
+        }
+    return content
+
+
+def _lists(figures: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {key: [figure[key] for figure in figures] for key in ("value", "stderr", "by_seed")}
+
+
+def _has_cuts(found: RunTable) -> bool:
+    return any(row.cut is not None for row in found.rows)
+
+
+def _cell(figure: Figure | None) -> str:
+    return NONE if figure is None else f"{figure.value:.3f} ±{figure.stderr:.3f}"
+
+
+def _line(parts: list[str]) -> str:
+    return f"| {' | '.join(part.replace('|', chr(92) + '|') for part in parts)} |"

@@ -1,0 +1,53 @@
+"""What a run is asked to do, as a YAML file: `config.yaml` in a run folder, or one's own for `regbench run --config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from regbench.errors import UserError, describe_validation, nearest
+
+
+class Config(pydantic.BaseModel):
+    """What was asked for: the whole of it is kept in `config.yaml`, and decides what a resumed run does."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    track: str
+    architecture: str
+    seeds: tuple[int, ...] = pydantic.Field(default=(0,), min_length=1)
+    settings: dict[str, Any] = {}
+    backend: str = "auto"
+    device: str = "auto"
+    trials: int = pydantic.Field(default=1, ge=1)
+
+
+def read_config(path: Path) -> Config:
+    """The configuration in a YAML file.
+
+    Raises:
+        UserError: it cannot be read, is broken (with its line), or has a key that is unknown, missing or of the wrong type.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is broken: it is no text file") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{path} is broken: line {line}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is broken: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is broken: a configuration is a mapping of keys, not {type(content).__name__}")
+    for key in map(str, content):  # first: a misspelt key is also one that is missing
+        if key not in Config.model_fields:
+            raise UserError(f"{path}: unknown key '{key}'{nearest(key, Config.model_fields)}")
+    try:
+        return Config(**{str(key): value for key, value in content.items()})
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, str(path), Config.model_fields)) from None

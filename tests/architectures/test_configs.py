@@ -1,0 +1,100 @@
+"""The configurations at the papers' scale start, and cost what `architectures/cgt.md` says."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from architectures.cgt import ContextuallyGuided
+from regbench import registry
+from regbench.analysis.cost import training_flops
+from regbench.configuration import Config, read_config
+from regbench.models.build import build, resolve_options
+from regbench.models.model import parameter_count
+from regbench.tasks.task import IO, TokenIO, VectorIO
+from regbench.tracks import load_track
+from regbench.training import TrainingOptions
+from tests.documents import table_rows
+
+FOLDER = Path(__file__).resolve().parents[2] / "architectures"
+CONFIGS = {path.stem: path for path in sorted((FOLDER / "configs").glob("*.yaml"))}
+LARGE = {"cgt-text-mixture"}
+"""Counted and stepped without memory: nothing is computed, but every shape and type is checked."""
+
+H100_FLOPS = 67e12
+UTILISATION = 0.3
+
+
+def io_of(config: Config) -> IO:
+    """What the track's models read. That of texts is told by its parameters, without reading any text."""
+    task = load_track(config.track).task
+    if config.track.startswith("text-mixture"):
+        size, length = task.parameters.vocab_size, task.parameters.length
+        return TokenIO(vocab_size=size, separator=size - 1, max_length=length, names=tuple(map(str, range(size))))
+    io: IO = task.io
+    return io
+
+
+@cache
+def step(name: str) -> tuple[int, float, bool]:
+    """One training step of two instances: parameters, operations a token, and whether the weights have moved."""
+    config = read_config(CONFIGS[name])
+    io, cls = io_of(config), registry.load(registry.ARCHITECTURE, config.architecture)
+    options = resolve_options(cls, {k: v for k, v in config.settings.items() if not k.startswith("training.")})
+    torch.manual_seed(0)
+    with FakeTensorMode() if name in LARGE else contextlib.nullcontext():
+        model = build(cls, options, io)
+        shape = (2, io.max_length)
+        if isinstance(io, VectorIO):
+            tokens = torch.randn(*shape, io.d_in)
+        else:
+            tokens = torch.randint(io.vocab_size, shape)
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        operations = training_flops(model, tokens, torch.ones(shape, dtype=torch.bool))
+        optimizer.step()
+        moved = name in LARGE or all((p != old).any() for p, old in zip(model.parameters(), before, strict=True))
+        return parameter_count(model), operations / (shape[0] * shape[1]), moved
+
+
+def test_there_is_one_for_each_experiment() -> None:
+    assert set(CONFIGS) == {"cgt-arithmetic", "cgt-linear-regression", "cgt-text-mixture", "transformer-arithmetic"}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_trains_a_step(name: str) -> None:
+    parameters, operations, moved = step(name)
+    assert moved
+    assert operations > 6 * parameters * 0.5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_its_cost_is_what_the_page_says(name: str) -> None:
+    config = read_config(CONFIGS[name])
+    training = TrainingOptions(
+        **{k.removeprefix("training."): v for k, v in config.settings.items() if k.startswith("training.")}
+    )
+    tokens = training.train_tokens or load_track(config.track).definition.budget.train_tokens
+    parameters, operations, _ = step(name)
+    hours = tokens * operations / (UTILISATION * H100_FLOPS) / 3600
+    row = table_rows((FOLDER / "cgt.md").read_text(encoding="utf-8"))[name]
+    shown = [f"{parameters:,}", f"{tokens:,}", f"{operations / 1e6:,.1f} M", f"{tokens * operations:.2e}"]
+    assert row == [*shown, f"{hours:.2g}" if hours < 10 else f"{hours:.0f}"]
+
+
+def test_arithmetic_is_the_papers() -> None:
+    config = read_config(CONFIGS["cgt-arithmetic"])
+    own = {k: v for k, v in config.settings.items() if not k.startswith("training.")}
+    model = ContextuallyGuided(resolve_options(ContextuallyGuided, own), io_of(config))  # type: ignore[arg-type]
+    assert model.y_layer == 4
+    assert len(model.guides) == 2
+    assert model.x_blocks[0].attention.n_heads == 7  # type: ignore[union-attr]
+    assert parameter_count(model) == pytest.approx(1.42e6, rel=0.01)
+    budget = load_track(config.track).definition.budget.train_tokens
+    assert budget == 400_000 * config.settings["training.batch_size"] * model.io.max_length
+    assert config.settings["training.warmup"] * 400_000 == 10_000
