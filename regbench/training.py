@@ -25,6 +25,7 @@ from regbench.data import Instances, length_bucketed_batches
 from regbench.errors import UserError
 from regbench.models.model import Model, token_tensor
 from regbench.predictor import IntArray
+from regbench.scoring import rows_at_once
 
 
 class TrainingOptions(pydantic.BaseModel):
@@ -62,6 +63,9 @@ class TrainingOptions(pydantic.BaseModel):
     gradient_clip: float = pydantic.Field(default=1.0, gt=0, description="largest norm of the gradient")
     evaluations: int = pydantic.Field(
         default=10, ge=1, description="times the validation split is scored, evenly spaced; with plateau: every epoch"
+    )
+    precision: Literal["float32", "bfloat16"] = pydantic.Field(
+        default="float32", description="bfloat16: products in that, by autocast; weights and scoring stay float32"
     )
     checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
 
@@ -228,7 +232,8 @@ class Trainer:
         batch = self.train_split[rows]
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.progress.step, total, self.options, self.progress.lowered)
-        terms = self.model.losses(*_tensors(batch, self.device))
+        with self._autocast():
+            terms = self.model.losses(*_tensors(batch, self.device))
         self.optimizer.zero_grad(set_to_none=True)
         torch.stack(list(terms.values())).sum().backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.gradient_clip)
@@ -237,13 +242,17 @@ class Trainer:
         self.progress.tokens += tokens
         return {name: term.detach() for name, term in terms.items()}
 
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16")
+
     def _evaluate(self) -> float:
         """The first term of the loss over the scored positions of the validation split; keeps the weights if it is the best."""
         self.model.eval()
         total, count = 0.0, 0
-        with torch.no_grad():
-            for i in range(0, len(self.validation), 64):
-                batch = self.validation[i : i + 64]
+        with torch.no_grad(), self._autocast():
+            at_once = rows_at_once(self.model.io, self.validation.tokens.shape[1], 64)
+            for i in range(0, len(self.validation), at_once):
+                batch = self.validation[i : i + at_once]
                 scored = int(batch.scored.sum())
                 total += float(next(iter(self.model.losses(*_tensors(batch, self.device)).values()))) * scored
                 count += scored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ import torch
 
 from architectures.cgt import ContextuallyGuided
 from regbench.analysis.cost import stream_bytes, total_flops
+from regbench.configuration import read_config
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.task import TokenIO
 
 IO = TokenIO(vocab_size=16, separator=15, max_length=512, names=tuple("0123456789*=+-|#"))
-SIZES = {"default": {}, "paper": ContextuallyGuided.PAPER}
+CONFIGS = Path(__file__).resolve().parents[2] / "architectures" / "configs"
+PAPER = read_config(CONFIGS / "cgt-arithmetic.yaml").settings
+SIZES = {"default": {}, "paper": {key: value for key, value in PAPER.items() if not key.startswith("training.")}}
 
 
 def best_of(work: Callable[[], object], rounds: int = 5) -> float:
