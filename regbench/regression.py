@@ -18,8 +18,8 @@ import numpy as np
 import pydantic
 
 from regbench.errors import UserError, describe_validation, nearest
-from regbench.evaluation import Predictions
 from regbench.files import atomic_write
+from regbench.predictions import read_kept
 from regbench.results import Environment, Result, SeedRecord, read_result
 from regbench.scoring import HIGHER_IS_BETTER, score
 from regbench.significance import LEVEL, SEED_NOISE, Change, Sample, compare, seed_error, student_quantile
@@ -109,7 +109,7 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
     totals = []
     for seed in result.seeds:
         path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        predictions = Predictions.read(path)
+        predictions = read_kept(path, track.task)
         if predictions.digest != seed.predictions_sha256:
             raise UserError(f"{path} is not what the scores in {folder / 'result.json'} were computed from")
         scores = score(track.task, track.instances("test"), predictions.batches())

@@ -12,7 +12,13 @@ import yaml
 
 from baselines.ngram import NGram
 from regbench import cli
-from regbench.baseline_predictions import baseline_predictions, cached_baseline_predictions, code_digest
+from regbench.baseline_predictions import (
+    BriefBaselinePredictions,
+    baseline_predictions,
+    cached_baseline_predictions,
+    code_digest,
+    whole_baseline_predictions,
+)
 from regbench.baseline_table import BEGIN, END, TrackTable, markdown, measure, read_table, write_tables
 from regbench.errors import UserError
 from regbench.evaluation import lineup, score_baselines
@@ -258,3 +264,19 @@ def test_an_interruption_loses_only_the_baseline_at_work(
     measure(load_track(str(path)), lambda name, so_far, total: done.append(name))
     assert "3-gram" in done
     assert "2-gram" not in done
+
+
+def test_a_track_without_truth_has_its_table_too(text_track: Track, tmp_path: Path) -> None:
+    """Its baselines' predictions are kept in brief, and give the same scores as those that stand beside a result."""
+    test = text_track.instances("test")
+    table = measure(text_track)
+    beside = score_baselines(text_track, test, lambda name: None)
+    assert {name: row.scores for name, row in table.rows.items()} == {name: b.scores for name, b in beside.items()}
+    model = NGram(2, 300, 299)
+    said = baseline_predictions(model, text_track, test)
+    assert isinstance(said, BriefBaselinePredictions)
+    again = baseline_predictions(model, text_track, test)
+    np.testing.assert_array_equal(again.given, said.given)  # type: ignore[union-attr]
+    assert said.given.dtype == np.float64
+    with pytest.raises(UserError, match="of the baselines on markov-text-v1 no whole distributions are kept"):
+        whole_baseline_predictions(model, text_track, test)

@@ -15,6 +15,7 @@ PACKAGES = ("regbench", "architectures", "baselines")
 ROOMS: tuple[tuple[str, ...], ...] = (
     ("regbench.cli", "regbench.commands", "regbench.__main__", "regbench.tables", "regbench.pytest_plugin"),
     (
+        "regbench.configuration",
         "regbench.runner",
         "regbench.regression",
         "regbench.board",
@@ -31,6 +32,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
         "regbench.models",
         "regbench.training",
         "regbench.scoring",
+        "regbench.predictions",
         "regbench.significance",
         "baselines",
     ),
@@ -41,6 +43,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
         "regbench.registry",
         "regbench.predictor",
         "regbench.checkpoint",
+        "regbench.text",
     ),
     ("regbench.files", "regbench.threads"),
     ("regbench.errors",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -13,25 +12,12 @@ import pytest
 from regbench import cli
 from regbench.board.store import Stored
 from regbench.results import read_result
+from tests.documents import blocks, commands, table_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = [
-    line.partition("#")[0].strip()
-    for kind, block in BLOCKS
-    if kind == "sh"
-    for line in block.splitlines()
-    if line.strip()
-]
-
-
-def table_rows(text: str) -> dict[str, list[str]]:
-    """Rows of the Markdown tables in `text`, by their first cell."""
-    rows = [
-        [cell.strip(" *`") for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
-    ]
-    return {row[0]: row[1:] for row in rows}
+BLOCKS = blocks(README)
+COMMANDS = commands(README)
 
 
 def test_there_are_commands_to_test() -> None:

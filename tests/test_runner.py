@@ -22,9 +22,10 @@ import regbench
 from regbench import runner
 from regbench.checkpoint import load_tensors
 from regbench.errors import UserError
-from regbench.evaluation import Predictions, score_records
+from regbench.evaluation import score_records
 from regbench.files import atomic_write, exclusive
 from regbench.models.build import build, resolve_options
+from regbench.predictions import Predictions
 from regbench.results import read_result
 from regbench.scoring import score
 from regbench.tracks import Track

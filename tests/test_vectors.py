@@ -15,10 +15,11 @@ import regbench
 from regbench import cli, registry, runner
 from regbench.contract import CONTRACT, Subject, examine, learns
 from regbench.errors import UserError
-from regbench.evaluation import Predictions, lineup, score_records
+from regbench.evaluation import lineup, score_records
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, ModelPredictor, shift_in
+from regbench.predictions import Predictions
 from regbench.results import read_result
 from regbench.scoring import score
 from regbench.tasks.task import TokenIO, VectorIO
