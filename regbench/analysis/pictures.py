@@ -86,8 +86,10 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
         _save(figure, path)
 
 
-def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what: str) -> None:
-    """Documents in the plane, (T, 2); each topic has a colour and a shape."""
+def plot_topics(
+    places: FloatArray, topics: NDArray[np.int64], path: Path, what: str, names: Sequence[str] = ()
+) -> None:
+    """Documents in the plane, (T, 2); each topic has a colour and a shape. names: of the topics, where they have any."""
     markers = ("o", "s", "^", "D", "v", "P", "X", "*")
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 5.6), layout="constrained")
@@ -99,7 +101,8 @@ def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what:
                 # Another shape for each of the first eight, and other pairs of the two after that.
                 "marker": markers[(number + number // len(COLOURS)) % len(markers)],
             }
-            axes.plot(own[:, 0], own[:, 1], linestyle="", markersize=5, alpha=0.8, label=str(topic), **style)
+            axes.plot(own[:, 0], own[:, 1], linestyle="", markersize=5, alpha=0.8, **style)
+            axes.lines[-1].set_label(names[topic] if names else str(topic))
         axes.legend(title="topic", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         axes.set(title=f"t-SNE of the mean y of {what}", xticks=[], yticks=[])
         _save(figure, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def study(
     _products(found, y, instances, parts)
     _transitions(found, model, y, instances, parts)
     announce("placing documents by t-SNE")
-    _topics(found, model, instances, parts)
+    _topics(found, model, instances, parts, task.topic_names)
     if isinstance(task.io, TokenIO):
         announce("transplanting y")
         _transplants(found, model, instances, parts, task.io.names)
@@ -219,14 +219,13 @@ def _starts_before(parts: Segments, later: Segments) -> list[int]:
     return [int(start[row, number - 1]) for row, number in zip(later.row, later.number, strict=True)]
 
 
-def _topics(found: Study, model: Guided, instances: Instances, parts: Segments) -> None:
+def _topics(found: Study, model: Guided, instances: Instances, parts: Segments, names: Sequence[str]) -> None:
     texts = documents(model, instances, parts)
     if len(texts.means) < 4:
         found.findings["topics"] = None
         return
-    pictures.plot_topics(
-        tsne(texts.means), texts.topics, found.folder / "topics.png", f"{len(texts.means)} texts read on their own"
-    )
+    what = f"{len(texts.means)} texts read on their own"
+    pictures.plot_topics(tsne(texts.means), texts.topics, found.folder / "topics.png", what, names)
     same, chance = texts.same_topic_neighbours()
     found.findings["topics"] = {"documents": len(texts.means), "nearest_of_same_topic": same, "by_chance": chance}
     found.say("nearest document is of the same topic", f"{same:.2f} of {len(texts.means)} (by chance {chance:.2f})")

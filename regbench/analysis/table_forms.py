@@ -13,6 +13,10 @@ from regbench.report.words import arrow, label
 
 NONE = "—"
 CUT = "cut after"
+WIDE = 110
+"""Columns in which every figure has its ± beside it."""
+NARROW = {"specialised": "special-\nised", "unprompted": "un-\nprompted", "linear-fit": "linear-\nfit"}
+"""How heads are broken where there are fewer."""
 
 
 def heading(found: RunTable) -> str:
@@ -53,8 +57,8 @@ def cells(found: RunTable, row: Row) -> list[str]:
     return [row.name, str(len(row.seeds) or NONE), *cut, *map(_cell, figures)]
 
 
-def terminal(found: RunTable) -> Table:
-    """For the terminal; 100 columns are enough. Each cut has a line of its own above its rows."""
+def terminal(found: RunTable, width: int = WIDE) -> Table:
+    """For a terminal of so many columns: below `WIDE` each ± stands under its figure. Each cut has a line of its own."""
     table = Table(title=heading(found), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown = [number for number, name in enumerate(columns(found)) if name != CUT]
     for number in shown:
@@ -62,6 +66,8 @@ def terminal(found: RunTable) -> Table:
         if number == 0:
             table.add_column(name, overflow="fold")
         else:
+            for whole, parted in NARROW.items() if width < WIDE else ():
+                name = name.replace(whole, parted)
             table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
     cut = None
     for row in found.rows:
@@ -70,6 +76,8 @@ def terminal(found: RunTable) -> Table:
             table.add_row(f"after {row.cut}", style="italic")
             cut = row.cut
         parts = cells(found, row)
+        if width < WIDE:
+            parts = [parts[0], *(part.replace(" ±", "\n±") for part in parts[1:])]
         table.add_row(*(parts[number].replace("±0.", "±.") for number in shown), style=None if row.seeds else "dim")
     return table
 

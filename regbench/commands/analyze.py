@@ -116,7 +116,7 @@ def _several(arguments: argparse.Namespace, console: Console) -> int:
         announce=lambda text: progress.print(text, highlight=False, markup=False, soft_wrap=True),
     )
     written = _write(found, path) if path is not None else []
-    console.print(table_forms.terminal(found))
+    console.print(table_forms.terminal(found, console.width))
     console.print(table_forms.notes(found), highlight=False, markup=False, soft_wrap=True)
     if written:
         console.print(f"written: {', '.join(map(str, written))}", highlight=False, markup=False, soft_wrap=True)

@@ -101,6 +101,11 @@ class Task(ABC):
         return None
 
     @property
+    def topic_names(self) -> tuple[str, ...]:
+        """How the topics are called that `truth["topic"]` numbers; () where there are none."""
+        return ()
+
+    @property
     @abstractmethod
     def io(self) -> Any:
         """What goes in and out of a model: a `TokenIO` or a `VectorIO`."""

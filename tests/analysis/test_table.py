@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -201,9 +202,15 @@ def test_what_stands_behind_the_error_is_said(run_folder: Path, plain_run: Path)
     assert "over them, but over instances for transformer, of one seed" in table_forms.notes(both)
     alone = tabulate([plain_run], split="test", limit=8)
     assert table_forms.notes(alone) == "± is one standard error over instances: each run has one seed."
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(table_forms.terminal(both))
-    assert "variation" in console.export_text()
+    for width in (80, 110):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(table_forms.terminal(both, width))
+        printed = console.export_text()
+        assert "variation" in printed
+        assert "…" not in printed, "every figure is whole"
+        assert all(row.name in printed for row in both.rows)
+        figures = re.findall(r"±\.\d{3}", printed)
+        assert len(figures) == sum(cell.count("±0.") for row in both.rows for cell in table_forms.cells(both, row))
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(run_folder: Path, tmp_path: Path) -> None:

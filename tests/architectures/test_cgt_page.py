@@ -21,7 +21,7 @@ TEXT = (ROOT / "architectures" / "cgt.md").read_text(encoding="utf-8")
 TRACK = {
     "name": "tiny-v1",
     "task": "arithmetic",
-    "parameters": {"n_tasks": 1, "n_examples": 8, "n_digits": 1},
+    "parameters": {"n_tasks": 1, "n_examples": 16, "n_digits": 1},
     "splits": {"train": 40, "validation": 40, "test": 40, "seed": 0},
     "budget": {"train_tokens": 2400},
     "main_score": "last_two_accuracy",
@@ -63,15 +63,15 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     written = {path.name for path in tmp_path.iterdir()}
     assert {f"{name}.{form}" for name in ("table-1", "figure-4") for form in ("md", "json", "png")} <= written
     table = Path("table-1.md").read_text()
-    for name in ("transformer", "cgt-plain", "cgt-aux", "cgt"):
+    for name in ("transformer", "cgt-plain", "cgt-auxiliary", "cgt-both"):
         assert f"| {name} | 2 |" in table
     (example,) = (block for kind, block in blocks(TEXT) if kind == "python")
     names: dict[str, object] = {}
     exec(example, names)
-    assert isinstance(names["model"], type(load_specialised("runs/cgt/specialised.safetensors")))
+    assert isinstance(names["model"], type(load_specialised("runs/cgt-both/specialised.safetensors")))
     # Every picture that the page speaks of is there.
     for picture in re.findall(r"`(\w+\.png)`", TEXT.partition("## Analyse")[2].partition("Several runs")[0]):
-        assert (tmp_path / "runs/cgt/analysis" / picture).exists(), picture
+        assert (tmp_path / "runs/cgt-both/analysis" / picture).exists(), picture
 
 
 def test_its_table_of_options_is_the_models() -> None:
