@@ -80,7 +80,11 @@ def test_its_scores_are_the_boards() -> None:
     """Every row of the tables of architectures is an entry's, to the digits."""
     entries = [Stored(path).read()[0] for path in sorted((ROOT / "leaderboard/entries/pfa-small-v1").glob("*.json"))]
     part = README.partition("Architectures with their default options")[2].partition("Without make")[0]
-    rows = {name: cells for name, cells in table_rows(part).items() if name not in ("architecture", "---", "layers", "1", "2")}
+    rows = {
+        name: cells
+        for name, cells in table_rows(part).items()
+        if name not in ("architecture", "---", "layers", "1", "2")
+    }
     assert len(rows) >= 14
     by_name = {entry.name: entry for entry in entries}
     for name, cells in rows.items():
