@@ -40,6 +40,8 @@ MIXERS = [
     if issubclass(registry.load(registry.ARCHITECTURE, name), Mixer)
 ]
 CHEAP = tuple(check for check in CONTRACT if check is not learns)
+SOME_MIXERS = [pytest.param(n, marks=() if n in ("lstm", "mamba", "transformer") else pytest.mark.slow) for n in MIXERS]
+"""By default one of each kind; all with the slow tests: each takes ten seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def go(file: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
     return call
 
 
-@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("name", SOME_MIXERS)
 def test_every_built_in_mixer_keeps_the_contract_on_vectors(name: str) -> None:
     """Shapes, finite, causal, gradients, streaming, saving: all but learning pfa instances by heart."""
     cls = registry.load(registry.ARCHITECTURE, name)

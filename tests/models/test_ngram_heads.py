@@ -26,6 +26,8 @@ MIXERS = [
     if issubclass(registry.load(registry.ARCHITECTURE, name), Mixer)
 ]
 D = 16
+SOME_MIXERS = [pytest.param(n, marks=() if n in ("lstm", "mamba", "transformer") else pytest.mark.slow) for n in MIXERS]
+"""By default one of each kind; all with the slow tests: each takes ten seconds."""
 
 
 def make(name: str, **settings: object) -> Model:
@@ -40,7 +42,7 @@ def broken(name: str, **settings: object) -> dict[str, str]:
     return {o.check: o.fault for o in examine(subject, [c for c in CONTRACT if c is not learns]) if o.fault}
 
 
-@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("name", SOME_MIXERS)
 def test_any_architecture_takes_them_and_keeps_the_contract(name: str) -> None:
     assert broken(name, ngram_heads=[1, 2, 3], ngram_after=[1, 2]) == {}
     assert make(name, ngram_heads=[1]).state_bytes() is None
