@@ -19,7 +19,7 @@ from regbench import registry, threads
 from regbench.data import Instances, cache_root
 from regbench.errors import UserError
 from regbench.files import atomic_write
-from regbench.predictions import BriefPredictions
+from regbench.predictions import BriefPredictions, padded_batches
 from regbench.predictor import Baseline, FloatArray
 from regbench.scoring import Brief, rows_at_once
 from regbench.tracks import Track
@@ -46,14 +46,7 @@ class BaselinePredictions:
 
     def batches(self, batch_size: int = 64) -> Iterator[FloatArray]:
         """(B, L, V) float64 batches in order, each cut to its longest instance; padding is uniform."""
-        ends = np.cumsum(self.lengths)
-        width = self.packed.shape[1]
-        for start in range(0, len(self.lengths), batch_size):
-            lengths = self.lengths[start : start + batch_size]
-            batch = np.full((len(lengths), int(lengths.max()), width), 1.0 / width)
-            for i, length in enumerate(lengths):
-                batch[i, :length] = self.packed[ends[start + i] - length : ends[start + i]]
-            yield batch
+        return padded_batches(self.packed, self.lengths, batch_size, lambda rows: rows)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
 from regbench.errors import UserError, describe_validation, nearest
+from regbench.files import read_mapping
 
 
 class Config(pydantic.BaseModel):
@@ -31,23 +31,11 @@ def read_config(path: Path) -> Config:
     Raises:
         UserError: it cannot be read, is broken (with its line), or has a key that is unknown, missing or of the wrong type.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is broken: it is no text file") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"{path} is broken: line {line}: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is broken: {str(error).splitlines()[0]}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is broken: a configuration is a mapping of keys, not {type(content).__name__}")
-    for key in map(str, content):  # first: a misspelt key is also one that is missing
+    content = read_mapping(path, "a configuration")
+    for key in content:  # first: a misspelt key is also one that is missing
         if key not in Config.model_fields:
             raise UserError(f"{path}: unknown key '{key}'{nearest(key, Config.model_fields)}")
     try:
-        return Config(**{str(key): value for key, value in content.items()})
+        return Config(**content)
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, str(path), Config.model_fields)) from None

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
 from regbench.errors import UserError
 
 
@@ -30,6 +32,28 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """A YAML file of keys and values. what: what the file is, for people, e.g. "a track".
+
+    Raises:
+        UserError: it cannot be read, is no text, is broken (with file and line), or is no mapping.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text file") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{path}:{line}: broken YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: broken YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: {what} is a mapping of fields, not {type(content).__name__}")
+    return {str(key): value for key, value in content.items()}
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,26 @@ from regbench.predictor import FloatArray, Predictor
 from regbench.registry import blame
 from regbench.scoring import Brief, predict_in_batches, rows_at_once
 from regbench.tasks.task import Task
+
+Prepare = Callable[[NDArray[Any]], FloatArray]
+
+
+def padded_batches(
+    packed: NDArray[Any], lengths: NDArray[np.integer[Any]], batch_size: int, prepare: Prepare
+) -> Iterator[FloatArray]:
+    """Rows (T, V) of real tokens, instance after instance, as (B, L, V) float64 batches, each cut to its longest instance.
+
+    prepare: what is done to an instance's rows, (length, V).  Padding is uniform.
+    """
+    ends = np.cumsum(lengths)
+    width = packed.shape[1]
+    for start in range(0, len(lengths), batch_size):
+        some = lengths[start : start + batch_size]
+        batch = np.full((len(some), int(some.max()), width), 1.0 / width)
+        for i, length in enumerate(some):
+            end = ends[start + i]
+            batch[i, :length] = prepare(packed[end - length : end])
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -44,16 +64,12 @@ class Predictions:
 
     def batches(self, batch_size: int = 64) -> Iterator[FloatArray]:
         """(B, L, V) float64 batches whose rows sum to 1; padding is uniform. Of vectors (B, L, D_out), as they are."""
-        ends = np.cumsum(self.lengths)
-        width = self.packed.shape[1]
-        for start in range(0, len(self.lengths), batch_size):
-            lengths = self.lengths[start : start + batch_size]
-            batch = np.full((len(lengths), int(lengths.max()), width), 1.0 / width)
-            for i, length in enumerate(lengths):
-                end = ends[start + i]
-                rows = self.packed[end - length : end].astype(np.float64)
-                batch[i, :length] = rows if self.of_vectors else rows / rows.sum(-1, keepdims=True)
-            yield batch
+
+        def prepare(rows: NDArray[Any]) -> FloatArray:
+            rows = rows.astype(np.float64)
+            return rows if self.of_vectors else rows / rows.sum(-1, keepdims=True)
+
+        return padded_batches(self.packed, self.lengths, batch_size, prepare)
 
     @property
     def of_vectors(self) -> bool:

@@ -64,9 +64,9 @@ def test_options_and_n_gram_heads_are_settings(config_file: Path) -> None:
         ("track: pfa-small-v1\narchitecture: lstm\nsettings: {d_modl: 3}\n", "unknown key 'd_modl'; did you mean"),
         ("track: pfa-small-v1\narchitecture: lstm\nsettings: {training.learning_rat: 3}\n", "'learning_rat'; did you"),
         ("track: pfa-small-v1\narchitecture: lstn\n", "unknown architecture 'lstn'; did you mean 'lstm'?"),
-        ("track: x\n  y: [\n", "mine.yaml is broken: line 2"),
-        ("- track\n", "mine.yaml is broken: a configuration is a mapping of keys, not list"),
-        (b"\xff\xfe", "mine.yaml is broken: it is no text file"),
+        ("track: x\n  y: [\n", "mine.yaml:2: broken YAML"),
+        ("- track\n", "mine.yaml: a configuration is a mapping of fields, not list"),
+        (b"\xff\xfe", "mine.yaml is not a text file"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

@@ -286,8 +286,8 @@ class TestRefusals:
         ("content", "message"),
         [
             (None, "holds no run: there is no config.yaml"),
-            ("track: [", "config.yaml is broken"),
-            ("3", "config.yaml is broken"),
+            ("track: [", "config.yaml:1: broken YAML"),
+            ("3", "config.yaml: a configuration is a mapping of fields, not int"),
             ("track: x\narchitecture: y\nsedes: [1]\n", "unknown key 'sedes'; did you mean 'seeds'"),
         ],
     )

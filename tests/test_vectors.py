@@ -17,13 +17,13 @@ from regbench.contract import CONTRACT, Subject, examine, learns
 from regbench.errors import UserError
 from regbench.evaluation import lineup, score_records
 from regbench.models.build import build, resolve_options
-from regbench.models.mixer import Mixer
 from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.predictions import Predictions
 from regbench.results import read_result
 from regbench.scoring import score
 from regbench.tasks.task import TokenIO, VectorIO
 from regbench.tracks import Track, load_track
+from tests.mixers import MIXERS, SOME_MIXERS
 
 IO = VectorIO(d_in=5, d_out=2, max_length=12)
 TINY = {
@@ -34,14 +34,7 @@ TINY = {
     "budget": {"train_tokens": 12_000},
     "main_score": "mse",
 }
-MIXERS = [
-    name
-    for name in registry.entries(registry.ARCHITECTURE)
-    if issubclass(registry.load(registry.ARCHITECTURE, name), Mixer)
-]
 CHEAP = tuple(check for check in CONTRACT if check is not learns)
-SOME_MIXERS = [pytest.param(n, marks=() if n in ("lstm", "mamba", "transformer") else pytest.mark.slow) for n in MIXERS]
-"""By default one of each kind; all with the slow tests: each takes ten seconds."""
 
 
 @pytest.fixture(scope="module")

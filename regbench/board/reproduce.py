@@ -9,7 +9,7 @@ entry is executed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from regbench.errors import UserError
 from regbench.results import Result
 from regbench.scoring import HIGHER_IS_BETTER
 from regbench.significance import Change, Sample, compare
-from regbench.tracks import Track
+from regbench.tracks import Track, load_track
 
 LEVEL = 0.0005
 """Of either side: an entry that reproduces is called different once in a thousand times, for each score."""
@@ -59,8 +59,7 @@ def reproduce(
     *,
     seeds: Sequence[int] = (),
     out: Path | None = None,
-    track: Track | None = None,
-    track_file: str | None = None,
+    track: str | None = None,
     reporter: runner.Reporter | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Reproduction:
@@ -69,12 +68,13 @@ def reproduce(
     Args:
         seeds: which of the entry's; by default all.
         out: the run folder, by default under `runs/reproduced/`; an unfinished run of it goes on.
-        track, track_file: one's own track, if the entry is of that, and its file.
+        track: the YAML file of one's own track, if the entry is of that.
 
     Raises:
         UserError: the entry has faults, is of an architecture that is not built in, or has no such seed.
     """
-    findings = verify_entry(path, track=track, costly=False)
+    own = load_track(track) if track is not None else None
+    findings = verify_entry(path, track=own, costly=False)
     if findings.faults:
         raise UserError(f"{path} is no entry that could be reproduced: {findings.faults[0]}")
     entry = Stored(path).read()[0]
@@ -82,24 +82,25 @@ def reproduce(
     if not is_built_in(entry.result.architecture):
         raise UserError(f"{entry.name} is not built in, and nothing that came with an entry is run: {recipe} trains it")
     chosen = _chosen(entry, seeds)
+    asked = replace(recipe, seeds=chosen)
     folder = out or Path("runs") / "reproduced" / path.stem
     if (folder / "config.yaml").exists():
-        _check_same(folder, recipe, chosen)
+        _check_same(folder, asked, track)
         announce(f"going on with {folder}")
         result = runner.resume(folder, reporter)
     else:
         result = runner.run(
-            track_file or recipe.track,
-            recipe.architecture,
-            chosen,
-            settings=recipe.settings,
-            backend=recipe.backend,
-            device=recipe.device,
-            trials=recipe.trials,
+            track or asked.track,
+            asked.architecture,
+            asked.seeds,
+            settings=asked.settings,
+            backend=asked.backend,
+            device=asked.device,
+            trials=asked.trials,
             out=folder,
             reporter=reporter,
         )
-    return _compared(entry, result, folder, track)
+    return compare_runs(entry, result, folder, own)
 
 
 def _chosen(entry: Entry, seeds: Sequence[int]) -> tuple[int, ...]:
@@ -110,20 +111,20 @@ def _chosen(entry: Entry, seeds: Sequence[int]) -> tuple[int, ...]:
     return tuple(seeds) or known
 
 
-def _check_same(folder: Path, recipe: Recipe, seeds: tuple[int, ...]) -> None:
+def _check_same(folder: Path, asked: Recipe, track: str | None) -> None:
     """Raises:
-    UserError: the run in the folder is another.
+    UserError: the run in the folder is another, be it only of another track, backend or device.
     """
     try:
         there = RunFolder(folder).config
     except Refused as error:
         raise UserError(f"{folder} cannot be gone on with: {error}") from None
-    same = (there.architecture, there.seeds, dict(there.settings)) == (recipe.architecture, seeds, recipe.settings)
-    if not same:
+    if Recipe.of(there, asked.track) != asked or there.track != (track or asked.track):
         raise UserError(f"{folder} holds another run; choose another --out")
 
 
-def _compared(entry: Entry, result: Result, folder: Path, track: Track | None) -> Reproduction:
+def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None = None) -> Reproduction:
+    """An entry beside a finished run of its track, whose folder holds the predictions. track: one's own, if it is of that."""
     reference = find_reference(entry.track, track)
     run = RunFolder(folder)
     scored = [run.scored(seed.seed, reference) for seed in result.seeds]

@@ -38,7 +38,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains, and prints a row a score."""
     from regbench.board.reproduce import reproduce
     from regbench.report.words import label
-    from regbench.tracks import load_track
 
     with Drawing(Console(stderr=True)) as reporter:
         try:
@@ -46,8 +45,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
                 Path(arguments.entry),
                 seeds=arguments.seed,
                 out=Path(arguments.out) if arguments.out else None,
-                track=load_track(arguments.track) if arguments.track else None,
-                track_file=arguments.track,
+                track=arguments.track,
                 reporter=reporter,
                 announce=reporter.phase,
             )
@@ -59,7 +57,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         table.add_column(column, justify="left" if column in ("score", "") else "right")
     for metric, change in made.changes.items():
         then, now = made.means[metric]
-        verdict = "another" if change.worse or change.better else "the same"
+        verdict = "another" if metric in made.differs else "the same"
         row = (label(metric), f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}", verdict)
         table.add_row(*row)
     console.print(table)

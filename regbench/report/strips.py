@@ -61,6 +61,20 @@ def check_predictions(
         raise UserError(f"the stored predictions of seed {seed} are not those that result.json scored")
 
 
+def choose_by(
+    metric: str, task: Task, test: Instances, models: Sequence[KeptPredictions], asked: int | None = None
+) -> tuple[list[Choice], FloatArray]:
+    """The instances to draw, by the mean of all models' scores, and each model's score of every instance: (models, N).
+
+    Raises:
+        UserError: there is no instance `asked`.
+    """
+    tables = [score(task, test, model.batches()) for model in models]
+    by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
+    mean = by_instance.mean(0)
+    return choose(-mean if HIGHER_IS_BETTER[metric] else mean, asked), by_instance
+
+
 def layout(task: Task, test: Instances, models: Sequence[Predictions], asked: int | None = None) -> dict[str, Any]:
     """What the page needs to draw a few instances: by which metric they were chosen, and each of them.
 
@@ -70,10 +84,7 @@ def layout(task: Task, test: Instances, models: Sequence[Predictions], asked: in
         UserError: there is no instance `asked`.
     """
     metric = "tvd" if "tvd" in task.scores else task.main_score
-    tables = [score(task, test, model.batches()) for model in models]
-    by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])  # (models, N)
-    mean = by_instance.mean(0)
-    choices = choose(-mean if HIGHER_IS_BETTER[metric] else mean, asked)
+    choices, by_instance = choose_by(metric, task, test, models, asked)
     return {
         "metric": metric,
         "total": len(test),

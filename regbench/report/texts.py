@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from regbench.data import Instances
 from regbench.predictions import BriefPredictions
 from regbench.predictor import Baseline
-from regbench.report.strips import Choice, choose
+from regbench.report.strips import Choice, choose_by
 from regbench.report.words import as_text
-from regbench.scoring import HIGHER_IS_BETTER, Brief, score, score_brief
+from regbench.scoring import Brief, score_brief
 from regbench.tasks.task import Task
 
 
@@ -32,10 +32,7 @@ def layout(
         UserError: there is no instance `asked`.
     """
     metric = task.main_score
-    tables = [score(task, test, model.batches()) for model in models]
-    by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])  # (models, N)
-    mean = by_instance.mean(0)
-    choices = choose(-mean if HIGHER_IS_BETTER[metric] else mean, asked)
+    choices, by_instance = choose_by(metric, task, test, models, asked)
     return {
         "metric": metric,
         "total": len(test),

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
 from regbench import registry
 from regbench.data import Instances, cached
 from regbench.errors import UserError, describe_validation, nearest
+from regbench.files import read_mapping
 from regbench.tasks.task import Splits, Task
 
 SPLITS = ("train", "validation", "test")
@@ -147,21 +147,9 @@ def load_track(name: str) -> Track:
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and path.stem not in track_names():
         raise UserError(f"unknown track '{name}'{nearest(name, track_names())}")
+    content = read_mapping(path, "a track")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not a text file") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"{path}:{line}: broken YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: broken YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: a track is a mapping of fields, not {type(content).__name__}")
-    try:
-        definition = Definition(**{str(k): v for k, v in content.items()})
+        definition = Definition(**content)
     except pydantic.ValidationError as error:
         fields = [*Definition.model_fields, *SplitSizes.model_fields, *Budget.model_fields]
         raise UserError(describe_validation(error, str(path), fields)) from None

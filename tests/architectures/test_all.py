@@ -24,6 +24,7 @@ from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count
 from regbench.ops.backend import Op, known_ops, use_backend
 from regbench.tasks.task import TokenIO
+from tests.mixers import MIXERS
 
 V, LONGEST = 5, 80
 IO = TokenIO(vocab_size=V, separator=4, max_length=LONGEST, names=("a", "b", "c", "d", "|"))
@@ -99,9 +100,6 @@ CASES = {
         _hyena, ({"d_filter": 8, "max_length": 50}, {"order": 3, "bands": 1, "n_inner": 0, "d_filter": 4}), grows=True
     ),
 }
-MIXERS = [
-    n for n in registry.entries(registry.ARCHITECTURE) if issubclass(registry.load(registry.ARCHITECTURE, n), Mixer)
-]
 ROWS = [
     pytest.param(name, options, id=f"{name}-{i}") for name, c in CASES.items() for i, options in enumerate(c.variants)
 ]

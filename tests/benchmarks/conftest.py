@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +19,12 @@ def _say_the_figures(request: pytest.FixtureRequest, capsys: pytest.CaptureFixtu
         )
         with capsys.disabled():
             print(f"\n{request.node.name}: {figures}")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For all forms that are compared, so that a busy machine favours none, and the process's time is the call's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,6 @@ def there_and_back(head: Callable[[Tensor], Tensor], hidden: Tensor, upstream: T
         torch.autograd.grad(head(hidden), hidden, upstream)
 
     return call
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """For both forms, so that a busy machine favours neither."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def least_seconds(*calls: Callable[[], None], rounds: int = 5) -> list[float]:

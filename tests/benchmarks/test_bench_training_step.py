@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import process_time
 from typing import Any
@@ -18,27 +18,15 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-from regbench import registry
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.ops.backend import Op, use_backend
 from tests.benchmarks.peak_memory import SIZES, measure, model_of, step, tokens_of
+from tests.mixers import MIXERS
 
 BATCH, LENGTH = SIZES[-1]
 CACHED = ("transformer", "hyena")
 """Those without a recurrence: they stream by a cache of what they have read."""
-NAMES = [
-    n for n in registry.entries(registry.ARCHITECTURE) if issubclass(registry.load(registry.ARCHITECTURE, n), Mixer)
-]
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """So that the time of the process is that of the call, however busy the machine is."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def least_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -151,9 +139,9 @@ def times_faster(name: str) -> Faster:
 @pytest.mark.usefixtures("one_thread")
 def test_training_step(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Forward and backward of two layers at width 128, batch 32, length 400, in float32, on one thread."""
-    seconds = least_seconds({name: stepping(name) for name in NAMES}, rounds=5)
+    seconds = least_seconds({name: stepping(name) for name in MIXERS}, rounds=5)
     table, faster, exponents = [], {}, {}
-    for name in sorted(NAMES, key=seconds.__getitem__):
+    for name in sorted(MIXERS, key=seconds.__getitem__):
         faster[name] = times = times_faster(name)
         peaks = measure(name)
         exponents[name] = peaks.exponent
@@ -173,5 +161,5 @@ def test_training_step(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> No
     assert {name: round(p, 2) for name, p in exponents.items() if p > 1.15} == {}
     assert {name: round(times.than_own_naive, 1) for name, times in faster.items() if times.than_own_naive < 2} == {}
     assert {name: round(times.ops, 1) for name, times in faster.items() if times.ops < 2} == {}
-    slow = {name: seconds[name] / seconds["transformer"] for name in NAMES}
+    slow = {name: seconds[name] / seconds["transformer"] for name in MIXERS}
     assert {name: round(times, 1) for name, times in slow.items() if times > 3} == {}

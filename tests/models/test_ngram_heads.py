@@ -12,22 +12,15 @@ from regbench import registry
 from regbench.contract import CONTRACT, Subject, examine, learns
 from regbench.errors import UserError
 from regbench.models.build import build, resolve_options
-from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count, shift_in
 from regbench.models.ngram_heads import NGramHead, NGramHeads
 from regbench.models.skeleton import StreamState
 from regbench.ops.ngram import ngram_head, ngram_index
 from regbench.tasks.task import TokenIO
+from tests.mixers import MIXERS, SOME_MIXERS
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
-MIXERS = [
-    name
-    for name in sorted(registry.entries(registry.ARCHITECTURE))
-    if issubclass(registry.load(registry.ARCHITECTURE, name), Mixer)
-]
 D = 16
-SOME_MIXERS = [pytest.param(n, marks=() if n in ("lstm", "mamba", "transformer") else pytest.mark.slow) for n in MIXERS]
-"""By default one of each kind; all with the slow tests: each takes ten seconds."""
 
 
 def make(name: str, **settings: object) -> Model:
