@@ -26,7 +26,7 @@ def shift_tokens(x: Tensor, last: Tensor) -> Tensor:
 
 
 class SquaredReLU(torch.autograd.Function):
-    """relu(x)^2, element by element: autograd alone would go back over the widest tensor of the model four times, this does twice."""
+    """relu(x)^2, element by element: its backward passes twice over the widest tensor of the model, autograd's own four times."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
