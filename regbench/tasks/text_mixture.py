@@ -10,8 +10,8 @@ nats are shown by distance behind the cut. Nobody knows the true distribution of
 
 The text is anything: the standard library of the Python that runs (the default; topics are its modules), local files, or a
 dataset of the Hugging Face Hub. Tokens are byte pairs learned from the training documents. Documents are divided among the
-splits, so no excerpt of a test document is ever trained on. Where text or Python differ, so do instances: a fingerprint says
-which they were. The task is that of *Contextually Guided Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov,
+splits, without those that repeat others in more than a tenth of their text, so that what is tested was not trained on. Where
+text or Python differ, so do instances: a fingerprint says which they were. The task is that of *Contextually Guided Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov,
 Sandler 2025, arXiv:2506.05672), here CGT, whose excerpts are of c4 and wikipedia and begin where their documents do.
 """
 

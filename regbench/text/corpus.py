@@ -27,7 +27,7 @@ from regbench.text.index import Index, read_index, texts
 from regbench.text.packing import Packed, pack, plan
 from regbench.text.sources import Source
 
-_FORMAT = 1  # of what is kept
+_FORMAT = 2  # of what is kept
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from regbench.errors import UserError
 from regbench.text.bpe import BPE
 from regbench.text.corpus import Corpus
 from regbench.text.index import SPLITS, read_index, texts
-from regbench.text.sources import Document, Files
+from regbench.text.sources import Document, Files, StandardLibrary
 
 from .conftest import write_corpus
 
@@ -76,6 +76,40 @@ def test_the_same_text_twice_is_one_document(folder: Path, tmp_path: Path) -> No
     chosen = np.array([0, 30, 48])
     given = {document.name: document.text for document in Files(copy).documents()}
     assert list(texts(Files(copy), index, chosen)) == [given[index.names[i]] for i in chosen]
+
+
+def test_what_repeats_others_is_left_out(tmp_path: Path) -> None:
+    """By the share of its text in lines that stand in documents before it; short lines, and its own repeated, count for nothing."""
+    lines = [f"line number {i} of a text that is long enough" for i in range(60)]
+    kept = {
+        "a": lines[:20],
+        "b": [*lines[20:38], lines[0], *["else:"] * 50],  # one of nineteen
+        "c": ["else:"] * 80 + lines[38:39] * 40,
+        "d": lines[40:58],
+    }
+    left_out = {"ab": [*lines[:3], *lines[41:58]], "bc": lines[20:30], "z": [lines[57], *lines[58:60]]}
+    for name, text in (kept | left_out).items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(text))
+    for i in range(3):
+        (tmp_path / f"own{i}.txt").write_text(f"own {i}")
+    # `ab` repeats `a`; had it been taken, `d` would repeat it in turn.
+    names = [name.removesuffix(".txt") for name in read_index(Files(tmp_path)).names]
+    assert [name for name in names if not name.startswith("own")] == sorted(kept)
+
+
+def test_no_excerpt_of_the_librarys_test_documents_was_trained_on() -> None:
+    """Windows of 300 characters; where documents were left out for being equal alone, 12 % stood in training documents."""
+    source = StandardLibrary()
+    index = read_index(source)
+    test, train = (list(texts(source, index, np.flatnonzero(index.of_split(name)))) for name in ("test", "train"))
+    everything, rng = "\0".join(train), np.random.default_rng(0)
+    long = [text for text in test if len(text) > 1600]
+    found = 0
+    for _ in range(200):
+        text = long[rng.integers(len(long))]
+        start = int(rng.integers(len(text) - 300))
+        found += text[start : start + 300] in everything
+    assert found <= 2, found
 
 
 def test_too_few_documents_are_refused(tmp_path: Path) -> None:
