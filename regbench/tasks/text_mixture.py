@@ -11,8 +11,9 @@ nats are shown by distance behind the cut. Nobody knows the true distribution of
 The text is anything: the standard library of the Python that runs (the default; topics are its modules), local files, or a
 dataset of the Hugging Face Hub. Tokens are byte pairs learned from the training documents. Documents are divided among the
 splits, without those that repeat others in more than a tenth of their text, so that what is tested was not trained on. Where
-text or Python differ, so do instances: a fingerprint says which they were. The task is that of *Contextually Guided Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov,
-Sandler 2025, arXiv:2506.05672), here CGT, whose excerpts are of c4 and wikipedia and begin where their documents do.
+text or Python differ, so do instances: a fingerprint says which they were. The task is that of *Contextually Guided
+Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025, arXiv:2506.05672), here CGT, whose excerpts
+are of c4 and wikipedia and begin where their documents do.
 """
 
 from __future__ import annotations
@@ -76,18 +77,27 @@ class TextMixtureParameters(task.Parameters):
     @pydantic.model_validator(mode="after")
     def _options_belong_to_the_source(self) -> Self:
         local = self.source == "stdlib" or self.path is not None
-        for name in ("config", "split", "revision"):
-            if local and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is for datasets of the Hugging Face Hub, not for '{self.source}'")
+        whole = self.source == "stdlib" or (self.path is not None and self.path.suffix.lower() in (".txt", ".md"))
+        for names, refused, what in (
+            (("config", "split", "revision"), local, "datasets of the Hugging Face Hub"),
+            (("text_field", "topic_field"), whole, "documents that are rows (.jsonl, .parquet, datasets)"),
+        ):
+            for name in names:
+                if refused and getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is for {what}, not for '{self.source}'")
         return self
 
     @property
     def path(self) -> Path | None:
         """The source as a path, where it is one: it is there, or it looks like one."""
-        path = Path(self.source).expanduser()
-        looks = self.source.startswith((".", "/", "~")) or path.suffix in SUFFIXES
+        try:
+            path = Path(self.source).expanduser()
+            there = path.exists()
+        except (OSError, RuntimeError) as error:  # a name too long, a user that does not exist
+            raise ValueError(f"source '{self.source[:80]}': {getattr(error, 'strerror', None) or error}") from None
+        looks = self.source.startswith((".", "/", "~")) or path.suffix.lower() in SUFFIXES
         known = self.source == "stdlib" or self.source in PRESETS
-        return path if looks or (not known and path.exists()) else None
+        return path if looks or (not known and there) else None
 
 
 class TextMixture(task.Task):

@@ -26,6 +26,7 @@ N_BYTES = 256
 """The smallest vocabulary: every byte has a token, so that nothing is unknown."""
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 _MOST_KNOWN = 1_000_000  # pieces of text whose tokens are remembered
+_LONGEST_KNOWN = 32  # characters of such a piece: longer ones, as of scripts without spaces, hardly ever come again
 # White space with what follows up to the next; where that is not one of these four, which all agree on, the piece goes on.
 _PIECE = re.compile(r"\s*\S+(?:[^\S \n\r\t]\s*\S+)*(?:[^\S \n\r\t]\s*\Z)?|\s+")
 _MARKS = {" ": "Ġ", "\n": "Ċ", "\t": "ĉ"}
@@ -89,9 +90,12 @@ class BPE:
             self._known.clear()
         new = list(dict.fromkeys(piece for cut in pieces for piece in cut if piece not in self._known))
         with _one_thread():
-            self._known.update(zip(new, (one.ids for one in self._tokenizer.encode_batch_fast(new)), strict=True))
+            ids = dict(zip(new, (one.ids for one in self._tokenizer.encode_batch_fast(new)), strict=True))
+        self._known.update((piece, tokens) for piece, tokens in ids.items() if len(piece) <= _LONGEST_KNOWN)
+        long = {piece: tokens for piece, tokens in ids.items() if len(piece) > _LONGEST_KNOWN}
         kind = smallest_integer_type(self.size - 1)
-        return [np.fromiter(chain.from_iterable(map(self._known.__getitem__, cut)), kind) for cut in pieces]
+        known = ((long[piece] if piece in long else self._known[piece] for piece in cut) for cut in pieces)
+        return [np.fromiter(chain.from_iterable(tokens), kind) for tokens in known]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of `tokens`; bytes that are no UTF-8, as where a character is cut in two, become U+FFFD."""

@@ -112,20 +112,31 @@ class HubDataset:
             import datasets
         except ImportError:
             raise UserError(f"{self.dataset} needs the package datasets: pip install 'regbench[text]'") from None
-        if not Path(self.dataset).is_dir():
-            _look_up(self)
-        stream = datasets.load_dataset(
-            self.dataset, self.config, split=self.split, revision=self.revision, streaming=True
-        )
+        revision = self.revision if Path(self.dataset).is_dir() else self._commit()
+        stream = datasets.load_dataset(self.dataset, self.config, split=self.split, revision=revision, streaming=True)
         rows: Iterable[Mapping[str, Any]] = stream.skip(skip) if skip else stream
         return rows
 
+    def _commit(self) -> str:
+        """What the revision was when the first document was streamed: a branch moves on, and its documents with it."""
+        path = self.folder / "commit"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if kept := path.read_text(encoding="utf-8").strip():
+                return _look_up(self.dataset, kept)
+        commit = _look_up(self.dataset, self.revision)
+        with (
+            contextlib.suppress(OSError),
+            atomic_write(path) as file,
+        ):  # a full or read-only cache costs time, never the run
+            file.write(f"{commit}\n")
+        return commit
 
-def _look_up(dataset: HubDataset) -> None:
-    """One question to the Hub: without a network `datasets` tries for half a minute before it says so."""
+
+def _look_up(dataset: str, revision: str | None) -> str:
+    """The commit that a revision is now: one question, as `datasets` offline tries for half a minute before it gives up."""
     from huggingface_hub import HfApi
 
-    HfApi().dataset_info(dataset.dataset, revision=dataset.revision, timeout=15.0)
+    return str(HfApi().dataset_info(dataset, revision=revision, timeout=15.0).sha)
 
 
 @contextlib.contextmanager
@@ -141,13 +152,15 @@ def _one_line(dataset: HubDataset) -> Iterator[None]:
         if "GatedRepoError" in kinds:
             reason = "its owner gives access on request only: ask on its page, then `hf auth login`"
         elif "RevisionNotFoundError" in kinds:
-            reason = f"it has no revision '{dataset.revision}'"
+            reason = f"it has no revision '{dataset.revision or 'that the first documents were streamed from'}'"
         elif kinds & {"RepositoryNotFoundError", "DatasetNotFoundError", "HFValidationError"}:
-            reason = f"there is none of that name on the Hugging Face Hub{_hint(dataset.dataset)}"
+            reason = (
+                f"there is none of that name on the Hugging Face Hub, nor a file or folder here{_hint(dataset.dataset)}"
+            )
         elif kinds & {"ConnectionError", "NetworkError", "TransportError", "TimeoutException", "TimeoutError"}:
             reason = (
-                f"the Hugging Face Hub cannot be reached ({first[:80]}): check the network, or take source: stdlib or "
-                f"local files{_hint(dataset.dataset)}"
+                f"there is no file or folder of that name here, and the Hugging Face Hub cannot be reached ({first[:80]}): "
+                f"check the network, or take source: stdlib or local files{_hint(dataset.dataset)}"
             )
         elif "BuilderConfig" in first or "Config name is missing" in first:
             reason = f"config '{dataset.config}': {' '.join(str(error).split())[:300]}"
@@ -158,7 +171,7 @@ def _one_line(dataset: HubDataset) -> Iterator[None]:
 
 def _hint(name: str) -> str:
     """The nearest short name, where the one given looks like a misspelling of it."""
-    hint = nearest(name, ["stdlib", *PRESETS])
+    hint = nearest(name.lower(), ["stdlib", *PRESETS])
     return hint if "did you mean" in hint else ""
 
 

@@ -92,7 +92,7 @@ def read_index(source: Source, limit: int | None = None) -> Index:
     if len(names) < LEAST * len(SPLITS):
         raise UserError(
             f"{source.name} holds {len(names)} different documents: {LEAST * len(SPLITS)} are the fewest that make "
-            f"{', '.join(SPLITS[:-1])} and {SPLITS[-1]} splits"
+            f"{', '.join(SPLITS[:-1])} and {SPLITS[-1]} splits (a .txt or .md is one document: name a folder of them, or .jsonl)"
         )
     ordered = sorted(set(topics))
     number = {topic: i for i, topic in enumerate(ordered)}

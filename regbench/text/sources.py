@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from regbench.errors import UserError, nearest
 
 SUFFIXES = (".jsonl", ".md", ".parquet", ".txt")
+_UTF_8 = "utf-8-sig"  # which passes over the mark that some editors begin a file with
 _TESTS = ("test", "tests", "idle_test")
 
 
@@ -125,38 +126,40 @@ class Files:
         Raises:
             UserError: nothing there that can be read, or a fault in a file: the line names the file, and the line of it.
         """
-        for path in self._paths():
-            name = path.relative_to(self.path).as_posix() if path != self.path else path.name
-            try:
+        path = self.path
+        try:
+            for path in self._paths():
+                name = path.relative_to(self.path).as_posix() if path != self.path else path.name
                 for document in self._read(path, name):
                     if document.text.strip():
                         yield document
-            except OSError as error:
-                raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-            except UnicodeDecodeError:
-                raise UserError(f"{path} is not text in UTF-8") from None
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{path} is not text in UTF-8") from None
 
     def _paths(self) -> list[Path]:
         if self.path.is_file():
-            if self.path.suffix not in SUFFIXES:
+            if self.path.suffix.lower() not in SUFFIXES:
                 raise UserError(f"{self.path}: a source of text is {', '.join(SUFFIXES)} or a folder of these")
             return [self.path]
         if not self.path.is_dir():
             raise UserError(f"no such file or folder: {self.path}")
         relative = sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*"))
         paths = [self.path / name for name in relative if not any(part.startswith(".") for part in name.split("/"))]
-        paths = [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
+        paths = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
         if not paths:
             raise UserError(f"{self.path} holds no files of text ({', '.join(SUFFIXES)})")
         return paths
 
     def _read(self, path: Path, name: str) -> Iterator[Document]:
-        if path.suffix in (".txt", ".md"):
+        suffix = path.suffix.lower()
+        if suffix in (".txt", ".md"):
             topic = name.split("/")[0] if "/" in name else path.stem
-            yield Document(name, topic, path.read_text(encoding="utf-8"))
+            yield Document(name, topic, path.read_text(encoding=_UTF_8))
             return
         fields = [self.text_field] + ([] if self.topic_field is None else [self.topic_field])
-        rows = _parquet_rows(path, fields) if path.suffix == ".parquet" else _json_rows(path)
+        rows = _parquet_rows(path, fields) if suffix == ".parquet" else _json_rows(path)
         for number, row in rows:
             where = f"{name}:{number}"
             text = field_of(row, self.text_field, where)
@@ -180,13 +183,13 @@ def field_of(row: Mapping[str, Any], field: str, where: str) -> str:
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The objects of a file of JSON lines, with the numbers of their lines from 1."""
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding=_UTF_8) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}:{number}: broken JSON: {error}") from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}:{number}: a line is an object with the field of the text, not {line[:20]!r}")

@@ -220,6 +220,12 @@ def test_documents_too_short_are_left_out_and_too_few_refused(folder: Path, tmp_
         ({"source": "gone.jsonl", "split": "test"}, "split is for datasets of the Hugging Face Hub"),
         ({"max_documents": 5}, "greater than or equal to 6"),
         ({"text_feild": "x"}, "text_feild"),
+        (
+            {"topic_field": "x"},
+            r"topic_field is for documents that are rows \(.jsonl, .parquet, datasets\), not for 'stdlib'",
+        ),
+        ({"source": "a.MD", "text_field": "x"}, "text_field is for documents that are rows"),
+        ({"source": "~no-such-user/x"}, "source '~no-such-user/x': .*home"),
     ],
 )
 def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:

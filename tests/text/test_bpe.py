@@ -139,9 +139,18 @@ def test_the_library_runs_in_one_thread_and_the_callers_setting_stays(monkeypatc
 
 
 def test_what_is_remembered_is_bounded(bpe: BPE, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbench.text.bpe._MOST_KNOWN", 10)
+    monkeypatch.setattr("regbench.text.bpe._MOST_KNOWN", 100)
     first = bpe.encode([TEXT])[0]
-    for _ in range(3):
-        bpe.encode([" ".join(map(str, range(50)))])
-        assert len(bpe._known) <= 10 + 50 + len(TEXT)
+    for begin in range(0, 1000, 50):
+        bpe.encode([" ".join(map(str, range(begin, begin + 50)))])
+        assert len(bpe._known) <= 100 + 50
     np.testing.assert_array_equal(bpe.encode([TEXT])[0], first)
+
+
+def test_long_pieces_are_not_remembered(bpe: BPE) -> None:
+    """As of scripts that write no spaces: they hardly ever come again, and would fill the memory."""
+    text = "".join(map(str, range(500)))
+    (tokens,) = bpe.encode([text])
+    assert bpe.decode(tokens.tolist()) == text
+    assert max(map(len, bpe._known), default=0) <= 32
+    np.testing.assert_array_equal(bpe.encode([f"{text} and {text}"])[0][: len(tokens)], tokens)

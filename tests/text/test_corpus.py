@@ -79,7 +79,7 @@ def test_the_same_text_twice_is_one_document(folder: Path, tmp_path: Path) -> No
 
 
 def test_what_repeats_others_is_left_out(tmp_path: Path) -> None:
-    """By the share of its text in lines that stand in documents before it; short lines, and its own repeated, count for nothing."""
+    """By the share of it in lines that stand in documents before it; short lines, and its own repeated, count for nothing."""
     lines = [f"line number {i} of a text that is long enough" for i in range(60)]
     kept = {
         "a": lines[:20],

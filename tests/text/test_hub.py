@@ -40,7 +40,7 @@ class Service:
     """What stands for the library and the Hub."""
 
     def __init__(self, rows: list[dict[str, Any]], fault: Exception | None = None) -> None:
-        self.rows, self.fault, self.breaks_at = rows, fault, -1
+        self.rows, self.fault, self.breaks_at, self.newest = rows, fault, -1, "first"
         self.streamed: list[int] = []
         self.asked: list[tuple[Any, ...]] = []
 
@@ -56,7 +56,7 @@ class Service:
 def service(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     made = Service(ROWS)
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=made.load_dataset))
-    monkeypatch.setattr(hub, "_look_up", lambda dataset: None)
+    monkeypatch.setattr(hub, "_look_up", lambda dataset, revision: revision or made.newest)
     monkeypatch.setattr(hub, "SHARD", 10)
     return made
 
@@ -90,12 +90,25 @@ def test_no_more_is_streamed_than_asked_for_and_more_goes_on_from_there(service:
 
 def test_a_broken_download_goes_on_behind_the_last_whole_file(service: Service) -> None:
     service.breaks_at = 17
-    with pytest.raises(UserError, match=r"dataset 'x': the Hugging Face Hub cannot be reached \(lost") as caught:
+    with pytest.raises(
+        UserError, match=r"dataset 'x': .* here, and the Hugging Face Hub cannot be reached \(lost"
+    ) as caught:
         read(HubDataset("x"))
     assert "\n" not in str(caught.value)
     service.breaks_at = -1
     assert read(HubDataset("x")) == [row["text"] for row in ROWS]
     assert service.streamed == [*range(17), *range(10, 25)]
+
+
+def test_it_stays_with_the_commit_it_began_with(service: Service) -> None:
+    """Or a download that goes on would have documents of two versions, some of them twice."""
+    service.breaks_at = 17
+    with pytest.raises(UserError):
+        read(HubDataset("x"))
+    service.breaks_at, service.newest = -1, "second"
+    read(HubDataset("x"))
+    read(HubDataset("y"))
+    assert [(path, revision) for path, _, _, revision in service.asked] == [("x", "first")] * 2 + [("y", "second")]
 
 
 def test_a_damaged_file_is_streamed_again(service: Service) -> None:
@@ -125,8 +138,16 @@ def error(name: str, message: str = "", base: type[Exception] = Exception) -> Ex
 @pytest.mark.parametrize(
     ("dataset", "fault", "message"),
     [
-        ("stdlb", error("DatasetNotFoundError"), "none of that name on the Hugging Face Hub; did you mean 'stdlib'"),
-        ("some/x", error("RepositoryNotFoundError", "404\nwith lines"), "none of that name on the Hugging Face Hub$"),
+        (
+            "stdlb",
+            error("DatasetNotFoundError"),
+            "none of that name on the Hugging Face Hub, nor .* here; did you mean 'stdlib'",
+        ),
+        (
+            "some/x",
+            error("RepositoryNotFoundError", "404\nwith lines"),
+            "none of that name on .* Hub, nor a file or folder here$",
+        ),
         ("some/x", error("HFValidationError"), "none of that name"),
         ("some/x", error("GatedRepoError", base=error("RepositoryNotFoundError").__class__), "on request only"),
         ("some/x", error("RevisionNotFoundError"), "it has no revision 'r'"),

@@ -109,6 +109,7 @@ def test_half_of_a_surrogate_pair_is_no_error_later(tmp_path: Path) -> None:
         ("a.jsonl", b"[1]\n", r"a.jsonl:1: a line is an object"),
         ("a.jsonl", b'{"txt": "x"}\n', r"a.jsonl:1 has no field 'text'"),
         ("a.jsonl", b'{"text": ["x"]}\n', r"a.jsonl:1: the field 'text' is list, not text"),
+        ("a.jsonl", b'{"text": ' + b"[" * 200_000 + b"\n", r"a.jsonl:1: broken JSON"),
         ("a.txt", b"\xff\xfe\x00", r"a.txt is not text in UTF-8"),
         ("a.parquet", b"PAR2 or so", r"a.parquet is not a Parquet file"),
         ("a.pdf", b"%PDF", r"a.pdf: a source of text is .jsonl, .md, .parquet, .txt or a folder of these"),
@@ -122,6 +123,19 @@ def test_faults_are_one_line_that_names_the_place(tmp_path: Path, name: str, con
     with pytest.raises(UserError, match=message) as caught:
         read(Files(path))
     assert "\n" not in str(caught.value)
+
+
+def test_names_in_capitals_and_a_mark_at_the_beginning(tmp_path: Path) -> None:
+    """As some editors and systems write them."""
+    (tmp_path / "A.TXT").write_bytes(b"\xef\xbb\xbftext")
+    (tmp_path / "b.JSONL").write_bytes(b'\xef\xbb\xbf{"text": "row"}\n')
+    assert [document.text for document in read(Files(tmp_path))] == ["text", "row"]
+    assert read(Files(tmp_path / "A.TXT"))[0].text == "text"
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read .*File name too long|no such file"):
+        read(Files(tmp_path / f"{'x' * 300}.txt"))
 
 
 def test_nothing_there_is_refused(tmp_path: Path) -> None:
