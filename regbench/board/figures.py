@@ -26,6 +26,12 @@ _Record = SeedRecord | BaselineRecord
 _SHA256 = re.compile("[0-9a-f]{64}")
 _BASELINE_TOLERANCE = 1e-4
 """Far below the published digits, and far above what another machine's rounding does to a baseline."""
+PROPER = ("nll", "mse")
+"""Scores that nobody can expect to be better at than the truth."""
+_CHANCE = 5
+"""Paired standard errors by which a seed may be ahead of it: one honest seed in three million is, were it the truth itself."""
+_ROUNDING = 1e-3
+"""More than the float16 of stored predictions moves a mean of nats."""
 _CURVE_TOLERANCE = 1.5e-6
 """Curves are kept to six decimals."""
 _HALF_DIGIT = 0.5 * 10.0 ** (1 - DIGITS)
@@ -143,6 +149,21 @@ def means(case: Case) -> Iterator[str]:
                 yield f"seed {seed.seed}: {metric}: {fault}"
 
 
+def possible(case: Case) -> Iterator[str]:
+    """No seed predicts better than the truth: its nats, or squared error, are the least that can be expected of anyone."""
+    truth = None if case.instances is None else case.reference.truth
+    for metric in PROPER if truth is not None else ():
+        for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):  # type: ignore[union-attr]
+            if metric not in sums or truth is None:
+                continue
+            ahead = Score.of(truth.sums[metric] - np.array(sums[metric], np.float64), truth.counts_of(metric))
+            if ahead.value > _CHANCE * ahead.stderr + _ROUNDING:
+                yield (
+                    f"seed {seed.seed}: {metric} is {ahead.value:.3f} below that of the truth, by {_CHANCE} standard errors "
+                    "and more: it has seen what it predicts"
+                )
+
+
 def curves(case: Case) -> Iterator[str]:
     """Curves have the track's positions and counts, and average to the score."""
     for where, record in _records(case):
@@ -203,7 +224,7 @@ def baselines(case: Case) -> Iterator[str]:
 
 STRUCTURE: tuple[Check, ...] = (track, metrics)
 ALONE: tuple[Check, ...] = (seeds, distinct, budget, learning, speeds)
-FIGURES: tuple[Check, ...] = (ranges, means, curves, shares)
+FIGURES: tuple[Check, ...] = (ranges, means, possible, curves, shares)
 COSTLY: tuple[Check, ...] = (baselines,)
 
 

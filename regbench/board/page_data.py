@@ -12,7 +12,7 @@ from regbench.board.rank import Board, Row
 from regbench.report.cells import baseline_series, metric_words
 from regbench.report.curves import axis, points
 from regbench.results import Curve
-from regbench.scoring import HIGHER_IS_BETTER
+from regbench.scoring import higher_is_better
 from regbench.tracks.track import frozen_tracks
 
 _SIZES = ("train_tokens", "epochs")
@@ -111,7 +111,7 @@ def _levels(board: Board) -> list[dict[str, Any]]:
     """The baselines as levels to compare with: all but those below where the way to the truth starts."""
     rows = [row for row in board.rows if row.baseline is not None]
     start = next((row.scores[board.main_score].value for row in rows if row.anchor == "start"), None)
-    sign = 1 if HIGHER_IS_BETTER[board.main_score] else -1
+    sign = 1 if higher_is_better(board.main_score) else -1
     kept = [r for r in rows if start is None or sign * (r.scores[board.main_score].value - start) >= 0]
     styles = {one["name"]: one for one in _baselines(board)}
     return [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from regbench.board.entry import Entry
 from regbench.errors import UserError
 from regbench.results import BaselineRecord, ScoreRecord
-from regbench.scoring import HIGHER_IS_BETTER, share_of_the_way
+from regbench.scoring import higher_is_better, share_of_the_way
 from regbench.tracks.track import Track, frozen_tracks, track_names
 
 RESAMPLES = 10_000
@@ -142,7 +142,7 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
     current = own is not None and (own.name, own.definition.digest) == (first.track, digest)
     _check_agreement(entries)
     main = first.result.track.main_score
-    best_first = -1 if HIGHER_IS_BETTER[main] else 1
+    best_first = -1 if higher_is_better(main) else 1
     ordered = sorted(entries, key=lambda e: (best_first * e.result.score(main).value, e.name))
     p = compare(np.stack([e.instances.total(main) / len(e.result.seeds) for e in ordered]))
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}

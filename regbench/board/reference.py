@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data import Instances
-from regbench.evaluation import score_baselines, score_records
+from regbench.evaluation import lineup, score_baselines, score_records
 from regbench.predictions import Predictions
 from regbench.results import BaselineRecord, Curve, TrackRecord
-from regbench.scoring import Scores, score
+from regbench.scoring import Scores, predict_in_batches, rows_at_once, score
 from regbench.tasks.task import VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.training import TrainingOptions, training_steps
@@ -58,6 +58,15 @@ class Reference:
         width = self.packed.shape[1]
         fill = np.full(self.packed.shape, 1.0 / width, self.packed.dtype)
         return score(self.track.task, self.test, Predictions(fill, self.test.lengths).batches())
+
+    @cached_property
+    def truth(self) -> Scores | None:
+        """The scores of the truth itself; None where nobody knows it."""
+        for baseline in lineup(self.track, self.test):
+            if baseline.anchor == "end":
+                rows = rows_at_once(self.track.task.io, self.test.tokens.shape[1], len(self.test))
+                return score(self.track.task, self.test, predict_in_batches(baseline, self.test, rows))
+        return None
 
     @cached_property
     def curves(self) -> dict[str, Curve]:

@@ -25,7 +25,7 @@ from regbench.board.store import Stored
 from regbench.board.verify import verify_entry
 from regbench.errors import UserError
 from regbench.results import Result
-from regbench.scoring import HIGHER_IS_BETTER
+from regbench.scoring import higher_is_better
 from regbench.significance import Change, Sample, compare
 from regbench.tracks import Track, load_track
 
@@ -136,7 +136,7 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
             values = [seed.scores[metric].value for seed in records]
             samples.append(Sample(values, instances.total(metric) / len(records)))
         counts = np.asarray(entry.instances.counts_of(metric))
-        better = HIGHER_IS_BETTER[metric]
+        better = higher_is_better(metric)
         changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=LEVEL)
         means[metric] = (samples[0].mean, samples[1].mean)
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
