@@ -83,7 +83,7 @@ class ContextuallyGuided(Model):
         d_model: int = Field(default=64, ge=1, description="width of x, d_x")
         n_layers: int = Field(default=3, ge=2, description="number of blocks of x")
         n_heads: int = Field(default=8, ge=1, description="heads of x in each block")
-        d_y: int = Field(default=32, ge=1, description="width of y")
+        d_y: int = Field(default=32, ge=2, description="width of y; normalised, one number would say nothing")
         y_heads: int = Field(default=4, ge=1, description="heads of y in each block below l")
         y_layer: int | None = Field(
             default=None, ge=1, description="l: blocks below y; None: two thirds of n_layers, as in the papers"
@@ -132,7 +132,7 @@ class ContextuallyGuided(Model):
 
     def __init__(self, options: ContextuallyGuided.Options, io: IO) -> None:
         super().__init__(options, io)
-        _check(options)
+        _check(options, io)
         d_x, d_y, rotary = options.d_model, options.d_y, options.positions == "rotary"
         self.y_layer = options.y_layer or max(1, round(2 * options.n_layers / 3))
         heads: dict[str, Any] = {"rotary": rotary, "mimetic": options.mimetic, "dropout": options.dropout}
@@ -229,10 +229,11 @@ class ContextuallyGuided(Model):
             inputs = shift_in(part, self.io.separator)
             out = self._x_alone(inputs, windows.frozen(vague, options.aux_y))
             terms["auxiliary"] = options.aux_share * scale * self._loss(out, part, windows.scored)
+        steady = summary.y if summary.mean is None else summary.mean  # of a sample they would count its noise
         if options.w_c > 0.0:
-            terms["continuity"] = options.w_c * scale * continuity(summary.y, real, options.profile)
+            terms["continuity"] = options.w_c * scale * continuity(steady, real, options.profile)
         if options.w_d > 0.0:
-            terms["diversity"] = options.w_d * scale * diversity(summary.y, real, options.profile)
+            terms["diversity"] = options.w_d * scale * diversity(steady, real, options.profile)
         if options.w_p > 0.0:
             terms["moments"] = options.w_p * scale * self._moments(summary.y, real)
         if summary.mean is not None and summary.log_variance is not None:
@@ -308,9 +309,9 @@ class ContextuallyGuided(Model):
         return moments(y, self.covariance[:length, :length])  # type: ignore[index]
 
 
-def _check(options: ContextuallyGuided.Options) -> None:
+def _check(options: ContextuallyGuided.Options, io: IO) -> None:
     """Raises:
-    UserError: widths that heads do not divide, or no layer left above y.
+    UserError: widths that heads do not divide, no layer left above y, or options that would do nothing.
     """
     for width, heads, names in (
         (options.d_model, options.n_heads, "d_model ({}) must be a multiple of n_heads ({})"),
@@ -322,3 +323,11 @@ def _check(options: ContextuallyGuided.Options) -> None:
             raise UserError(f"rotary positions need an even head width, not {width // heads}")
     if options.y_layer is not None and options.y_layer >= options.n_layers:
         raise UserError(f"y_layer ({options.y_layer}) leaves no layer above it: n_layers is {options.n_layers}")
+    if options.aux_share > 0.0 and options.aux_context >= io.max_length:
+        raise UserError(
+            f"aux_context ({options.aux_context}) leaves nothing to predict behind it: a sequence has {io.max_length} at most"
+        )
+    if options.aux_share > 0.0 and options.aux_y in ("context", "tail") and not options.aux_context:
+        raise UserError(f"aux_y={options.aux_y} is aux_y=prefix where aux_context is 0: give aux_context too")
+    if (options.y_smooth > 1 or options.y_shift) and options.aux_share == 0.0 and options.y_augment == "auxiliary":
+        raise UserError("y_smooth and y_shift do nothing where aux_share is 0, unless y_augment is both")

@@ -39,25 +39,34 @@ class Outcomes:
 
     def score(self, mode: str, metric: str) -> Score:
         """The mean over what is scored, with its standard error over instances."""
-        count = int(self.row.max()) + 1
-        sums = np.bincount(self.row, (self.values[mode][metric] * self.scored).sum(1), count).astype(np.float64)
-        counts = np.bincount(self.row, self.scored.sum(1), count).astype(np.int64)
-        present = counts > 0
-        return Score.of(sums[present], counts[present])
+        return self._mean(self.values[mode][metric], self.scored)
 
-    def difference(self, mode: str, other: str, metric: str, width: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """metric of `mode` less that of `other` by distance, in bins of `width` tokens: distance, mean, standard error."""
+    def difference(
+        self, mode: str, other: str, metric: str, distance: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """metric of `mode` less that of `other` at each distance from the cut, (S, W): which, mean, standard error, (K,) each.
+
+        Distances at which fewer than 20 positions are scored, or a 20th of those at the first, are left out: they are noise.
+        """
         gap = self.values[mode][metric] - self.values[other][metric]
-        distance, mean, error = [], [], []
-        for begin in range(0, gap.shape[1], width):
-            part, counted = gap[:, begin : begin + width], self.scored[:, begin : begin + width]
-            has = counted.any(1)
-            if counted.sum() >= max(20, self.scored[:, :width].sum() // 20):  # the rest is noise
-                score = Score.of((part * counted).sum(1)[has], counted.sum(1)[has].astype(np.int64))
-                distance.append(begin + (counted.shape[1] - 1) / 2)
-                mean.append(score.value)
-                error.append(score.stderr)
-        return np.array(distance), np.array(mean), np.array(error)
+        found, mean, error = [], [], []
+        most = 0
+        for at in np.unique(distance[self.scored]):
+            counted = self.scored & (distance == at)
+            most = most or int(counted.sum())
+            if counted.sum() < max(20, most // 20):
+                continue
+            score = self._mean(gap, counted)
+            found.append(float(at))
+            mean.append(score.value)
+            error.append(score.stderr)
+        return np.array(found), np.array(mean), np.array(error)
+
+    def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> Score:
+        """Of what is counted, (S, W), with its standard error over instances."""
+        sums = np.bincount(self.row, (values * counted).sum(1)).astype(np.float64)
+        counts = np.bincount(self.row, counted.sum(1)).astype(np.int64)
+        return Score.of(sums[counts > 0], counts[counts > 0])
 
 
 @torch.no_grad()

@@ -11,18 +11,20 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from regbench.analysis.representation import LinearFit
+from regbench.analysis.linear_fit import LinearFit
 from regbench.files import atomic_write
 from regbench.predictor import FloatArray
 from regbench.report.words import better, label
 
 if TYPE_CHECKING:
-    from regbench.analysis.table import RunTable
+    from regbench.analysis.table import Row, RunTable
 
 # Okabe and Ito (2008): told apart by the colour-blind.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
+_DASHES = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5), (2, 1, 1, 1), (10, 3), (1, 4))
 _STYLE: dict[Any, Any] = {"font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left"}
 
 
@@ -51,7 +53,8 @@ def plot_linear_fit(fit: LinearFit, path: Path) -> None:
             axes.set(title=f"{fit.names[k]}: R² {fit.explained[k]:.2f}, error {fit.error[k]:.2f}", xlabel="true")
             axes.set_ylabel("read from y" if k == 0 else "")
             axes.set_box_aspect(1)
-        figure.suptitle("Linear fit, in standard deviations; stretches it was not fitted to", x=0.01, ha="left")
+        title = f"Linear fit, in standard deviations; {len(fit.row)} stretches, none read by a map fitted to it"
+        figure.suptitle(title, x=0.01, ha="left")
         _save(figure, path)
 
 
@@ -81,7 +84,9 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
                 if after is not None:
                     axes.axvline(at + after, color="black", linewidth=1.0, linestyle=(0, (2, 2)))
         figure.supxlabel(
-            "solid: a new context begins; dashed: y is past the middle between its old place and its new", fontsize=9
+            "solid: a new context begins; dashed: y is past the middle between its old place and its new\n"
+            "(only where these are farther apart than 95 % of such places inside one context)",
+            fontsize=9,
         )
         _save(figure, path)
 
@@ -109,9 +114,12 @@ def plot_topics(
 
 
 def plot_by_distance(
-    curves: Mapping[str, tuple[FloatArray, FloatArray, FloatArray]], base: str, metric: str, path: Path
+    curves: Mapping[str, tuple[FloatArray, FloatArray, FloatArray]], base: str, metric: str, unit: str, path: Path
 ) -> None:
-    """Losses less that of `base` by the distance from the cut: distance, mean and standard error for each mode."""
+    """Losses less that of `base` by the distance from the cut: distance, mean and standard error for each mode.
+
+    unit: what distances count, "tokens" or "examples".
+    """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8, 4.4), layout="constrained")
         axes = figure.subplots()
@@ -121,8 +129,12 @@ def plot_by_distance(
             axes.plot(distance, mean, color=colour, linewidth=1.8, label=mode, marker=".", linestyle=style)
             axes.fill_between(distance, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
         axes.set(
-            title=f"{label(metric)} less that of the {base} model: below 0 is better", xlabel="tokens behind the cut"
+            title=f"{label(metric)} less that of the {base} model: below 0 is better", xlabel=f"{unit} behind the cut"
         )
+        if unit == "examples":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if not any(len(distance) for distance, *_ in curves.values()):
+            axes.text(0.5, 0.5, "too few instances to tell", transform=axes.transAxes, ha="center", va="center")
         axes.set_ylabel(f"difference in {label(metric)}")
         axes.legend(frameon=False)
         _save(figure, path)
@@ -131,46 +143,71 @@ def plot_by_distance(
 def plot_examples(found: RunTable, path: Path) -> None:
     """The metric by how many examples stand before, a panel for each run with y: as in CGT Figure 4.
 
-    Black, dashed and grey: the base model, and what has no y: other runs and baselines. In colours: frozen after each cut.
+    Black, dashed and grey: the base model, and what has no y: other runs and baselines. In colours: frozen after each cut, with
+    markers, and unprompted, thin and dashed; a ring is the base model at that cut. Curves above all the rest are left out.
     """
     shown = [row for row in found.rows if row.by_example]
     names = list(dict.fromkeys(row.name for row in shown if len(row.by_example) > 1)) or [shown[0].name]
     first = min((row.cut or 0) for row in shown)
     others = [row for row in shown if len(row.by_example) == 1 and (row.cut or 0) == first and row.name not in names]
-    limit = max(
-        max(point.value for point in steps.values())
+    values = [
+        point.value
         for row in shown
         if row.seeds
         for mode, steps in row.by_example.items()
-        if mode in ("dynamic", "specialised")
-    )
-    dashes = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5), (2, 1, 1, 1), (10, 3), (1, 4))
+        if mode in ("dynamic", "specialised", "unprompted")
+        for point in steps.values()
+    ]
+    limit, by_factors = 1.1 * max(values), min(values) > 0 and max(values) > 8 * min(values)
+    # An unstable baseline may be far above.
+    others = [row for row in others if min(point.value for point in row.by_example["dynamic"].values()) < limit]
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(1.6 + 4.4 * len(names), 4.4), layout="constrained")
+        figure = Figure(figsize=(2.2 + 4.4 * len(names), 4.4), layout="constrained")
         for number, axes in enumerate(figure.subplots(1, len(names), squeeze=False, sharey=True)[0]):
-            own = [row for row in shown if row.name == names[number]]
-            for dash, row in zip(itertools.cycle(dashes), others, strict=False):
+            for dash, row in zip(itertools.cycle(_DASHES), others, strict=False):
                 _curve(axes, row.by_example["dynamic"], row.name, COLOURS[7], linestyle=(0, dash), band=bool(row.seeds))
+            own = [row for row in shown if row.name == names[number]]
             _curve(axes, own[0].by_example["dynamic"], "y changes (base)", COLOURS[6])
-            for colour, marker, row in zip(itertools.cycle(COLOURS[:6]), itertools.cycle("os^Dv"), own, strict=False):
-                if "specialised" in row.by_example:
-                    words = "frozen at the cut" if row.cut is None else f"frozen after {row.cut}"
-                    _curve(axes, row.by_example["specialised"], words, colour, marker=marker, markersize=4)
+            _frozen(axes, own)
             axes.set(title=names[number], xlabel=found.label)
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if not number:
                 axes.set_ylabel(f"{label(found.metric)} ({better(found.metric)})")
-            low = axes.get_ylim()[0]
-            axes.set_ylim(max(low, 0.0), 1.1 * limit)  # an unstable baseline may be far above
+            if by_factors:  # else what is near the best would lie on one line
+                axes.set_yscale("log")
+                axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axes.yaxis.set_minor_formatter(NullFormatter())
+                axes.set_ylim(top=limit)
+            else:
+                axes.set_ylim(max(axes.get_ylim()[0], 0.0), limit)
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         _save(figure, path)
+
+
+def _frozen(axes: Any, own: Sequence[Row]) -> None:
+    """One run at each of its cuts: specialised, unprompted, and where the base model stands."""
+    guided = [row for row in own if "specialised" in row.by_example]
+    if not guided:
+        return
+    for colour, marker, row in zip(itertools.cycle(COLOURS[:6]), itertools.cycle("s^Dv"), guided, strict=False):
+        words = "frozen at the cut" if row.cut is None else f"frozen after {row.cut}"
+        _curve(axes, row.by_example["specialised"], words, colour, marker=marker, markersize=4)
+        _curve(axes, row.by_example["unprompted"], "", colour, band=False, linestyle=(0, (3, 2)), linewidth=0.9)
+        at, point = next(iter(row.by_example["dynamic"].items()))
+        axes.plot(at, point.value, linestyle="", marker="o", markersize=9, markerfacecolor="none", color=colour)
+    grey = {"color": "#555555", "label": "unprompted, from that cut", "linestyle": (0, (3, 2)), "linewidth": 0.9}
+    axes.plot([], [], **grey)
+    axes.plot(
+        [], [], linestyle="", marker="o", markersize=9, markerfacecolor="none", color="#555555", label="base at the cut"
+    )
 
 
 def _curve(axes: Any, points: Mapping[int, Any], name: str, colour: str, *, band: bool = True, **style: Any) -> None:
     """A line, with a band of one standard error."""
     step = np.array(list(points))
     mean, error = (np.array([getattr(point, what) for point in points.values()]) for what in ("value", "stderr"))
-    axes.plot(step, mean, color=colour, linewidth=1.6, label=name, **style)
+    axes.plot(step, mean, color=colour, label=name or None, **{"linewidth": 1.6, **style})
     if band:
         axes.fill_between(step, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
 

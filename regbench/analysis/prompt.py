@@ -79,7 +79,10 @@ def _vectors(text: str, io: VectorIO, path: str) -> Tensor:
             row = [float(word) for word in line.replace(",", " ").split()]
         except ValueError:
             raise UserError(f"{path}: vector {number} is not made of numbers") from None
-        if len(row) != io.d_in or not np.isfinite(row).all():
-            raise UserError(f"{path}: vector {number} is not {io.d_in} finite numbers")
+        # As the model reads it: what is finite here may be past the largest number of 32 bits.
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(np.array(row, dtype=np.float32)).all()
+        if len(row) != io.d_in or not finite:
+            raise UserError(f"{path}: vector {number} is not {io.d_in} finite numbers of at most 3e38")
         rows.append(row)
     return torch.tensor(rows, dtype=torch.float32).reshape(-1, io.d_in)

@@ -1,4 +1,4 @@
-"""What y looks like: how much it varies, what can be read from it, where it moves, which texts it holds alike."""
+"""What y looks like: how much it varies, how alike it is between positions, which texts it holds alike."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from regbench.analysis.guided import Guided
 from regbench.analysis.segments import Segments, windows
 from regbench.data import Instances
 from regbench.models.model import token_tensor
-from regbench.predictor import FloatArray, IntArray
-
-AVERAGED = 4
-"""Over so many positions y is averaged before a and b are read from it (2024, section 4.2, "Predicting the task from y")."""
+from regbench.predictor import FloatArray
 
 
 @torch.no_grad()
@@ -46,62 +43,9 @@ def travelled(y: FloatArray, segments: Segments) -> tuple[FloatArray, NDArray[np
     index, inside = windows(segments.start, segments.end)
     own = y[segments.row[:, None], index]
     z = own - own[inside].mean(0)
-    z /= np.sqrt((z[inside] ** 2).sum(-1).mean())
+    z /= np.sqrt((z[inside] ** 2).sum(-1).mean()) or 1.0  # a y that stands still has no spread
     steps = np.linalg.norm(np.diff(z, axis=1), axis=-1)
     return steps, inside[:, 1:] & (index[:, :-1] >= segments.cut[:, None])
-
-
-@dataclass(frozen=True)
-class LinearFit:
-    """How well a linear map of y says what is hidden: on stretches it was not fitted to. In standard deviations of the target.
-
-    names: K targets.  true, said: (T, K), normalised.  error: (K,) mean absolute error.  explained: (K,) R^2.  row: (T,) of
-    which instance each stretch is.
-    """
-
-    names: list[str]
-    true: FloatArray
-    said: FloatArray
-    error: FloatArray
-    explained: FloatArray
-    row: IntArray
-
-
-def hidden_targets(instances: Instances, segments: Segments) -> tuple[list[str], FloatArray] | None:
-    """The real numbers behind each stretch that the task's truth tells, (S, K) with their names; None where it tells none.
-
-    A truth of one row for each stretch, as the a and b of `arithmetic`, is taken apart by stretch; another, as the matrix of
-    `linear_regression`, belongs to the whole instance.
-    """
-    for name, values in instances.truth.items():
-        if not np.issubdtype(values.dtype, np.floating):
-            continue
-        if values.ndim == 3 and segments.per_row > 1 and values.shape[1] == segments.per_row:
-            chosen = values[segments.row, segments.number]
-        else:
-            chosen = values.reshape(len(values), -1)[segments.row]
-        names = ["a", "b"] if name == "coefficients" else [f"{name}[{k}]" for k in range(chosen.shape[1])]
-        return names, chosen.astype(np.float64)
-    return None
-
-
-def linear_fit(y: FloatArray, segments: Segments, names: list[str], targets: FloatArray, seed: int = 0) -> LinearFit:
-    """Least squares from y, averaged over 4 positions at a random place behind the cut, to normalised targets (S, K).
-
-    Fitted to the stretches of one half of the instances, measured on the other. 2024, section 4.2; CGT Table 1's last row.
-    """
-    generator = np.random.default_rng(seed)
-    last = np.maximum(segments.end - AVERAGED, segments.cut)
-    places = segments.cut + (generator.random(len(segments)) * (last - segments.cut + 1)).astype(np.int64)
-    index = np.minimum(places[:, None] + np.arange(AVERAGED), segments.end[:, None] - 1)
-    seen = y[segments.row[:, None], index].mean(1)
-    seen = np.concatenate([seen, np.ones((len(seen), 1))], axis=1)
-    wanted = (targets - targets.mean(0)) / np.maximum(targets.std(0), 1e-12)
-    fitted = np.isin(segments.row, generator.permutation(np.unique(segments.row))[::2])
-    weights = np.linalg.lstsq(seen[fitted], wanted[fitted], rcond=None)[0]
-    true, said = wanted[~fitted], seen[~fitted] @ weights
-    left = ((true - said) ** 2).sum(0) / np.maximum(((true - true.mean(0)) ** 2).sum(0), 1e-12)
-    return LinearFit(names, true, said, np.abs(true - said).mean(0), 1.0 - left, segments.row[~fitted])
 
 
 def dot_products(y: FloatArray) -> FloatArray:
@@ -110,64 +54,38 @@ def dot_products(y: FloatArray) -> FloatArray:
     return np.einsum("bid,bjd->ij", n, n, optimize=True) / len(n)
 
 
-def tokens_until_moved(y: FloatArray, before: int, boundary: int, end: int) -> int | None:
-    """How many tokens of a new context are read until y is past the middle between its old place and its new: (L, d) -> 1, ...
+@dataclass(frozen=True)
+class Neighbours:
+    """Whether the text nearest to each, by the angle between means of y, is of its topic; those of its own document do not count.
 
-    A context of tokens before..boundary is followed by one of boundary..end. The places are the means of y over the last quarter
-    of each; y counts as past the middle where its mean over 4 positions, projected on the line between the places, is. None where
-    it never is.
+    same: the share of texts for which it is.  chance: that share if any other text were as near.  documents: that there are.
     """
-    old = _settled(y[before + 1 : boundary + 1])
-    new = _settled(y[boundary + 1 : end])
-    along = (y[boundary - AVERAGED + 2 : end] - old) @ (new - old)
-    smooth = np.convolve(along, np.full(AVERAGED, 1 / AVERAGED), mode="valid")
-    past = np.flatnonzero(smooth > ((new - old) ** 2).sum() / 2)
-    return int(past[0]) + 1 if len(past) else None
 
-
-def _settled(y: FloatArray) -> FloatArray:
-    """The mean over the last quarter of some positions, (L, d) -> (d,)."""
-    place: FloatArray = y[-max(1, len(y) // 4) :].mean(0)
-    return place
-
-
-def joined(
-    instances: Instances, segments: Segments, longest: int, pairs: int
-) -> tuple[NDArray[Any], list[int], list[int]]:
-    """Texts of two contexts: what is before the cut of one stretch, then another's from its start: (P, L), boundaries, ends.
-
-    For tasks whose instances have one context each. The second text is cut to `longest` tokens in all.
-    """
-    rows, boundaries, ends = [], [], []
-    for i in range(min(pairs, len(segments) // 2)):
-        a, b = segments[2 * i : 2 * i + 1], segments[2 * i + 1 : 2 * i + 2]
-        first = instances.tokens[a.row[0], a.start[0] : a.cut[0]]
-        second = instances.tokens[b.row[0], b.start[0] : b.end[0]][: longest - len(first)]
-        if len(second) < 8:
-            continue
-        rows.append(np.concatenate([first, second]))
-        boundaries.append(len(first))
-        ends.append(len(rows[-1]))
-    width = max(map(len, rows), default=0)
-    padded = [np.concatenate([row, np.repeat(row[-1:], width - len(row), axis=0)]) for row in rows]
-    return np.array(padded), boundaries, ends
+    same: float
+    chance: float
+    documents: int
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts read afresh: the mean of y over each, (T, d), and which topic it is of, (T,)."""
+    """Texts read afresh: the mean of y over each, (T, d), which topic it is of, (T,), and a window of which document, (T,)."""
 
     means: FloatArray
     topics: NDArray[np.int64]
+    document: NDArray[np.int64]
 
-    def same_topic_neighbours(self) -> tuple[float, float]:
-        """The share of documents whose nearest other, by the angle between means, is of their topic; and the share by chance."""
+    def neighbours(self) -> Neighbours | None:
+        """Of the texts that have texts of other documents beside them; None where there is no such text."""
+        others = self.document[:, None] != self.document
+        has = others.any(1)
+        if not has.any():
+            return None
         n = self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-12)
-        near = n @ n.T
-        np.fill_diagonal(near, -np.inf)
+        nearest = np.where(others, n @ n.T, -np.inf).argmax(1)
         same = self.topics[:, None] == self.topics
-        chance = (same.sum(1) - 1) / max(1, len(self.topics) - 1)
-        return float(same[np.arange(len(n)), near.argmax(1)].mean()), float(chance.mean())
+        chance = (same & others).sum(1)[has] / others.sum(1)[has]
+        found = same[np.arange(len(n)), nearest][has]
+        return Neighbours(float(found.mean()), float(chance.mean()), len(np.unique(self.document)))
 
 
 def documents(model: Guided, instances: Instances, segments: Segments, topics: int = 8, pieces: int = 8) -> Documents:
@@ -176,14 +94,17 @@ def documents(model: Guided, instances: Instances, segments: Segments, topics: i
     Where the truth has a whole number for each instance called "topic", an instance is a document; where it has two, (N, 2), the
     two texts of an instance are, each read as if it stood alone, and only those of the most frequent `topics` are taken. Else the
     longest stretches are topics, and pieces of equal length cut from one of them are documents of that topic, each read alone.
+    A truth called "document", of the same shape, tells which texts are of one document; else each is of its own.
     """
     labels: Mapping[str, Any] = instances.truth
-    if "topic" in labels and labels["topic"].ndim == 2:
-        return _halves(model, instances, segments, np.asarray(labels["topic"], dtype=np.int64), topics)
     if "topic" in labels:
+        topic = np.asarray(labels["topic"], dtype=np.int64)
+        document = np.asarray(labels.get("document", np.arange(topic.size).reshape(topic.shape)), dtype=np.int64)
+        if topic.ndim == 2:
+            return _halves(model, instances, segments, topic, document, topics)
         y = contexts(model, instances.tokens)
         means = [row[: max(1, length)].mean(0) for row, length in zip(y, instances.lengths, strict=True)]
-        return Documents(np.array(means), np.asarray(labels["topic"], dtype=np.int64))
+        return Documents(np.array(means), topic, document)
     chosen = np.argsort(segments.start - segments.end, kind="stable")[:topics]
     texts, numbers = [], []
     for number, k in enumerate(np.sort(chosen)):
@@ -194,20 +115,26 @@ def documents(model: Guided, instances: Instances, segments: Segments, topics: i
                 contexts(model, instances.tokens[segments.row[k] : segments.row[k] + 1, begin : begin + length])
             )
             numbers.append(number)
-    return Documents(np.array([y[0, 1:].mean(0) if y.shape[1] > 1 else y[0, 0] for y in texts]), np.array(numbers))
+    means = [y[0, 1:].mean(0) if y.shape[1] > 1 else y[0, 0] for y in texts]
+    return Documents(np.array(means), np.array(numbers), np.arange(len(texts)))
 
 
 def _halves(
-    model: Guided, instances: Instances, segments: Segments, topic: NDArray[np.int64], topics: int
+    model: Guided,
+    instances: Instances,
+    segments: Segments,
+    topic: NDArray[np.int64],
+    document: NDArray[np.int64],
+    topics: int,
 ) -> Documents:
     """The two texts of each stretch, before its cut and behind it, that are of one of the most frequent topics (N, 2)."""
     row = np.tile(segments.row, 2)
     begin, end = np.concatenate([segments.start, segments.cut]), np.concatenate([segments.cut, segments.end])
-    number = topic[segments.row].T.reshape(-1)
+    number, source = (each[segments.row].T.reshape(-1) for each in (topic, document))
     kinds, counts = np.unique(number, return_counts=True)
     chosen = np.isin(number, kinds[np.argsort(-counts, kind="stable")[:topics]])
-    row, begin, end, number = row[chosen], begin[chosen], end[chosen], number[chosen]
+    row, begin, end = row[chosen], begin[chosen], end[chosen]
     index, inside = windows(begin, end)
     y = contexts(model, instances.tokens[row[:, None], index])  # what is padded is behind the text, and y looks back
     means = (y * inside[..., None]).sum(1) / inside.sum(1)[:, None]
-    return Documents(means, number)
+    return Documents(means, number[chosen], source[chosen])

@@ -83,6 +83,12 @@ def stretches_to_read(task: Task, instances: Instances) -> Segments:
     return parts[parts.start < parts.cut]
 
 
+def examples_before(task: Task, instances: Instances) -> IntArray | None:
+    """How many examples stand before the one that each position is in, (N, L); None where the task counts no examples."""
+    progress = task.progress(instances) if task.progress_label.startswith("examples") else None
+    return None if progress is None else np.asarray(progress, dtype=np.int64)
+
+
 def _by_progress(progress: IntArray) -> list[tuple[int, int, int]]:
     starts = [0, *(np.flatnonzero(np.diff(progress) < 0) + 1).tolist(), len(progress)]
     parts = []

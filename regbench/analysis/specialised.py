@@ -20,6 +20,9 @@ from regbench.errors import UserError
 from regbench.models.model import Model, parameter_count
 from regbench.tasks.task import IO, TokenIO, VectorIO
 
+COLDEST = 1e-3
+"""Of temperatures above 0: below it, generation is at 0 but for rounding, and far below it divides by nothing."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -50,7 +53,7 @@ def specialise(trained: Trained, prompt: Tensor) -> Special:
     """The specialised model of a prompt (c,), compared on random text that fills the task's longest sequence.
 
     Raises:
-        UserError: the architecture cannot be specialised, or the prompt leaves no room for a text.
+        UserError: the architecture cannot be specialised, the prompt leaves no room for a text, or its numbers are too large.
     """
     whole, model, io = guided(trained.model, trained.architecture), trained.model, trained.track.task.io
     room = io.max_length - len(prompt)
@@ -60,6 +63,8 @@ def specialise(trained: Trained, prompt: Tensor) -> Special:
             f"shorten it to {io.max_length - 1} or fewer"
         )
     special = whole.specialize(prompt)
+    if not all(bool(weights.isfinite().all()) for weights in special.state_dict().values()):
+        raise UserError("the prompt gives weights that are not finite: its numbers are too large for the model")
     text = _random_text(io, room)
     both = torch.cat([prompt[None], text], dim=1)
     frozen = whole.with_context(text, whole.summary(prompt[None]))
@@ -71,6 +76,12 @@ def specialise(trained: Trained, prompt: Tensor) -> Special:
         room,
         difference,
     )
+
+
+def share_trained(trained: Trained) -> float:
+    """Which share of the validation split's tokens are scored, which are those that a model learns to predict."""
+    validation = trained.track.instances("validation")
+    return float(validation.scored.sum() / validation.lengths.sum())
 
 
 def save_specialised(path: Path, special: Special, trained: Trained, prompt: Tensor) -> None:
@@ -105,6 +116,35 @@ def load_specialised(path: str | Path) -> Model:
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
         raise UserError(f"{path} holds no specialised model that this version can read") from None
     return model.eval()
+
+
+def check_temperature(temperature: float) -> None:
+    """Raises:
+    UserError: it is neither 0 nor a finite number well above it.
+    """
+    if temperature != 0.0 and not COLDEST <= temperature < float("inf"):
+        raise UserError(
+            f"--temperature {temperature:g} is neither 0, the most likely, nor a finite {COLDEST:g} or more"
+        )
+
+
+def check_generation(trained: Trained, tokens: int) -> None:
+    """Whether so many tokens can be generated, before anything is done.
+
+    Raises:
+        UserError: on a task of vectors, of no tokens, or past the positions that were learned.
+    """
+    io = trained.track.task.io
+    if isinstance(io, VectorIO):
+        raise UserError(f"{trained.track.name} is a task of vectors: only tokens are generated")
+    if tokens < 1:
+        raise UserError(f"--generate {tokens} is not a number of tokens: 1 or more")
+    if tokens > io.max_length:
+        try:  # nothing but the model knows whether there are positions so far on
+            with torch.no_grad():
+                trained.model(torch.zeros(1, tokens, dtype=torch.int64))
+        except UserError as error:
+            raise UserError(f"--generate {tokens} is too many: {error}") from None
 
 
 @torch.no_grad()

@@ -12,29 +12,22 @@ import numpy as np
 
 from regbench.analysis import pictures
 from regbench.analysis.guided import Guided, guided
+from regbench.analysis.linear_fit import LinearFit, fit_hidden
 from regbench.analysis.modes import LOSSES, MODES, Outcomes, read_in_modes
-from regbench.analysis.representation import (
-    contexts,
-    documents,
-    dot_products,
-    hidden_targets,
-    joined,
-    linear_fit,
-    tokens_until_moved,
-    variation,
-)
-from regbench.analysis.segments import Segments, segments, stretches_to_read
+from regbench.analysis.representation import contexts, documents, dot_products, variation
+from regbench.analysis.segments import Segments, examples_before, segments, stretches_to_read, windows
 from regbench.analysis.trained import Trained
+from regbench.analysis.transitions import transitions
 from regbench.analysis.transplant import transplant
 from regbench.analysis.tsne import tsne
 from regbench.data import Instances
 from regbench.errors import UserError
 from regbench.files import atomic_write
-from regbench.tasks.task import TokenIO
+from regbench.predictor import FloatArray
+from regbench.tasks.task import Task, TokenIO
 
 DISTANCE_BIN = 4
-SHORTEST = 8
-"""Of two texts, each must have as many tokens for y to be seen going from the one to the other."""
+"""So many tokens behind the cut are put together, where progress is not counted in examples."""
 
 
 @dataclass
@@ -67,7 +60,7 @@ def study(
     """
     model, task = guided(trained.model, trained.architecture), trained.track.task
     instances = trained.track.instances(split)[:limit]
-    parts = segments(task, instances)
+    parts, read = segments(task, instances), stretches_to_read(task, instances)
     if not len(parts):
         raise UserError(f"no instance of {trained.track.name} can be cut into a part that shows its context and a rest")
     found = Study(folder)
@@ -77,23 +70,23 @@ def study(
         "seed": trained.seed,
         "split": split,
         "instances": len(instances),
-        "stretches": len(parts),
+        "stretches": len(read),
         "moving_average_rate": rate,
     }
     announce("reading behind the cuts, with the prompt and without")
-    outcomes = read_in_modes(model, task, instances, stretches_to_read(task, instances), rate)
+    outcomes = read_in_modes(model, task, instances, read, rate)
     _scores(found, outcomes)
-    _distances(found, outcomes, next(m for m in LOSSES if m in outcomes.values["dynamic"]))
+    _distances(found, outcomes, task, instances, read)
     announce("looking at y")
     y = contexts(model, instances.tokens)
-    _variation_and_fit(found, y, instances, parts)
+    _variation_and_fit(found, y, instances, read)
     _products(found, y, instances, parts)
-    _transitions(found, model, y, instances, parts)
+    _transitions(found, model, y, instances, read)
     announce("placing documents by t-SNE")
     _topics(found, model, instances, parts, task.topic_names)
     if isinstance(task.io, TokenIO):
         announce("transplanting y")
-        _transplants(found, model, instances, parts, task.io.names)
+        _transplants(found, model, instances, read, task.io.names)
     with atomic_write(folder / "analysis.json") as file:
         json.dump(found.findings, file, indent=1, allow_nan=False)
     return found
@@ -108,48 +101,82 @@ def _scores(found: Study, outcomes: Outcomes) -> None:
     found.findings["behind_the_cut"] = table
 
 
-def _distances(found: Study, outcomes: Outcomes, metric: str) -> None:
-    base = "unprompted"
-    curves = {m: outcomes.difference(m, base, metric, DISTANCE_BIN) for m in MODES if m != base}
-    pictures.plot_by_distance(curves, base, metric, found.folder / "loss_by_distance.png")
+def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instances, read: Segments) -> None:
+    metric, base = next(m for m in LOSSES if m in outcomes.values["dynamic"]), "unprompted"
+    behind, unit = distance_behind(task, instances, read)
+    curves = {m: outcomes.difference(m, base, metric, behind) for m in MODES if m != base}
+    pictures.plot_by_distance(curves, base, metric, unit, found.folder / "loss_by_distance.png")
+    # Where the frozen y stops helping: 2024, section 4.3, "after roughly 200 tokens".
+    distance, mean, error = curves["specialised"]
+    ahead = bool((mean < -2 * error).any())
+    caught = caught_up_after(distance, mean, error)
     found.findings["loss_by_distance"] = {
         "metric": metric,
         "less_that_of": base,
+        "counted_in": unit,
         "modes": {
             m: dict(zip(("distance", "mean", "stderr"), (part.tolist() for part in curve), strict=True))
             for m, curve in curves.items()
         },
+        "specialised_is_ahead": ahead,
+        "caught_up_after": caught,
     }
-    # Where the frozen y stops helping: 2024, section 4.3, "after roughly 200 tokens".
-    distance, mean, error = curves["specialised"]
-    ahead = np.flatnonzero(mean < -2 * error)
-    after = np.flatnonzero(mean >= 0)
-    after = after[after > ahead[0]] if len(ahead) else after[:0]
-    caught = float(distance[after[0]]) if len(after) else None
-    found.findings["loss_by_distance"]["specialised_is_ahead"] = bool(len(ahead))
-    found.findings["loss_by_distance"]["caught_up_after"] = caught
-    if not len(ahead):
+    if not len(distance):
+        words = "too few instances to tell"
+    elif not ahead:
         words = "the specialised one is nowhere ahead of it by two standard errors"
     else:
-        words = "not within the text" if caught is None else f"after {caught:.0f} tokens"
+        words = "not within the text" if caught is None else f"after {caught:g} {unit}"
     found.say("the unprompted model catches up", words)
 
 
-def _variation_and_fit(found: Study, y: Any, instances: Instances, parts: Segments) -> None:
-    travelled = variation(y, parts)
+def distance_behind(task: Task, instances: Instances, read: Segments) -> tuple[FloatArray, str]:
+    """How far behind its cut each position of a stretch is, (S, W), and in what that is counted.
+
+    Where the task counts examples: how many are read between the cut and a position's own. Else tokens, as the middle of a bin.
+    """
+    index, inside = windows(read.cut, read.end)
+    before = examples_before(task, instances)
+    if before is not None:
+        return (before[read.row[:, None], index] - before[read.row, read.cut][:, None]).astype(np.float64), "examples"
+    place = np.arange(index.shape[1])
+    begin = place // DISTANCE_BIN * DISTANCE_BIN
+    middle = (begin + np.minimum(begin + DISTANCE_BIN, index.shape[1]) - 1) / 2
+    return np.broadcast_to(middle, inside.shape), "tokens"
+
+
+def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -> float | None:
+    """The first distance from which on the base model is nowhere behind by more than its error; (K,) each, in order.
+
+    mean: a mode's loss less that of the base.  None: the mode is nowhere ahead by two errors, or to the end.
+    """
+    if not (mean < -2 * error).any():
+        return None
+    after = int(np.flatnonzero(mean < -error)[-1]) + 1
+    return float(distance[after]) if after < len(distance) else None
+
+
+def _variation_and_fit(found: Study, y: Any, instances: Instances, read: Segments) -> None:
+    travelled = variation(y, read)
     found.findings["variation"] = travelled
     found.say("variation of y behind the cut, a token (CGT Eq. 4)", f"{travelled:.4f}")
-    hidden = hidden_targets(instances, parts)
-    if hidden is None or len(np.unique(parts.row)) < 4:
-        found.findings["linear_fit"] = None
+    fit = fit_hidden(y, instances, read)
+    found.findings["linear_fit"] = None
+    if isinstance(fit, str):
+        found.say("linear fit from y", fit)
+    if not isinstance(fit, LinearFit):
         return
-    fit = linear_fit(y, parts, *hidden)
     pictures.plot_linear_fit(fit, found.folder / "linear_fit.png")
     found.findings["linear_fit"] = {
-        name: {"error": float(fit.error[k]), "r_squared": float(fit.explained[k])} for k, name in enumerate(fit.names)
+        "stretches": len(fit.row),
+        "fitted_to": fit.fitted,
+        "targets": {
+            name: {"error": float(fit.error[k]), "r_squared": float(fit.explained[k])}
+            for k, name in enumerate(fit.names)
+        },
     }
     for k, name in enumerate(fit.names[:4]):
-        text = f"error {fit.error[k]:.3f} standard deviations, R² {fit.explained[k]:.3f}"
+        text = f"error {fit.error[k]:.3f} standard deviations, R² {fit.explained[k]:.3f} ({len(fit.row)} stretches)"
         found.say(f"linear fit of {name} from y", text)
 
 
@@ -169,66 +196,49 @@ def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> No
     pictures.plot_dot_products(dot_products(shown), first.start[1:].tolist(), found.folder / "dot_products.png", what)
 
 
-def _transitions(found: Study, model: Guided, y: Any, instances: Instances, parts: Segments) -> None:
-    """At the contexts of one sequence; where an instance is two texts, at its cut; of one text each, at the joints of two."""
-    if "cut" in instances.truth:
-        long = parts[np.minimum(parts.cut, parts.end - parts.cut) >= SHORTEST]
-        if not len(long):
-            found.findings["tokens_until_moved"] = None
-            return
-        columns = zip(long.row.tolist(), long.cut.tolist(), long.end.tolist(), strict=True)
-        moves = [tokens_until_moved(y[row], 0, cut, end) for row, cut, end in columns]
-        shown, boundaries = y[long.row[0], : long.end[0]], long.cut[:1].tolist()
-        own, what = moves[:1], "one instance"
-    elif parts.per_row > 1:
-        later = parts[parts.number > 0]
-        moves = [
-            tokens_until_moved(y[row], before, start, end)
-            for row, before, start, end in zip(
-                later.row.tolist(), _starts_before(parts, later), later.start.tolist(), later.end.tolist(), strict=True
-            )
-        ]
-        row = int(later.row[0])
-        shown, boundaries = y[row, : instances.lengths[row]], later.start[later.row == row].tolist()
-        own, what = moves[: len(boundaries)], "one instance"
-    else:
-        texts, joints, ends = joined(instances, parts, model.io.max_length, pairs=100)
-        if not joints:
-            found.findings["tokens_until_moved"] = None
-            return
-        both = contexts(model, texts)
-        moves = [tokens_until_moved(each, 0, at, end) for each, at, end in zip(both, joints, ends, strict=True)]
-        shown, boundaries, own, what = both[0, : ends[0]], joints[:1], moves[:1], "two texts"
-    pictures.plot_context(shown, boundaries, own, found.folder / "context.png", what)
-    took = [move for move in moves if move is not None]
+def _transitions(found: Study, model: Guided, y: Any, instances: Instances, read: Segments) -> None:
+    seen = transitions(model, y, instances, read)
+    if seen is None:
+        found.findings["tokens_until_moved"] = None
+        return
+    pictures.plot_context(seen.shown, seen.boundaries, seen.moved, found.folder / "context.png", seen.what)
+    took, changes = seen.tokens(), len(seen.changes)
+    distance, control = (float(np.median([m.distance for m in moves])) for moves in (seen.changes, seen.controls))
     found.findings["tokens_until_moved"] = {
-        "changes": len(moves),
+        "changes": changes,
+        "controls": len(seen.controls),
         "moved": len(took),
+        "share_moved": len(took) / changes,
         "median": float(np.median(took)) if took else None,
         "quartiles": np.quantile(took, (0.25, 0.75)).tolist() if took else None,
+        "distance": {"changes": distance, "controls": control, "far": seen.far},
     }
-    middle = f"{np.median(took):.0f} tokens (median of {len(took)} of {len(moves)} changes)" if took else "it does not"
-    found.say("y has moved after", middle)
-
-
-def _starts_before(parts: Segments, later: Segments) -> list[int]:
-    """Where the stretch before each of `later` begins: the one above it in its row."""
-    start = {
-        (row, number): at for row, number, at in zip(*map(list, (parts.row, parts.number, parts.start)), strict=True)
-    }
-    return [int(start[row, number - 1]) for row, number in zip(later.row, later.number, strict=True)]
+    share = f"{len(took) / changes:.0%} of {changes} changes of context"
+    far = f"farther than in 95 % of {len(seen.controls)} places inside one context"
+    found.say("y moves at", f"{share} ({far})")
+    found.say("how far (median, in the spread of y)", f"{distance:.2f} at a change, {control:.2f} inside one context")
+    if took:
+        found.say("y has moved after", f"{np.median(took):.0f} tokens (median of the {len(took)} that it moved at)")
 
 
 def _topics(found: Study, model: Guided, instances: Instances, parts: Segments, names: Sequence[str]) -> None:
     texts = documents(model, instances, parts)
-    if len(texts.means) < 4:
+    near = texts.neighbours() if len(texts.means) >= 4 else None
+    if near is None:
         found.findings["topics"] = None
         return
-    what = f"{len(texts.means)} texts read on their own"
-    pictures.plot_topics(tsne(texts.means), texts.topics, found.folder / "topics.png", what, names)
-    same, chance = texts.same_topic_neighbours()
-    found.findings["topics"] = {"documents": len(texts.means), "nearest_of_same_topic": same, "by_chance": chance}
-    found.say("nearest document is of the same topic", f"{same:.2f} of {len(texts.means)} (by chance {chance:.2f})")
+    count = len(texts.means)
+    pictures.plot_topics(
+        tsne(texts.means), texts.topics, found.folder / "topics.png", f"{count} texts read on their own", names
+    )
+    found.findings["topics"] = {
+        "texts": count,
+        "documents": near.documents,
+        "nearest_of_same_topic": near.same,
+        "by_chance": near.chance,
+    }
+    words = f"{near.same:.2f} of {count} texts of {near.documents} documents (by chance {near.chance:.2f})"
+    found.say("nearest text of another document is of the same topic", words)
 
 
 def _transplants(found: Study, model: Guided, instances: Instances, parts: Segments, names: tuple[str, ...]) -> None:

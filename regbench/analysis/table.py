@@ -6,7 +6,8 @@ base: the metric where the whole sequence is read and y changes from token to to
 specialised: y frozen at the cut, and what is behind it read alone; "prompt read": x reads the prompt again, with that y.
 unprompted: what is behind the cut read alone, y and all.
 variation: how far y travels behind the cut, a token (CGT Eq. 4).
-linear fit: mean absolute error of what a linear map reads from y of the hidden numbers, in their standard deviations.
+linear fit: mean absolute error of what a linear map reads from y of the hidden numbers, in their standard deviations, on
+    instances it was not fitted to.
 
 Of tracks of examples the cuts may stand after given numbers of them: then a row is a run and a cut, as in CGT Figure 4.
 """
@@ -23,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from regbench.analysis.guided import is_guided
+from regbench.analysis.linear_fit import LinearFit, fit_hidden
 from regbench.analysis.modes import Outcomes, read_in_modes
-from regbench.analysis.representation import contexts, hidden_targets, linear_fit, travelled
-from regbench.analysis.segments import Segments, stretches_to_read, windows
+from regbench.analysis.representation import contexts, travelled
+from regbench.analysis.segments import Segments, examples_before, stretches_to_read, windows
 from regbench.analysis.trained import Trained, load_trained, read_run
 from regbench.data import Instances
 from regbench.errors import UserError
@@ -77,7 +79,10 @@ class Row:
 
 @dataclass(frozen=True)
 class RunTable:
-    """All rows; metric: the track's main one, or what that is a group of (`last_two_accuracy`: `token_accuracy`)."""
+    """All rows; metric: the track's main one, or what that is a group of (`last_two_accuracy`: `token_accuracy`).
+
+    stretches: those of one context each, over which everything is measured.
+    """
 
     track: str
     split: str
@@ -85,6 +90,7 @@ class RunTable:
     metric: str
     label: str
     rows: tuple[Row, ...]
+    stretches: int
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ def tabulate(
     Raises:
         UserError: a folder twice, runs of different tracks, an unfinished one, or a cut that leaves nothing on one side.
     """
-    runs = _runs(folders)
+    runs = _runs(folders, split)
     track = next(iter(runs.values()))[0].track
     instances = track.instances(split)[:limit]
     main = track.definition.main_score
@@ -128,7 +134,9 @@ def tabulate(
     # Those of one cut are to be compared.
     order = {place.cut: number for number, place in enumerate(places)}
     rows.sort(key=lambda row: order[row.cut])
-    return RunTable(track.name, split, len(instances), metric, track.task.progress_label, tuple(rows))
+    return RunTable(
+        track.name, split, len(instances), metric, track.task.progress_label, tuple(rows), len(places[0].parts)
+    )
 
 
 def cut_after(parts: Segments, progress: IntArray, examples: int) -> Segments:
@@ -138,7 +146,7 @@ def cut_after(parts: Segments, progress: IntArray, examples: int) -> Segments:
         UserError: nothing would be on one side.
     """
     index, inside = windows(parts.start, parts.end)
-    before = np.asarray(progress)[parts.row[:, None], index]
+    before = progress[parts.row[:, None], index]
     most = int(before[inside].max()) + 1
     if not 0 < examples < most:
         raise UserError(f"a cut after {examples} examples of {most} leaves nothing on one side: 1 to {most - 1}")
@@ -147,7 +155,7 @@ def cut_after(parts: Segments, progress: IntArray, examples: int) -> Segments:
     return Segments(parts.row, parts.start, cut, parts.end, parts.number)
 
 
-def _runs(folders: Sequence[str | Path]) -> dict[str, list[Trained]]:
+def _runs(folders: Sequence[str | Path], split: str) -> dict[str, list[Trained]]:
     """The models of every run by its name, all seeds; whatever is wrong is said before anything is measured."""
     paths = [Path(folder) for folder in folders]
     seen: dict[Path, Path] = {}
@@ -160,7 +168,7 @@ def _runs(folders: Sequence[str | Path]) -> dict[str, list[Trained]]:
     for name, path, config in zip(_names(list(seen)), paths, configs, strict=True):
         if not (path / "result.json").exists():
             raise UserError(f"{path} is not finished: go on with regbench run --resume {path}")
-        found[name] = [load_trained(path, seed) for seed in config.seeds]
+        found[name] = [load_trained(path, seed, split) for seed in config.seeds]
     (first, (one, *_)), *others = found.items()
     for name, (other, *_) in others:
         if other.track.definition.digest != one.track.definition.digest:
@@ -188,8 +196,8 @@ def _parts(track: Track, instances: Instances, cuts: Sequence[int]) -> Iterator[
     if not cuts:
         yield None, parts
         return
-    progress = track.task.progress(instances)
-    if progress is None or not track.task.progress_label.startswith("examples"):
+    progress = examples_before(track.task, instances)
+    if progress is None:
         raise UserError(f"--cuts counts examples, and {track.name} has none: its cut is where the task has it")
     for examples in sorted(set(cuts)):
         yield examples, cut_after(parts, progress, examples)
@@ -231,11 +239,11 @@ def _scores(outcomes: Sequence[Outcomes]) -> dict[str, dict[str, Figure]]:
 
 def _by_example(outcomes: Sequence[Outcomes], place: _Place) -> dict[str, dict[int, Figure]]:
     """By mode, the metric at each number of examples before; nothing where the task counts no examples."""
-    progress = place.task.progress(place.instances)
-    if progress is None or not place.task.progress_label.startswith("examples"):
+    progress = examples_before(place.task, place.instances)
+    if progress is None:
         return {}
     index, _ = windows(place.parts.cut, place.parts.end)
-    before = np.asarray(progress)[place.parts.row[:, None], index]
+    before = progress[place.parts.row[:, None], index]
     scored = outcomes[0].scored
     return {
         mode: {
@@ -255,10 +263,8 @@ def _about_y(y: FloatArray, place: _Place) -> dict[str, Score]:
     """Variation, and the error of the linear fit where the truth tells real numbers: (N, L, d) -> scores over instances."""
     steps, late = travelled(y, place.parts)
     found = {VARIATION: _by_instance(steps, late, place.parts.row)}
-    hidden = hidden_targets(place.instances, place.parts)
-    # It is fitted to one half; to about as many stretches as it has weights, least squares says nothing.
-    if hidden is not None and len(place.parts) // 2 >= 2 * y.shape[-1]:
-        fit = linear_fit(y, place.parts, *hidden)
+    fit = fit_hidden(y, place.instances, place.parts)
+    if isinstance(fit, LinearFit):
         errors = np.abs(fit.true - fit.said)
         found[LINEAR_FIT] = _by_instance(errors, np.ones_like(errors, dtype=np.bool_), fit.row)
     return found

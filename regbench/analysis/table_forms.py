@@ -8,6 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from regbench.analysis.linear_fit import FOLDS, ROWS_A_COMPONENT
 from regbench.analysis.table import BASE, FROZEN, LINEAR_FIT, VARIATION, Figure, Row, RunTable
 from regbench.report.words import arrow, label
 
@@ -36,8 +37,16 @@ def notes(found: RunTable) -> str:
     baselines = list(dict.fromkeys(row.name for row in found.rows if not row.seeds))
     if baselines:
         text += f". {', '.join(baselines)}: baselines with the whole prompt, ± over instances"
-    if any(VARIATION in row.y and LINEAR_FIT not in row.y for row in found.rows):
-        text += ". No linear fit: nothing hidden is a real number, or fewer stretches than twice the components of y to fit to"
+    if any(LINEAR_FIT in row.y for row in found.rows):
+        text += (
+            f". Linear fits: {found.stretches} stretches, each read by a map fitted to other instances, {FOLDS}-fold"
+        )
+    unfitted = list(dict.fromkeys(row.name for row in found.rows if VARIATION in row.y and LINEAR_FIT not in row.y))
+    if unfitted:
+        text += (
+            f". No linear fit of {', '.join(unfitted)}: nothing hidden is a real number, or the stretches ({found.stretches}) "
+            f"are fewer than {ROWS_A_COMPONENT} to fit to for each component of y"
+        )
     return text + "."
 
 

@@ -34,7 +34,11 @@ def configure(specialize: argparse.ArgumentParser) -> None:
         help="the tokens by their names, a vector a line, or for tasks of text plain text",
     )
     specialize.add_argument("--seed", type=int, metavar="N", help="which of its models (default: the first)")
-    specialize.add_argument("--out", metavar="FILE", help="where to write (default: DIR/specialised.safetensors)")
+    specialize.add_argument(
+        "--out",
+        metavar="FILE",
+        help="where to write (default: DIR/specialised.safetensors, with --seed DIR/specialised-seed-N.safetensors)",
+    )
     specialize.add_argument("--generate", type=int, metavar="N", help="also print N tokens generated behind the prompt")
     specialize.add_argument(
         "--moving-average",
@@ -43,37 +47,47 @@ def configure(specialize: argparse.ArgumentParser) -> None:
         help="generate with the whole model, y moving from the prompt's by this much of each token's own",
     )
     specialize.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="of generation (default: 1; 0: most likely)"
+        "--temperature",
+        type=float,
+        default=1.0,
+        metavar="T",
+        help="of generation (default: 1; 0: most likely; else 0.001 or more)",
     )
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Writes the file; prints what is saved by it."""
     from regbench.analysis.prompt import Encodes, read_prompt, write_tokens
-    from regbench.analysis.specialised import generate, save_specialised, specialise
+    from regbench.analysis.specialised import (
+        check_generation,
+        check_temperature,
+        generate,
+        save_specialised,
+        share_trained,
+        specialise,
+    )
     from regbench.analysis.trained import load_trained
     from regbench.report.words import human_bytes
-    from regbench.tasks.task import VectorIO
 
     rate = arguments.moving_average
     if rate is not None and not 0.0 < rate <= 1.0:
         raise UserError(f"--moving-average {rate:g} is not above 0 and at most 1")
     if rate is not None and arguments.generate is None:
         raise UserError("--moving-average says how y moves in generated text: give --generate too")
-    if arguments.temperature < 0.0:
-        raise UserError(f"--temperature {arguments.temperature:g} is below 0")
+    check_temperature(arguments.temperature)
     trained = load_trained(arguments.folder, arguments.seed)
     io = trained.track.task.io
-    if arguments.generate is not None and isinstance(io, VectorIO):
-        raise UserError(f"{trained.track.name} is a task of vectors: only tokens are generated")
+    if arguments.generate is not None:
+        check_generation(trained, arguments.generate)
     coder = trained.track.task if isinstance(trained.track.task, Encodes) else None
     prompt = read_prompt(arguments.prompt, io, coder)
     special = specialise(trained, prompt)
-    path = Path(arguments.out) if arguments.out else trained.folder / "specialised.safetensors"
+    name = "specialised" if arguments.seed is None else f"specialised-seed-{arguments.seed}"
+    path = Path(arguments.out) if arguments.out else trained.folder / f"{name}.safetensors"
     save_specialised(path, special, trained, prompt)
 
     table = Table(title=f"a prompt of {len(prompt)} tokens, a text of {special.text}", title_justify="left")
-    for column in ("", "prompt read again", "specialised", "saved"):
+    for column in ("", "whole model,\nwith the prompt", "specialised", "saved"):
         table.add_column(column, justify="left" if not column else "right")
     before, after = special.with_prompt, special.alone
     for what, old, new, shown in (
@@ -93,6 +107,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         else:
             source = trained.model
             state = source.init_state(1, source.summary(prompt[None]), rate)  # type: ignore[operator]
+        share = share_trained(trained)
+        if share < 1.0:
+            console.print(
+                f"{trained.track.name} trains the prediction of {share:.0%} of its tokens only: what is generated in place of "
+                "the others is noise",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
         tokens = generate(source, state, io.separator, arguments.temperature, trained.seed)
         text = write_tokens(list(itertools.islice(tokens, arguments.generate)), io.names, coder)
         console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -86,10 +86,13 @@ def test_scores_and_differences_by_distance() -> None:
     assert outcomes.score("a", "nll").value == pytest.approx((1 + 3 + 5 + 2 + 2) / 5)
     many = {m: {"nll": np.tile(v["nll"], (50, 1))} for m, v in values.items()}
     outcomes = Outcomes(many, np.tile(scored, (50, 1)), np.arange(100))
-    distance, mean, error = outcomes.difference("a", "b", "nll", 2)
+    behind = np.tile([0.5, 0.5, 2.0], (100, 1))
+    distance, mean, error = outcomes.difference("a", "b", "nll", behind)
     assert distance.tolist() == [0.5, 2.0]
     np.testing.assert_allclose(mean, [(0 + 2 + 1 + 1) / 4, 4.0])
     assert error[1] == 0.0
+    behind[:, 2] = np.arange(100) % 5  # fewer than 20 positions at each of the others
+    assert outcomes.difference("a", "b", "nll", behind)[0].tolist() == [0.5]
     assert outcomes.score("a", "nll").stderr > 0
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
+from architectures.cgt import ContextuallyGuided
 from regbench import cli
 from regbench.analysis.cost import flops_per_token, stream_bytes, total_flops
 from regbench.analysis.prompt import Encodes, read_prompt, write_tokens
@@ -38,6 +41,9 @@ def test_the_command_writes_a_model_that_can_be_read_again(
     said = capsys.readouterr().out
     prompt = read_prompt(prompt_file, trained.track.task.io)
     assert "a prompt of 8 tokens" in said
+    assert "whole model," in said
+    assert "with the prompt" in said
+    assert "read again" not in said  # that is x alone, beside a y that stands still
     assert "largest difference to the frozen model" in said
     model, text = load_specialised(out), torch.randint(4, (2, 10))
     frozen = trained.model.with_context(text, trained.model.summary(prompt[None]).expand(2, -1))  # type: ignore[operator]
@@ -61,6 +67,15 @@ def test_what_is_saved_is_measured(trained: Trained) -> None:
 def test_a_prompt_that_leaves_no_room(trained: Trained) -> None:
     with pytest.raises(UserError, match="leaves no room"):
         specialise(trained, torch.zeros(trained.track.task.io.max_length, dtype=torch.int64))
+
+
+def test_a_prompt_past_what_the_model_can_reckon_is_refused() -> None:
+    """Each number is finite, but not what becomes of it."""
+    io = VectorIO(d_in=3, d_out=1, max_length=8)
+    model = ContextuallyGuided(ContextuallyGuided.Options(d_model=8, d_y=8), io).eval()
+    task = SimpleNamespace(task=SimpleNamespace(io=io))
+    with pytest.raises(UserError, match="weights that are not finite: its numbers are too large for the model"):
+        specialise(Trained(Path(), "cgt", 0, task, model), torch.full((2, 3), 3e38))  # type: ignore[arg-type]
 
 
 def test_operations_are_those_of_the_matrices() -> None:
@@ -95,6 +110,39 @@ def test_generated_text_is_the_streams_and_the_same_again(trained: Trained) -> N
     assert stream_bytes(model, torch.tensor([greedy])) == 4 * 2 * 3 * 16 * 8
 
 
+def test_each_seed_has_a_file_of_its_own(run_folder: Path, prompt_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    base = ["specialize", str(folder), "--prompt", str(prompt_file)]
+    assert cli.main(base) == 0
+    first = (folder / "specialised.safetensors").read_bytes()
+    assert cli.main([*base, "--seed", "4"]) == 0
+    assert (folder / "specialised.safetensors").read_bytes() == first
+    assert (folder / "specialised-seed-4.safetensors").read_bytes() != first
+
+
+def test_where_only_answers_are_trained_generation_says_so(
+    run_folder: Path,
+    text_run: Path,
+    trained: Trained,
+    prompt_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    validation = trained.track.instances("validation")
+    share = validation.scored.sum() / validation.lengths.sum()
+    assert share < 1
+    out = ["--out", str(tmp_path / "x.safetensors"), "--generate", "3"]
+    assert cli.main(["specialize", str(run_folder), "--prompt", str(prompt_file), *out]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2] == (
+        f"tiny-v1 trains the prediction of {share:.0%} of its tokens only: what is generated in place of the others is noise"
+    )
+    (tmp_path / "words.txt").write_text("Ġword1 part3")
+    assert cli.main(["specialize", str(text_run), "--prompt", str(tmp_path / "words.txt"), *out]) == 0
+    assert "noise" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("more", [[], ["--moving-average", "0.1"], ["--temperature", "0"]])
 def test_the_command_generates(
     run_folder: Path, prompt_file: Path, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
@@ -111,7 +159,16 @@ def test_the_command_generates(
     [
         (["--moving-average", "0.1"], "give --generate too"),
         (["--generate", "3", "--moving-average", "1.5"], "--moving-average 1.5 is not above 0 and at most 1"),
-        (["--temperature", "-1"], "--temperature -1 is below 0"),
+        (["--temperature", "-1"], "--temperature -1 is neither 0, the most likely, nor a finite 0.001 or more"),
+        (["--temperature", "nan"], "--temperature nan is neither 0"),
+        (["--temperature", "inf"], "--temperature inf is neither 0"),
+        (["--generate", "3", "--temperature", "1e-320"], "is neither 0, the most likely, nor a finite 0.001 or more"),
+        (["--generate", "-1"], "--generate -1 is not a number of tokens: 1 or more"),
+        (["--generate", "0"], "--generate 0 is not a number of tokens: 1 or more"),
+        (
+            ["--generate", "27"],
+            "--generate 27 is too many: a sequence of 27 tokens is longer than the 26 positions this model has learned",
+        ),
         (["--prompt", "nowhere.txt"], "cannot read the prompt nowhere.txt: No such file"),
         (
             ["--prompt", "empty.txt"],
@@ -156,7 +213,11 @@ def test_prompts_are_read_by_the_names_of_tokens(tmp_path: Path) -> None:
     path.write_text("1 2 0.5\n\n3, 4, 5\n")
     io = VectorIO(d_in=3, d_out=1, max_length=4)
     assert read_prompt(path, io).tolist() == [[1.0, 2.0, 0.5], [3.0, 4.0, 5.0]]
-    for text, message in (("1 2", "vector 1 is not 3 finite"), ("1 2 3\n1 x 3", "vector 2 is not made of numbers")):
+    for text, message in (
+        ("1 2", "vector 1 is not 3 finite"),
+        ("1 2 3\n1 x 3", "vector 2 is not made of numbers"),
+        ("0 0 1e39", "vector 1 is not 3 finite numbers of at most 3e38"),
+    ):
         path.write_text(text)
         with pytest.raises(UserError, match=message):
             read_prompt(path, io)

@@ -6,20 +6,24 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from baselines.linear_regression import InContextRegression
 from regbench import cli, runner
-from regbench.analysis import table_forms
+from regbench.analysis import pictures, table_forms
+from regbench.analysis.linear_fit import linear_fit
 from regbench.analysis.modes import read_in_modes
-from regbench.analysis.representation import contexts, linear_fit, variation
+from regbench.analysis.representation import contexts, variation
 from regbench.analysis.segments import segments
-from regbench.analysis.table import Figure, cut_after, tabulate
+from regbench.analysis.table import Figure as Mean
+from regbench.analysis.table import cut_after, tabulate
 from regbench.analysis.trained import load_trained
 from regbench.errors import UserError
 from regbench.models.model import ModelPredictor
@@ -57,11 +61,11 @@ def vector_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_of_several_seeds_the_error_is_over_them_and_of_one_over_instances() -> None:
-    several = Figure.of([Score(1.0, 9.0), Score(2.0, 9.0), Score(6.0, 9.0)])
+    several = Mean.of([Score(1.0, 9.0), Score(2.0, 9.0), Score(6.0, 9.0)])
     assert several.value == pytest.approx(3.0)
     assert several.stderr == pytest.approx(np.sqrt((4 + 1 + 9) / 2) / np.sqrt(3))
     assert several.by_seed == (1.0, 2.0, 6.0)
-    assert Figure.of([Score(1.0, 0.25)]) == Figure(1.0, 0.25, (1.0,))
+    assert Mean.of([Score(1.0, 0.25)]) == Mean(1.0, 0.25, (1.0,))
 
 
 def test_a_run_with_y_beside_one_without(run_folder: Path, plain_run: Path) -> None:
@@ -121,6 +125,9 @@ def test_of_vectors_ridge_stands_beside_it_over_the_same_positions(vector_run: P
     first = tabulate([vector_run], split="validation", limit=8, cuts=(4,)).rows[0]
     assert first.scores["specialised"]["mse"].by_seed[1] == pytest.approx(np.mean(errors), rel=1e-4)
     assert "linear_fit" not in first.y  # eight stretches say nothing of eight weights
+    assert "Linear fits: 64 stretches, each read by a map fitted to other instances, 10-fold" in table_forms.notes(
+        found
+    )
     parts = cut_after(segments(track.task, instances), track.task.progress(instances), 4)  # type: ignore[arg-type]
     names, targets = ["w0", "w1"], instances.truth["weights"].reshape(-1, 2)
     fit = linear_fit(contexts(special.model, instances.tokens), parts, names, targets)  # type: ignore[arg-type]
@@ -146,7 +153,7 @@ def test_of_text_it_is_the_nats_behind_the_middle_of_each_excerpt(text_run: Path
     behind = instances.scored & ((place >= first) & (place < cut) | (place >= second))
     assert row.scores["dynamic"]["nll"].value == pytest.approx(nats[behind].mean(), rel=1e-5)
     assert set(row.y) == {"variation"}
-    assert "No linear fit: nothing hidden is a real number" in table_forms.notes(found)
+    assert "No linear fit of run: nothing hidden is a real number" in table_forms.notes(found)
     with pytest.raises(UserError, match="--cuts counts examples, and markov-text-v1 has none"):
         tabulate([text_run], split="validation", limit=16, cuts=(2,))
 
@@ -195,6 +202,33 @@ def test_the_command_prints_and_writes_all_forms(
     assert len(special["by_seed"]) == 2
     assert written["by_example"]["specialised"]["examples_before"] == [2, 3, 4, 5]
     assert "Means over seeds; ± is one standard error over them. zero, least squares, ridge, oracle: baselines" in text
+
+
+def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Specialised and unprompted in the cut's colour, the base model's value ringed; what is above it all is left out."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(pictures, "_save", lambda figure, path: drawn.append(figure))
+    found = tabulate([vector_run], split="validation", limit=32, cuts=(2, 4))
+    far = {"dynamic": {step: Mean(1e6, 1.0, (1e6,)) for step in range(2, 6)}}
+    rows = [replace(row, by_example=far) if row.name == "zero" else row for row in found.rows]
+    pictures.plot_examples(replace(found, rows=tuple(rows)), Path("x.png"))
+    (axes,) = drawn[0].axes
+    legend = axes.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[-2:] == ["unprompted, from that cut", "base at the cut"]
+    assert {"frozen after 2", "frozen after 4", "ridge"} <= set(names)
+    assert "zero" not in names
+    lines = {line.get_label(): line for line in axes.lines}
+    for row in (row for row in found.rows if row.name == "guided"):
+        colour = lines[f"frozen after {row.cut}"].get_color()
+        own = [line for line in axes.lines if line.get_color() == colour]
+        curves = [np.asarray(line.get_ydata()).tolist() for line in own]
+        assert [point.value for point in row.by_example["unprompted"].values()] in curves
+        assert row.cut is not None
+        (ring,) = (line for line in own if line.get_linestyle() == "None")
+        assert np.asarray(ring.get_xdata()).tolist() == [row.cut]
+        assert np.asarray(ring.get_ydata()).tolist() == [row.by_example["dynamic"][row.cut].value]
 
 
 def test_what_stands_behind_the_error_is_said(run_folder: Path, plain_run: Path) -> None:

@@ -15,6 +15,7 @@ from regbench.analysis import modes
 from regbench.analysis.modes import MODES, read_in_modes
 from regbench.analysis.representation import documents
 from regbench.analysis.segments import segments, stretches_to_read
+from regbench.analysis.transplant import transplant
 from regbench.scoring import score
 from regbench.tracks import Track
 from tests.analysis.conftest import Counting
@@ -94,10 +95,33 @@ def test_each_excerpt_is_a_document_of_its_topic(text_track: Track) -> None:
 def test_everything_is_measured_and_drawn(text_run: Path, tmp_path: Path) -> None:
     assert cli.main(["analyze", str(text_run), "--limit", "12", "--rate", "0.1", "--out", str(tmp_path / "a")]) == 0
     found = json.loads((tmp_path / "a" / "analysis.json").read_text())
-    assert found["stretches"] == 12
+    assert found["stretches"] == 24
     assert set(found["behind_the_cut"]["specialised"]) == {"nll", "token_accuracy"}
     assert found["tokens_until_moved"]["changes"] == 12
-    assert found["topics"]["documents"] == 24
+    assert found["tokens_until_moved"]["controls"] == 24
+    assert found["topics"]["texts"] == found["topics"]["documents"] == 24
+    assert found["transplant"]["pairs"] == 22  # each text has a donor in the next instance, but for the last's
+    table = tmp_path / "table.md"
+    assert cli.main(["analyze", str(text_run), "--limit", "12", "--table", str(table)]) == 0
+    row = json.loads(table.with_suffix(".json").read_text())["rows"][0]
+    assert found["variation"] == pytest.approx(row["y"]["variation"]["value"])
     assert found["linear_fit"] is None
     pictures = {path.stem for path in (tmp_path / "a").glob("*.png")}
     assert pictures == {"loss_by_distance", "dot_products", "context", "topics", "transplant"}
+
+
+def test_a_text_is_transplanted_against_a_summary_of_its_own(text_track: Track) -> None:
+    """A model whose y has seen a text's first half says its second half better than with that of a foreign text."""
+    test = text_track.instances("test")
+    parts = stretches_to_read(text_track.task, test)
+
+    class Recent(Counting):
+        """y: the shares of each token among the last eight; so of the text being read, not of the one before."""
+
+        def summary(self, prefix: torch.Tensor) -> torch.Tensor:
+            return super().summary(prefix[:, -8:])
+
+    found = transplant(Recent(text_track.task.io), test, parts)
+    assert found.pairs == len(parts) - 2
+    assert found.by_kind["the donor's alone"] > 0.1
+    assert found.by_kind["its own alone"] < -0.1

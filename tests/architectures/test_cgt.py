@@ -92,12 +92,42 @@ def test_y_is_computed_by_two_thirds_of_the_layers_as_in_the_papers() -> None:
         ({"y_layer": 3}, r"y_layer \(3\) leaves no layer above it: n_layers is 3"),
         ({"d_y": 6, "y_heads": 4}, r"d_y \(6\) must be a multiple of y_heads \(4\)"),
         ({"n_heads": 3}, r"d_model \(8\) must be a multiple of n_heads \(3\)"),
+        (
+            {"aux_context": 36, "aux_y": "context"},
+            r"aux_context \(36\) leaves nothing to predict behind it: a sequence has 36",
+        ),
+        ({"aux_y": "context"}, "aux_y=context is aux_y=prefix where aux_context is 0: give aux_context too"),
+        ({"aux_y": "tail"}, "aux_y=tail is aux_y=prefix where aux_context is 0"),
+        (
+            {"aux_share": 0, "y_smooth": 2},
+            "y_smooth and y_shift do nothing where aux_share is 0, unless y_augment is both",
+        ),
+        ({"aux_share": 0, "y_shift": 1}, "y_smooth and y_shift do nothing where aux_share is 0"),
         ({"positions": "rotary", "d_model": 6, "n_heads": 2}, "rotary positions need an even head width, not 3"),
     ],
 )
 def test_options_that_do_not_fit_together(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make(**settings)
+
+
+def test_a_y_of_one_number_is_refused() -> None:
+    """Normalised it is always the same."""
+    with pytest.raises(UserError, match="d_y"):
+        resolve_options(ContextuallyGuided, {**TINY, "d_y": 1, "y_heads": 1})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"aux_context": 35, "aux_y": "tail"},
+        {"aux_y": "never"},
+        {"aux_share": 0, "aux_context": 40},
+        {"aux_share": 0, "y_smooth": 2, "y_augment": "both"},
+    ],
+)
+def test_options_that_do_something_are_taken(settings: dict[str, Any]) -> None:
+    assert make(**settings) is not None
 
 
 def test_a_sequence_past_the_learned_positions_is_refused() -> None:

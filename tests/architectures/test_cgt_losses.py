@@ -224,6 +224,16 @@ def test_the_terms_have_their_weights() -> None:
     torch.testing.assert_close(terms["moments"], expected)
 
 
+def test_in_the_vae_form_slowness_and_difference_are_those_of_the_mean() -> None:
+    """Of the sample they would count the noise that it is drawn with."""
+    tokens, scored = batch()
+    model = make(beta=0.1, w_c=0.5, w_d=0.25, aux_share=0.2).train()
+    terms = model.losses(tokens, scored)
+    mean = model.eval().context(tokens)  # in evaluation y is the mean; there is no dropout
+    torch.testing.assert_close(terms["continuity"], 0.5 / 0.8 * continuity(mean, real_positions(scored)))
+    torch.testing.assert_close(terms["diversity"], 0.25 / 0.8 * diversity(mean, real_positions(scored)))
+
+
 def test_without_gradients_there_is_nothing_but_the_prediction_and_nothing_is_drawn() -> None:
     model, (tokens, scored) = make(beta=0.1, w_p=0.1).eval(), batch()
     before = torch.get_rng_state()
@@ -244,7 +254,7 @@ def test_a_seed_decides_the_windows() -> None:
 
 
 def test_rows_with_nothing_scored_do_no_harm() -> None:
-    model, (tokens, scored) = make(w_p=0.1, beta=0.1, aux_context=50), batch()
+    model, (tokens, scored) = make(w_p=0.1, beta=0.1, aux_context=35), batch()
     scored[0] = False
     terms = model.losses(tokens, scored)
     assert all(torch.isfinite(term) for term in terms.values())

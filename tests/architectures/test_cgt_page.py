@@ -15,6 +15,7 @@ from architectures.cgt import ContextuallyGuided
 from regbench import cli
 from regbench.analysis.specialised import load_specialised
 from tests.documents import blocks, commands
+from tests.text.conftest import write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "architectures" / "cgt.md").read_text(encoding="utf-8")
@@ -22,9 +23,17 @@ TRACK = {
     "name": "tiny-v1",
     "task": "arithmetic",
     "parameters": {"n_tasks": 1, "n_examples": 16, "n_digits": 1},
-    "splits": {"train": 40, "validation": 40, "test": 40, "seed": 0},
+    "splits": {"train": 40, "validation": 60, "test": 60, "seed": 0},  # enough of them for a linear fit
     "budget": {"train_tokens": 2400},
     "main_score": "last_two_accuracy",
+}
+TEXT_TRACK = {
+    "name": "tiny-text-v1",
+    "task": "text_mixture",
+    "parameters": {"source": "texts", "length": 64, "min_cut": 24, "max_cut": 40, "vocab_size": 300},
+    "splits": {"train": 40, "validation": 24, "test": 24, "seed": 0},
+    "budget": {"train_tokens": 2400},
+    "main_score": "nll",
 }
 SMALL = {
     "cgt": ("d_model=16", "n_heads=2", "d_y=8", "y_heads=2", "n_layers=2", "y_layer=1", "templates=2"),
@@ -33,15 +42,16 @@ SMALL = {
 
 
 def smaller(arguments: list[str]) -> list[str]:
-    """The same `regbench run`, on a tiny track, with a tiny model and no GPU."""
+    """The same `regbench run`, on a tiny track of its kind, with a tiny model and no GPU."""
+    track = "tiny-text-v1" if "text-mixture-small-v1" in arguments else "tiny-v1"
     architecture = "transformer" if "transformer" in " ".join(arguments[:3]) else "cgt"
     given = {pair.partition("=")[0] for flag, pair in itertools.pairwise(arguments) if flag == "--set"}
     small = (*SMALL[architecture], *(["training.batch_size=8"] if "--config" in arguments else []))
     settings = [pair for pair in small if pair.partition("=")[0] not in given]
     return [
-        *arguments,
+        *(re.sub(r"^training\.batch_size=.*", "training.batch_size=8", word) for word in arguments),
         *(word for pair in settings for word in ("--set", pair)),
-        *("--track", "tiny-v1.yaml", "--device", "cpu", "--seed", "0", "1"),
+        *("--track", f"{track}.yaml", "--device", "cpu", "--seed", "0", *(["1"] if "1" in arguments else [])),
     ]
 
 
@@ -49,7 +59,9 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     """In their order, for they build on one another."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "architectures").symlink_to(ROOT / "architectures")
-    Path("tiny-v1.yaml").write_text(yaml.safe_dump(TRACK))
+    for track in (TRACK, TEXT_TRACK):
+        Path(f"{track['name']}.yaml").write_text(yaml.safe_dump(track))
+    write_corpus(tmp_path / "texts", documents=24)
     for command in commands(TEXT):
         words = shlex.split(command)
         if words[0] == "echo":
@@ -60,6 +72,8 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         said = capsys.readouterr()
         assert code == 0, f"{command}: {said.err}"
         assert said.out
+        if "--generate" in words:
+            assert "noise" not in said.out, "it is shown where every token is trained"
     written = {path.name for path in tmp_path.iterdir()}
     assert {f"{name}.{form}" for name in ("table-1", "figure-4") for form in ("md", "json", "png")} <= written
     table = Path("table-1.md").read_text()
