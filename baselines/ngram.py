@@ -22,11 +22,11 @@ import numpy as np
 from numba import njit
 
 from baselines._checks import check_at_least, check_vocabulary
+from regbench import threads
 from regbench.data import Instances
 from regbench.errors import UserError, nearest
 from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
 from regbench.tasks.task import Task
-from regbench.threads import for_each
 
 SMOOTHINGS = ("reserved", "add-one", "witten-bell", "kneser-ney")
 _RESERVED, _ADD_ONE, _WITTEN_BELL, _KNESER_NEY = range(4)
@@ -88,11 +88,14 @@ class NGram(Baseline):
         longest = _UNBOUNDED if self.order is None else self.order - 1
         smoothing = SMOOTHINGS.index(self.smoothing)
 
+        # Each part sets up a trie of its own, so few and large ones; but of a few rows each thread gets its share.
+        step = max(1, min(_ROWS_AT_ONCE, -(-len(tokens) // threads.available())))
+
         def work(first: int) -> None:
-            rows = slice(first, first + _ROWS_AT_ONCE)
+            rows = slice(first, first + step)
             _predict(tokens[rows], self.separator, longest, smoothing, probs[rows])
 
-        for_each(work, range(0, len(tokens), _ROWS_AT_ONCE))
+        threads.for_each(work, range(0, len(tokens), step))
         return probs
 
 

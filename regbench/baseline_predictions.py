@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import json
 import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from regbench import registry, threads
 from regbench.data import Instances, cache_root
 from regbench.errors import UserError
-from regbench.files import atomic_write
-from regbench.predictions import BriefPredictions, padded_batches
+from regbench.files import atomic_write, read_arrays
+from regbench.predictions import BriefPredictions, brief_of_real, padded_batches
 from regbench.predictor import Baseline, FloatArray
-from regbench.scoring import Brief, rows_at_once
+from regbench.scoring import rows_at_once
+from regbench.tasks.task import Task
 from regbench.tracks import Track
 
 Progress = Callable[[int, int], None]
@@ -101,31 +102,53 @@ def _cached(
     kind = BaselinePredictions if track.task.knows_truth else BriefBaselinePredictions
     tokens = ("packed",) if track.task.knows_truth else ("given", "best")
     try:
-        with np.load(_path(baseline, track, instances), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_arrays(_path(baseline, track, instances))
         found = kind(
             **{name: arrays[name] for name in (*tokens, "lengths")},
             seconds=float(arrays["seconds"]),
             processor_seconds=float(arrays["processor_seconds"]),
             threads=int(arrays["threads"]),
         )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     real = all(len(arrays[name]) == instances.n_tokens for name in tokens)
     return found if real and np.array_equal(found.lengths, instances.lengths) else None
 
 
 def _path(baseline: Baseline, track: Track, instances: Instances) -> Path:
-    """The key is all that decides a prediction: the code, the options, the instances and the task."""
+    return cache_root() / "baseline-predictions" / f"{baseline_key(baseline, track, instances)}.npz"
+
+
+def baseline_key(baseline: Baseline, track: Track, instances: Instances, **more: str) -> str:
+    """All that decides what is kept of a baseline, as one digest: its code and options, the task's, and the instances.
+
+    more: what it depends on besides, by name.
+    """
+    task = track.task
     content = {
         "code": code_digest(type(baseline)),
         "class": type(baseline).__name__,
         "options": baseline.options,
         "instances": instances.fingerprint,
-        "task": [track.definition.task, track.task.parameters.model_dump()],
+        "task": [track.definition.task, task.parameters.model_dump()],
+        "task_code": _task_digest(type(task)),
+        "scores": [[name, task.group_scores.get(name)] for name in task.scores],
+        **more,
     }
-    key = hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
-    return cache_root() / "baseline-predictions" / f"{key}.npz"
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _task_digest(cls: type[Task]) -> str:
+    """Of the code of a task and of those it is built on; of what is built in only the folder of the tasks.
+
+    The engine below says no truth, no group and no progress, and what it makes of the instances is in their fingerprint.
+    """
+    files: set[Path] = set()
+    for base in cls.__mro__:
+        if issubclass(base, Task):
+            folder, built_in = Path(inspect.getfile(base)).parent, base.__module__.startswith("regbench.")
+            files |= {path for path in registry.source_files(base) if not built_in or path.parent == folder}
+    return files_digest(sorted(files))
 
 
 def _make(
@@ -145,9 +168,9 @@ def _make(
         if track.task.knows_truth:
             parts += [row[:length].astype(np.float64) for row, length in zip(predicted, some.lengths, strict=True)]
         else:
-            brief, real = Brief.of(predicted, some.tokens), np.arange(some.tokens.shape[1]) < some.lengths[:, None]
-            given.append(brief.given[real].astype(np.float64))
-            best.append(brief.best[real].astype(np.int32))
+            brief = brief_of_real(predicted, some, track.task.io.vocab_size)
+            given.append(brief[0].astype(np.float64))
+            best.append(brief[1])
         progress(first + len(some), len(instances))
     times = round(seconds, 3), round(processor_seconds, 3), threads.available()
     if track.task.knows_truth:
@@ -157,8 +180,13 @@ def _make(
 
 def code_digest(cls: type[Any]) -> str:
     """SHA-256 of what a class's source files say to Python, comments and docstrings left out: prose decides no score."""
+    return files_digest(registry.source_files(cls))
+
+
+def files_digest(files: Iterable[Path]) -> str:
+    """The same of the files given, in their order."""
     digest = hashlib.sha256()
-    for path in registry.source_files(cls):
+    for path in files:
         digest.update(json.dumps(_code(ast.parse(path.read_bytes()))).encode())
     return digest.hexdigest()
 

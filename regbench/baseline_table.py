@@ -22,7 +22,7 @@ from regbench.files import atomic_write
 from regbench.predictor import Baseline
 from regbench.report.words import arrow, human_seconds, label
 from regbench.results import ScoreRecord
-from regbench.scoring import HIGHER_IS_BETTER, Score, Scores, score
+from regbench.scoring import Score, Scores, higher_is_better, score
 from regbench.tracks import Track
 
 BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
@@ -85,7 +85,7 @@ def measure(track: Track, announce: Announce = lambda name, done, total: None) -
     if not any(baseline.anchor != "end" for baseline in baselines):
         raise UserError(f"no baseline is for the task '{track.definition.task}' of {track.name}")
     main = track.definition.main_score
-    sign = 1 if HIGHER_IS_BETTER[main] else -1
+    sign = 1 if higher_is_better(main) else -1
     scored: dict[str, Scores] = {}
     made: dict[str, tuple[Baseline, dict[str, Any]]] = {}
     for baseline in baselines:
@@ -196,7 +196,7 @@ def score_cells(track: TrackTable) -> list[list[str]]:
 
 def difference_cells(track: TrackTable) -> list[list[str]]:
     """The head, then a row for each baseline: its name, by each loss the difference to the best, and its times, as text."""
-    losses = [m for m in track.metrics if not HIGHER_IS_BETTER[m]]
+    losses = [m for m in track.metrics if not higher_is_better(m)]
     head = ["baseline", *(f"{label(m)} less {track.best}'s" for m in losses), "wall time", "processor time"]
     rows = [
         [name, *(_signed(row.difference.get(m)) for m in losses), _time(row.seconds), _time(row.processor_seconds)]

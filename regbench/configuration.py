@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 
 from regbench.errors import UserError, describe_validation, nearest
 from regbench.files import read_mapping
+
+Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
+"""What NumPy's and PyTorch's generators both take."""
 
 
 class Config(pydantic.BaseModel):
@@ -18,7 +21,7 @@ class Config(pydantic.BaseModel):
 
     track: str
     architecture: str
-    seeds: tuple[int, ...] = pydantic.Field(default=(0,), min_length=1)
+    seeds: tuple[Seed, ...] = pydantic.Field(default=(0,), min_length=1)
     settings: dict[str, Any] = {}
     backend: str = "auto"
     device: str = "auto"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.files import atomic_write
+from regbench.files import atomic_write, read_arrays
 from regbench.predictor import IntArray
 
 
@@ -131,9 +130,8 @@ def _arrays(instances: Instances) -> dict[str, Any]:
 
 def _read(path: Path) -> Instances | None:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        arrays = read_arrays(path)
+    except (OSError, ValueError):
         return None
     truths = {
         group: {k.removeprefix(group + "."): v for k, v in arrays.items() if k.startswith(group + ".")}

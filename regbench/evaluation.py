@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from regbench import registry
+from regbench import registry, scoring
+from regbench.baseline_predictions import baseline_key, files_digest
 from regbench.data import Instances, cache_root
 from regbench.files import atomic_write
 from regbench.predictor import Baseline
@@ -55,11 +53,11 @@ def lineup(track: Track, instances: Instances) -> list[Baseline]:
 def score_baselines(track: Track, instances: Instances, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:
     """Scores of the whole lineup, by name. They depend on nothing that is trained, so they are kept in the cache.
 
-    The key is the split's fingerprint, the baseline's options and the source it was computed by.
+    The key is what decides the baseline's predictions, and the code that scores them.
     """
     records = {}
     for baseline in lineup(track, instances):
-        path = cache_root() / "baselines" / f"{_baseline_key(baseline, track, instances)}.json"
+        path = cache_root() / "baselines" / f"{_record_key(baseline, track, instances)}.json"
         record = _read_record(path)
         if record is None:
             announce(baseline.name)
@@ -85,17 +83,8 @@ def score_baselines(track: Track, instances: Instances, announce: Callable[[str]
     return records
 
 
-def _baseline_key(baseline: Baseline, track: Track, instances: Instances) -> str:
-    """All that decides its scores: its source and what that imports from its own package, the scoring, the options, the split."""
-    sources = [*registry.source_files(type(baseline)), Path(inspect.getfile(score))]
-    content = {
-        "sources": [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources],
-        "class": type(baseline).__name__,
-        "options": baseline.options,
-        "split": instances.fingerprint,
-        "task": [track.definition.task, track.task.parameters.model_dump()],
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+def _record_key(baseline: Baseline, track: Track, instances: Instances) -> str:
+    return baseline_key(baseline, track, instances, scoring=files_digest([Path(scoring.__file__)]))
 
 
 def _read_record(path: Path) -> BaselineRecord | None:

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from regbench.errors import UserError
 
@@ -34,6 +36,49 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise
 
 
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Every array of an .npz file, by name.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged, or no such file at all.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError:
+        raise
+    except Exception as error:  # of a damaged byte zip, deflate and array headers each raise what they like
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"no whole .npz file ({type(error).__name__}: {reason})") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, which of a value that only looks like one of a type ("2024-13-45", "0b_") says neither line nor YAMLError."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            shown = f"'{node.value[:40]}'" if isinstance(node.value, str) else "what is there"
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{shown} is no valid {kind}", node.start_mark
+            ) from None
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML document says.
+
+    Raises:
+        yaml.YAMLError: it is broken, holds a value that is none of its type, or is nested too deeply.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+
+
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
     """A YAML file of keys and values. what: what the file is, for people, e.g. "a track".
 
@@ -41,7 +86,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
         UserError: it cannot be read, is no text, is broken (with file and line), or is no mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -58,7 +103,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turns the system's errors about space and permission into one line that says where and what to do."""
+    """Turns the system's errors about space, permission and what stands in the way into one line that says where and why."""
     try:
         yield
     except OSError as error:
@@ -68,6 +113,10 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
             errno.EFBIG: "a file would be larger than this system allows",
             errno.EACCES: "writing there is not permitted",
             errno.EROFS: "the file system is read-only",
+            errno.EEXIST: "a file is there, where a folder should be",
+            errno.ENOTDIR: "a part of that path is a file, no folder",
+            errno.EISDIR: "a folder is there, where a file should be",
+            errno.ENAMETOOLONG: "the name is too long",
         }
         if error.errno not in reasons:
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,9 @@ from numpy.typing import NDArray
 
 from regbench.data import Instances
 from regbench.errors import UserError
-from regbench.files import atomic_write
-from regbench.predictor import FloatArray, Predictor
-from regbench.registry import blame
-from regbench.scoring import Brief, predict_in_batches, rows_at_once
+from regbench.files import atomic_write, read_arrays
+from regbench.predictor import FloatArray, IntArray, Predictor
+from regbench.scoring import Brief, check_distributions, predict_in_batches, rows_at_once
 from regbench.tasks.task import Task
 
 Prepare = Callable[[NDArray[Any]], FloatArray]
@@ -39,6 +37,18 @@ def padded_batches(
             end = ends[start + i]
             batch[i, :length] = prepare(packed[end - length : end])
         yield batch
+
+
+def brief_of_real(predicted: FloatArray, instances: Instances, vocab_size: int) -> tuple[FloatArray, IntArray]:
+    """Of distributions (B, L, V) what `Brief` has of each real token, instance after instance: given, and best in int32, (T,).
+
+    Raises:
+        UserError: they are not distributions, or not of these instances.
+    """
+    check_distributions(predicted, (*instances.tokens.shape, vocab_size))
+    brief = Brief.of(predicted, instances.tokens)
+    real = np.arange(instances.tokens.shape[1]) < instances.lengths[:, None]
+    return brief.given[real], brief.best[real].astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -116,15 +126,17 @@ class BriefPredictions:
     lengths: NDArray[np.integer[Any]]
 
     @classmethod
-    def of(cls, predictor: Predictor, instances: Instances, batch_size: int = 64) -> BriefPredictions:
-        """What `predictor` says of every position of `instances`."""
+    def of(cls, predictor: Predictor, instances: Instances, vocab_size: int, batch_size: int = 64) -> BriefPredictions:
+        """What `predictor` says of every position of `instances`.
+
+        Raises:
+            UserError: that is not distributions over `vocab_size` tokens.
+        """
         given, best, start = [], [], 0
         for batch in predict_in_batches(predictor, instances, batch_size):
-            part = instances[start : start + len(batch)]
-            brief = Brief.of(batch[:, : part.tokens.shape[1]], part.tokens)
-            real = np.arange(part.tokens.shape[1]) < part.lengths[:, None]
-            given.append(brief.given[real].astype(np.float32))
-            best.append(brief.best[real].astype(np.int32))
+            of_batch = brief_of_real(batch, instances[start : start + len(batch)], vocab_size)
+            given.append(of_batch[0].astype(np.float32))
+            best.append(of_batch[1])
             start += len(batch)
         return cls(np.concatenate(given), np.concatenate(best), instances.lengths)
 
@@ -168,10 +180,15 @@ KeptPredictions = Predictions | BriefPredictions
 
 
 def keep(task: Task, predictor: Predictor, instances: Instances) -> KeptPredictions:
-    """What `predictor` says of every position, in the form that the task's scores need."""
+    """What `predictor` says of every position, in the form that the task's scores need.
+
+    Raises:
+        UserError: the task does not know its truth, and that is not distributions; others are checked when they are scored.
+    """
     batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
-    form = Predictions if task.knows_truth else BriefPredictions
-    return form.of(predictor, instances, batch_size)
+    if task.knows_truth:
+        return Predictions.of(predictor, instances, batch_size)
+    return BriefPredictions.of(predictor, instances, task.io.vocab_size, batch_size)
 
 
 def read_kept(path: Path, task: Task) -> KeptPredictions:
@@ -185,10 +202,10 @@ def read_kept(path: Path, task: Task) -> KeptPredictions:
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"cannot read predictions from {path}: {blame(error)}") from None
+        return read_arrays(path)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UserError(f"cannot read predictions from {path}: {reason}") from None
 
 
 def _chosen(arrays: dict[str, NDArray[Any]], path: Path, *names: str) -> list[NDArray[Any]]:

@@ -21,7 +21,7 @@ from regbench.errors import UserError, describe_validation, nearest
 from regbench.files import atomic_write
 from regbench.predictions import read_kept
 from regbench.results import Environment, Result, SeedRecord, read_result
-from regbench.scoring import HIGHER_IS_BETTER, score
+from regbench.scoring import higher_is_better, score
 from regbench.significance import LEVEL, SEED_NOISE, Change, Sample, compare, seed_error, student_quantile
 from regbench.tracks import Track
 
@@ -199,7 +199,7 @@ class Outcome:
             expected.sample,
             got.sample,
             np.array(got.counts),
-            higher_is_better=HIGHER_IS_BETTER[got.metric],
+            higher_is_better=higher_is_better(got.metric),
             level=level,
             seed_noise=seed_noise,
         )

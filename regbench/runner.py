@@ -6,14 +6,13 @@ The run folder holds `config.yaml` and `result.json`, `report.html`, the picture
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,17 +20,17 @@ import pydantic
 import torch
 import yaml
 
-from regbench import registry
+from regbench import identity, registry
 from regbench.checkpoint import save_tensors
 from regbench.configuration import Config, read_config
-from regbench.contract import Subject, preflight
+from regbench.contract import SCORABLE, Subject, preflight, refuse_trained, trains
 from regbench.data import Instances
-from regbench.errors import UserError, describe_validation, nearest
+from regbench.errors import UserError, describe_validation
 from regbench.evaluation import score_baselines, score_records
 from regbench.files import atomic_write, exclusive, explain_full_disk
-from regbench.models.build import build, resolve_options
+from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Options
-from regbench.models.model import Model, ModelPredictor, parameter_count
+from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
 from regbench.ops.backend import require_use, use_backend
 from regbench.predictions import keep
 from regbench.report import plot_scores_by_position, plot_training, write_report
@@ -48,9 +47,9 @@ from regbench.results import (
     read_result,
     write_result,
 )
-from regbench.scoring import score, share_of_the_way
+from regbench.scoring import HIGHER_IS_BETTER, score, share_of_the_way
 from regbench.tracks import SPLITS, Track, load_track
-from regbench.training import Progress, Trainer, TrainingOptions
+from regbench.training import Progress, Trainer, TrainingOptions, find_device, resolve_training
 
 
 class Reporter(Protocol):
@@ -73,27 +72,39 @@ class Silent:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A configuration made definite: everything resolved, nothing started."""
+    """A configuration made definite: everything resolved, nothing started. source: the digest of the architecture's code."""
 
     config: Config
     track: Track
     cls: type[Any]
+    source: str
     options: Options
     training: TrainingOptions
     device: torch.device
 
     @property
-    def identity(self) -> str:
-        """Decides whether a checkpoint belongs to this run: track, source, options, training, device, backend."""
-        content = {
+    def name(self) -> str:
+        """How the architecture is called in tables."""
+        return registry.short_name(self.config.architecture)
+
+    @property
+    def subject(self) -> Subject:
+        """What the contract is asked of."""
+        return Subject(self.cls, self.options, self.track.task.io, self.device, self.training)
+
+    @cached_property
+    def parts(self) -> dict[str, Any]:
+        """All that a trained model and its scores follow from; see `regbench.identity`."""
+        parts = {
             "track": self.track.definition.digest,
-            "source": registry.source_digest(self.cls),
+            "source": self.source,
             "options": self.options.model_dump(mode="json"),
             "training": self.training.model_dump(mode="json"),
             "device": self.device.type,
             "backend": self.config.backend,
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        text = self.track.task.source_digest()
+        return parts if text is None else {**parts, "text": text}  # else what it was before there were sources
 
 
 def run(
@@ -151,7 +162,7 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     """Goes on with an interrupted run; of a finished one it returns the result.
 
     Raises:
-        UserError: no run is there, or what it needs has changed since.
+        UserError: no run is there, or what it is made from has changed since.
     """
     folder = Path(folder)
     path = folder / "config.yaml"
@@ -160,7 +171,10 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     config = read_config(path)
     with explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
-            return read_result(folder)
+            result = read_result(folder)
+            if not set(result.metrics) <= set(HIGHER_IS_BETTER):
+                load_track(config.track)  # its task says which way scores of its own are better
+            return result
         plan = _plan(config)
         return _execute(plan, _probe(plan), folder, reporter or Silent())
 
@@ -168,33 +182,14 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
 def _plan(config: Config) -> _Plan:
     track = load_track(config.track)
     cls = registry.load(registry.ARCHITECTURE, config.architecture)
-    own = {k: v for k, v in config.settings.items() if not k.startswith("training.")}
-    options = resolve_options(cls, own)
-    training = {k.removeprefix("training."): v for k, v in config.settings.items() if k.startswith("training.")}
-    try:
-        training_options = TrainingOptions(**{**cls.training_defaults, **training})
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, "training option", TrainingOptions.model_fields)) from None
-    return _Plan(config, track, cls, options, training_options, _device(config.device))
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"unknown device '{name}'{nearest(name, ['auto', 'cpu', 'cuda'])}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device '{name}' is not supported; known: auto, cpu, cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device 'cuda' is not available: this PyTorch sees no GPU; use --device cpu")
-    return device
+    source = registry.source_digest(cls)  # at once: the file may be edited while it trains
+    own, training = split_settings(config.settings)
+    options, training_options = resolve_options(cls, own), resolve_training(cls, training)
+    return _Plan(config, track, cls, source, options, training_options, find_device(config.device))
 
 
 def _new_folder(plan: _Plan) -> Path:
-    name = registry.short_name(plan.config.architecture)
-    base = Path("runs") / plan.track.name / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    base = Path("runs") / plan.track.name / f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, number = base, 1
     while folder.exists():
         number += 1
@@ -202,10 +197,8 @@ def _new_folder(plan: _Plan) -> Path:
     return folder
 
 
-def _execute(plan: _Plan, probed: tuple[Model, dict[str, str]], folder: Path, reporter: Reporter) -> Result:
-    name = registry.short_name(plan.config.architecture)
+def _execute(plan: _Plan, probe: _Probe, folder: Path, reporter: Reporter) -> Result:
     reporter.phase(f"run folder {folder}")
-    probe, ran = probed
     with use_backend(plan.config.backend):
         reporter.phase(f"making the instances of {plan.track.name}")
         splits = {split: plan.track.instances(split) for split in SPLITS}
@@ -222,18 +215,18 @@ def _execute(plan: _Plan, probed: tuple[Model, dict[str, str]], folder: Path, re
             fingerprints={split: instances.fingerprint for split, instances in splits.items()},
         ),
         architecture=ArchitectureRecord(
-            name=name,
+            name=plan.name,
             source=_source(plan.cls),
-            source_sha256=registry.source_digest(plan.cls),
+            source_sha256=plan.source,
             options=plan.options.model_dump(mode="json"),
-            parameters=parameter_count(probe),
-            state_bytes=probe.state_bytes(),
+            parameters=parameter_count(probe.model),
+            state_bytes=probe.model.state_bytes(),
         ),
         training=plan.training.model_dump(mode="json"),
         seeds=records,
         baselines=baselines,
         selection=Selection(trials=plan.config.trials),
-        environment=describe_environment(plan.device, ran),
+        environment=describe_environment(plan.device, probe.scored, probe.trained, plan.training.precision),
         code=describe_code(),
     )
     plot_scores_by_position(result, folder / "score_by_position.png")
@@ -241,17 +234,28 @@ def _execute(plan: _Plan, probed: tuple[Model, dict[str, str]], folder: Path, re
     write_report(folder, result, plan.track)
     write_result(folder / "result.json", result)
     for seed in plan.config.seeds:
-        (folder / f"seed-{seed}" / "resume.safetensors").unlink(missing_ok=True)
+        for name in ("resume.safetensors", identity.FILE):
+            (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
     return result
 
 
-def _probe(plan: _Plan) -> tuple[Model, dict[str, str]]:
-    """An untrained model that has passed the preflight checks, and which form of each op ran in them."""
-    with use_backend(plan.config.backend) as ran:
-        subject = Subject(plan.cls, plan.options, plan.track.task.io, plan.device)
-        preflight(subject, registry.short_name(plan.config.architecture))
-        require_use(plan.config.backend, ran)
-        return subject.model(), ran
+@dataclass(frozen=True)
+class _Probe:
+    """An untrained model that has passed the preflight checks, and which form of each op ran in scoring and in training."""
+
+    model: Model
+    scored: dict[str, str]
+    trained: dict[str, str]
+
+
+def _probe(plan: _Plan) -> _Probe:
+    """Asks the preflight checks; what autocast makes of the types may choose other forms in training, so they are asked apart."""
+    with use_backend(plan.config.backend) as scored:
+        preflight(plan.subject, plan.name, SCORABLE)
+        require_use(plan.config.backend, scored)
+    with use_backend(plan.config.backend) as trained:
+        preflight(plan.subject, plan.name, (trains,))
+    return _Probe(plan.subject.model(), scored, trained)
 
 
 def _seed(
@@ -262,13 +266,20 @@ def _seed(
     folder: Path,
     reporter: Reporter,
 ) -> SeedRecord:
-    """Trains and scores one seed; of one that was done before the interruption, reads what it left."""
+    """Trains and scores one seed; of one that was done before the interruption, reads what it left.
+
+    Raises:
+        UserError: what it left was made from something else.
+    """
     done = folder / "scores.json"
     if done.exists():
         try:
-            return SeedRecord.model_validate_json(done.read_text(encoding="utf-8"))
+            record = SeedRecord.model_validate_json(done.read_text(encoding="utf-8"))
         except ValueError:
             done.unlink()
+        else:
+            identity.check_identity(folder, plan.parts)
+            return record
     torch.manual_seed(seed)
     model = build(plan.cls, plan.options, plan.track.task.io).to(plan.device)
     trainer = Trainer(
@@ -279,14 +290,19 @@ def _seed(
         budget=plan.track.definition.budget.train_tokens,
         seed=seed,
         folder=folder,
-        identity=f"{plan.identity}/{seed}",
+        identity=f"{identity.identity_of(plan.parts)}/{seed}",
         device=plan.device,
     )
     reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
     progress = trainer.run(reporter)
     save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
+    validation = splits["validation"]
+    longest = int(validation.lengths.argmax())
+    tokens = validation.tokens[longest : longest + 1, : validation.lengths[longest]]
+    refuse_trained(plan.subject, model, token_tensor(tokens, plan.device), plan.name)
     reporter.phase(f"scoring the test split, seed {seed}")
     record = _score_seed(plan, seed, model, splits["test"], baselines, folder, progress, len(trainer.plan))
+    identity.write_identity(folder, plan.parts)
     with atomic_write(done) as file:
         file.write(record.model_dump_json(indent=1))
     return record

@@ -61,6 +61,24 @@ def test_options_and_n_gram_heads_are_settings(config_file: Path) -> None:
         ("architecture: lstm\n", "mine.yaml: 'track' is missing"),
         ("track: pfa-small-v1\narchitecture: lstm\nseeds: 3\n", "mine.yaml: seeds: input should be a valid tuple"),
         ("track: pfa-small-v1\narchitecture: lstm\nseeds: []\n", "mine.yaml: seeds: tuple should have at least 1 item"),
+        *(
+            (
+                f"track: none\narchitecture: lstm\nseeds: [{seeds}]\n",
+                f"mine.yaml: seeds.{place}: input should be {why}",
+            )
+            for seeds, place, why in (
+                ("-1", 0, "greater than or equal to 0 (given -1)"),
+                ("0, 9223372036854775808", 1, "less than 9223372036854775808 (given 9223372036854775808)"),
+                ("true", 0, "a valid integer (given True)"),
+                ("1, 2.0", 1, "a valid integer (given 2.0)"),
+                ("'3'", 0, "a valid integer (given '3')"),
+            )
+        ),
+        (
+            "track: x\narchitecture: lstm\nsettings: {d_model: 2024-13-45}\n",
+            "mine.yaml:3: broken YAML: '2024-13-45' is no",
+        ),
+        ("[" * 3000, "mine.yaml: broken YAML: it is nested too deeply"),
         ("track: pfa-small-v1\narchitecture: lstm\nsettings: {d_modl: 3}\n", "unknown key 'd_modl'; did you mean"),
         ("track: pfa-small-v1\narchitecture: lstm\nsettings: {training.learning_rat: 3}\n", "'learning_rat'; did you"),
         ("track: pfa-small-v1\narchitecture: lstn\n", "unknown architecture 'lstn'; did you mean 'lstm'?"),
@@ -78,6 +96,33 @@ def test_what_is_wrong_is_said_in_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seed", "-1"], "run: seeds.0: input should be greater than or equal to 0 (given -1)"),
+        (["--seed", "0", str(2**64)], f"run: seeds.1: input should be less than {2**63} (given {2**64})"),
+        (["--seed", "0", "--out", "mine.yaml"], "cannot write mine.yaml: a file is there, where a folder should be"),
+        (["--out", "mine.yaml/more"], "cannot write mine.yaml/more: a part of that path is a file, no folder"),
+        (["--set", "d_model=2024-13-45"], "d_model: input should be a valid integer"),
+        (["--set", "d_model=0b_"], "d_model: input should be a valid integer"),
+    ],
+)
+def test_so_is_what_is_wrong_on_the_command_line(
+    config_file: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = config_file.read_text()
+    assert cli.main(["run", "--config", "mine.yaml", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert sorted(path.name for path in Path().iterdir() if path.name != "__pycache__") == ["mine.yaml", "same.py"]
+    assert config_file.read_text() == before
+
+
+def test_seeds_up_to_the_largest_train(config_file: Path) -> None:
+    assert ran("--config", "mine.yaml", "--seed", str(2**63 - 1)).seeds == (2**63 - 1,)
 
 
 def test_there_must_be_such_a_file(tmp_path: Path) -> None:

@@ -43,9 +43,10 @@ ROOMS: tuple[tuple[str, ...], ...] = (
         "regbench.registry",
         "regbench.predictor",
         "regbench.checkpoint",
+        "regbench.identity",
         "regbench.text",
     ),
-    ("regbench.files", "regbench.threads"),
+    ("regbench.files", "regbench.settings", "regbench.threads"),
     ("regbench.errors",),
 )
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

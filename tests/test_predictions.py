@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from baselines.ngram import NGram
+from regbench.baseline_predictions import baseline_predictions
 from regbench.data import Instances
 from regbench.errors import UserError
 from regbench.evaluation import lineup, score_records
@@ -40,7 +43,7 @@ def ragged(text_track: Track) -> Instances:
 
 def test_the_brief_form_has_what_the_distributions_say(text_track: Track, ragged: Instances) -> None:
     whole = Varied(300).predict(ragged.tokens)
-    kept = BriefPredictions.of(Varied(300), ragged, batch_size=7)
+    kept = BriefPredictions.of(Varied(300), ragged, 300, batch_size=7)
     assert (kept.given.dtype, kept.best.dtype) == (np.float32, np.int32)
     row, at = np.nonzero(ragged.scored)
     np.testing.assert_array_equal(kept.given, whole[row, at, ragged.tokens[row, at]].astype(np.float32))
@@ -90,6 +93,49 @@ def test_one_form_is_not_read_as_the_other(tiny: Track, text_track: Track, ragge
     for task in (tiny.task, text_track.task):
         with pytest.raises(UserError, match="cannot read predictions from"):
             read_kept(whole, task)
+
+
+def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path) -> None:
+    """Every seventh byte of it in turn: it is refused, or what is read is what was kept."""
+    path, task = tmp_path / "p.npz", text_track.task
+    kept = keep(task, Varied(300), text_track.instances("test")[:3])
+    digest = kept.save(path)
+    content, refused = path.read_bytes(), list[str]()
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        try:
+            assert read_kept(path, task).digest == digest
+        except UserError as error:
+            refused.append(str(error))
+    assert len(refused) > len(content) / 7 / 2
+    assert all(re.fullmatch(f"cannot read predictions from {path}: .+", line) for line in refused)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda p: p * 1.01, "must sum to 1; one is off by 0.01"),
+        (lambda p: p * np.nan, "NaN"),
+        (lambda p: p - 0.01, "negative"),
+        (lambda p: p[..., :-1], r"have the shape \(20, 48, 299\), not \(20, 48, 300\)"),
+        (lambda p: p[:, :-1], r"have the shape \(20, 47, 300\), not \(20, 48, 300\)"),
+    ],
+)
+def test_the_brief_form_is_of_distributions_alone(text_track: Track, fault: Any, message: str) -> None:
+    """Afterwards nobody could tell: a probability of the token and the largest say nothing of the others."""
+
+    class Wrong(NGram):
+        def predict(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            said: np.ndarray[Any, Any] = fault(super().predict(tokens))
+            return said
+
+    test = text_track.instances("test")
+    with pytest.raises(UserError, match=message):
+        keep(text_track.task, Wrong(1, 300, 299), test)
+    with pytest.raises(UserError, match=message):
+        baseline_predictions(Wrong(1, 300, 299), text_track, test)
 
 
 @pytest.mark.parametrize(

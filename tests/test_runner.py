@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import regbench
-from regbench import runner
+from regbench import cli, runner, scoring
 from regbench.checkpoint import load_tensors
 from regbench.errors import UserError
 from regbench.evaluation import score_records
@@ -29,6 +30,7 @@ from regbench.predictions import Predictions
 from regbench.results import read_result
 from regbench.scoring import score
 from regbench.tracks import Track
+from tests.conftest import MARKOV, TINY
 
 PLUGIN = """
 import torch
@@ -309,6 +311,113 @@ class TestRefusals:
         plugin.write_text(PLUGIN + "# edited\n")
         with pytest.raises(UserError, match="checkpoint of another configuration"):
             regbench.resume(tmp_path / "out")
+
+
+class TestWhatChangedSinceASeedWasFinished:
+    """A run of two seeds is killed in the second, after which something it is made from changes."""
+
+    @staticmethod
+    def killed(go: Callable[..., regbench.Result], **changes: Any) -> None:
+        original = runner._seed
+
+        def stop(plan: Any, seed: int, *rest: Any) -> Any:
+            if seed == 1:
+                raise KeyboardInterrupt
+            return original(plan, seed, *rest)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runner, "_seed", stop)
+            with pytest.raises(KeyboardInterrupt):
+                go(seeds=(0, 1), **changes)
+
+    def test_the_architecture(self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path) -> None:
+        self.killed(go)
+        kept = (tmp_path / "out" / "seed-0" / "scores.json").read_bytes()
+        plugin.write_text(PLUGIN.replace("x.cumsum(1)", "2 * x.cumsum(1)"))
+        with pytest.raises(UserError, match="seed-0 was finished before the architecture's code changed") as caught:
+            regbench.resume(tmp_path / "out")
+        assert "\n" not in str(caught.value)
+        assert (tmp_path / "out" / "seed-0" / "scores.json").read_bytes() == kept
+        plugin.write_text(PLUGIN)  # as it says: the change undone, it goes on
+        assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
+        assert not list((tmp_path / "out").rglob("identity.json"))
+
+    def test_the_text(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+        text, track = tmp_path / "text.txt", tmp_path / "cut-v1.yaml"
+        text.write_text("one text")
+        (tmp_path / "cut.py").write_text(CUT)
+        track.write_text(yaml.safe_dump(MARKOV | {"name": "cut-v1", "task": str(tmp_path / "cut.py")}))
+        self.killed(go, track=str(track))
+        text.write_text("another")
+        with pytest.raises(UserError, match="seed-0 was finished before the text that the track is cut from changed"):
+            regbench.resume(tmp_path / "out")
+        text.write_text("one text")
+        assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
+
+    def test_a_folder_of_an_older_version_says_nothing(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path
+    ) -> None:
+        self.killed(go)
+        (tmp_path / "out" / "seed-0" / "identity.json").unlink()
+        plugin.write_text(PLUGIN + "# edited\n")
+        assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
+
+    def test_where_there_is_no_text_checkpoints_are_what_they_were(self, tiny_file: Path, plugin: Path) -> None:
+        """The checkpoint of a task without a source is of the six parts that it always was."""
+        plan = runner._plan(runner.Config(track=str(tiny_file), architecture=str(plugin)))
+        assert sorted(plan.parts) == ["backend", "device", "options", "source", "track", "training"]
+
+
+CUT = """
+import hashlib
+from pathlib import Path
+
+from tests.markov_text import MarkovText
+
+
+class Cut(MarkovText):
+    portable = False
+
+    def source_digest(self):
+        return hashlib.sha256(Path(__file__).with_name("text.txt").read_bytes()).hexdigest()
+"""
+OWN_SCORE = """
+import numpy as np
+
+from regbench.tasks.pfa import PFA
+
+
+class Mine(PFA):
+    scores = ("late_accuracy", "tvd", "late_nll")
+    group_scores = {"late_accuracy": ("token_accuracy", "late"), "late_nll": ("nll", "late")}
+
+    def groups(self, instances):
+        return {"late": np.broadcast_to(np.arange(instances.tokens.shape[1]) >= 8, instances.tokens.shape)}
+"""
+
+
+def test_a_task_with_scores_of_its_own_gets_its_result(
+    go: Callable[..., regbench.Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pictures, page and tables know which way they are better; a later process that resumes or reports learns it anew."""
+    (tmp_path / "mine.py").write_text(OWN_SCORE)
+    track = tmp_path / "mine-v1.yaml"
+    content = {"name": "mine-v1", "task": str(tmp_path / "mine.py"), "main_score": "late_accuracy"}
+    track.write_text(yaml.safe_dump(TINY | content))
+    result = go(track=str(track), seeds=(0, 1))
+    assert set(result.seeds[0].scores) == {"late_accuracy", "tvd", "late_nll"}
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "late accuracy ↑" in page
+    assert "late nll ↓" in page
+    for command in (["run", "--resume", str(tmp_path / "out")], ["report", str(tmp_path / "out")]):
+        monkeypatch.setattr(scoring, "_GROUP_SCORES", {})
+        assert cli.main(command) == 0
+    best = max(result.baselines, key=lambda name: result.baselines[name].scores["late_accuracy"].value)
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.count("±") == 3]
+    assert best in rows[0]
 
 
 def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:

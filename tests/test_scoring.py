@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from regbench import scoring
 from regbench.data import Instances
 from regbench.errors import UserError
 from regbench.scoring import (
@@ -264,6 +265,39 @@ def test_without_truth_the_scores_are_those_that_need_none() -> None:
         score(task, instances, [predicted * 1.01])
     with pytest.raises(TypeError, match="Halves knows its truth"):
         score(Halves(None), instances, briefly)
+
+
+def test_of_a_score_of_its_own_the_direction_is_that_of_its_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_GROUP_SCORES", {})
+    assert scoring.higher_is_better("token_accuracy") is scoring.higher_is_better("last_two_accuracy") is True
+    assert scoring.higher_is_better("nll") is False
+    with pytest.raises(UserError, match="unknown score 'late_accuracy'"):
+        scoring.higher_is_better("late_accuracy")
+    scoring.know_scores(Halves(None))
+    assert scoring.higher_is_better("late_accuracy") is True
+    scoring.know_scores(Halves(None))  # again
+    other = type("Other", (Halves,), {"group_scores": {"late_accuracy": ("nll", "late")}})
+    with pytest.raises(UserError, match=r"Other: the score 'late_accuracy' is over 'nll', but .* higher is better"):
+        scoring.know_scores(other(None))
+    assert scoring.higher_is_better("late_accuracy") is True
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"scores": ("nll", "acuracy")}, "Named: the score 'acuracy' is no metric or group score; did you mean"),
+        ({"scores": ("late_acuracy",)}, "'late_acuracy' is no metric or group score; did you mean 'late_accuracy'"),
+        ({"group_scores": {"late_accuracy": ("token_acuracy", "late")}}, "'late_accuracy' is over 'token_acuracy', no"),
+        ({"scores": ("nll_behind_cut",)}, "the score 'nll_behind_cut' is no metric or group score"),
+        (
+            {"scores": ("nll_behind_cut",), "group_scores": {"nll_behind_cut": ("token_accuracy", "late")}},
+            "the score 'nll_behind_cut' is over 'token_accuracy', but of another score of that name lower is better",
+        ),
+    ],
+)
+def test_a_score_that_nothing_defines_is_refused(extra: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        scoring.know_scores(type("Named", (Halves,), extra)(None))
 
 
 @pytest.mark.parametrize("extra", [{"scores": ("nll", "tvd")}, {"group_scores": {"late_accuracy": ("tvd", "late")}}])

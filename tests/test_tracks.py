@@ -134,6 +134,18 @@ def test_wrong_fields_are_refused(tmp_path: Path, change: dict[str, object], mes
     assert "\n" not in str(caught.value)
 
 
+def test_a_score_that_nothing_defines_is_refused_at_once(tmp_path: Path) -> None:
+    """Before anything is made or trained; else a run would end in a KeyError after all its training."""
+    (tmp_path / "mine.py").write_text(
+        "from regbench.tasks.pfa import PFA\nclass Mine(PFA):\n    scores = ('nll', 'tvdd')\n"
+    )
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump({**TINY, "task": str(tmp_path / "mine.py"), "main_score": "nll"})
+    )
+    with pytest.raises(UserError, match="Mine: the score 'tvdd' is no metric or group score; did you mean 'tvd'"):
+        load_track(str(tmp_path / "mine.yaml"))
+
+
 def test_unknown_tracks_and_splits_suggest_the_nearest(tiny: Track) -> None:
     with pytest.raises(UserError, match="unknown track 'pfa-smal-v1'; did you mean 'pfa-small-v1'"):
         load_track("pfa-smal-v1")

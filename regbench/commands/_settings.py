@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import yaml
 
 from regbench.errors import UserError
+from regbench.files import parse_yaml
 
 
 def add_settings(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -16,7 +17,7 @@ def add_settings(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, object]:
-    """["key=value", ...] as a dictionary; values are read as YAML.
+    """["key=value", ...] as a dictionary; values are read as YAML, and as text where they are none.
 
     Raises:
         UserError: a pair without "=", or a key given twice.
@@ -29,7 +30,7 @@ def read_settings(pairs: Sequence[str]) -> dict[str, object]:
         if key in settings:
             raise UserError(f"--set gives '{key}' twice")
         try:
-            settings[key] = yaml.safe_load(value)
+            settings[key] = parse_yaml(value)
         except yaml.YAMLError:
             settings[key] = value
     return settings

@@ -9,7 +9,7 @@ from regbench.report.curves import points
 from regbench.report.html import text
 from regbench.report.words import LIMITS, MEANINGS, arrow, better, label
 from regbench.results import Curve, ScoreRecord
-from regbench.scoring import HIGHER_IS_BETTER
+from regbench.scoring import higher_is_better
 
 _DASHES = ("7 3", "2 2.5", "8 3 2 3", "5 2 1.5 2 1.5 2", "12 4")
 _COLOURS = 6
@@ -22,7 +22,7 @@ def metric_words(metric: str, axis: str = "") -> dict[str, Any]:
         "key": metric,
         "label": label(metric),
         "arrow": arrow(metric),
-        "higher": HIGHER_IS_BETTER[metric],
+        "higher": higher_is_better(metric),
         "meaning": f"{MEANINGS.get(metric, '')} {better(metric).capitalize()}.".strip(),
         "limits": LIMITS.get(metric, (0, 1e9)),
         "axis": axis,

@@ -198,7 +198,8 @@ def _provenance(result: Result) -> str:
             "threads": e.threads,
             "precision": e.precision,
             "peak memory": human_bytes(memory),
-            "backend": ", ".join(f"{op}: {form}" for op, form in e.backend.items()) or "plain PyTorch",
+            "backend": _forms(e.backend),
+            **({} if e.training_backend is None else {"backend in training": _forms(e.training_backend)}),
             "packages": ", ".join(f"{package} {version}" for package, version in e.packages.items()),
             "Python": f"{e.python} on {e.platform}",
             "commit": commit,
@@ -206,6 +207,10 @@ def _provenance(result: Result) -> str:
     }
     lists = (f'<div class="keep"><h3>{heading}</h3>{_definitions(rows)}</div>' for heading, rows in tables.items())
     return f'<div class="pair">\n{"".join(lists)}\n</div>'
+
+
+def _forms(backend: Mapping[str, str]) -> str:
+    return ", ".join(f"{op}: {form}" for op, form in backend.items()) or "plain PyTorch"
 
 
 def _definitions(rows: Mapping[str, Any]) -> str:

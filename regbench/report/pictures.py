@@ -15,7 +15,7 @@ from regbench.files import atomic_write
 from regbench.report.curves import axis, main_loss, well_founded
 from regbench.report.words import better, label
 from regbench.results import Result
-from regbench.scoring import HIGHER_IS_BETTER
+from regbench.scoring import higher_is_better
 
 # Okabe and Ito (2008): told apart by the colour-blind. Baselines are also told apart by their dashes.
 _MODEL_COLOUR = "#D55E00"
@@ -66,7 +66,7 @@ def _different(result: Result, metrics: list[str]) -> list[str]:
 
 def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
     ranked = sorted(
-        result.baselines.items(), key=lambda item: item[1].scores[metric].value, reverse=HIGHER_IS_BETTER[metric]
+        result.baselines.items(), key=lambda item: item[1].scores[metric].value, reverse=higher_is_better(metric)
     )
     colours = dict(zip(sorted(result.baselines), _BASELINE_STYLES * len(result.baselines), strict=False))
     for name, record in ranked:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regbench.results import Result, ScoreRecord
-from regbench.scoring import HIGHER_IS_BETTER, share_of_the_way
+from regbench.scoring import higher_is_better, share_of_the_way
 
 
 @dataclass(frozen=True)
@@ -40,4 +40,4 @@ def score_rows(result: Result) -> list[Row]:
     else:
         rows += [row(f"{name}, seed {seed.seed}", seed.scores, "seed") for seed in result.seeds]
         rows.append(row(f"{name}, median", {metric: result.score(metric) for metric in result.metrics}, "model"))
-    return sorted(rows, key=lambda r: r.scores[main].value, reverse=HIGHER_IS_BETTER[main])
+    return sorted(rows, key=lambda r: r.scores[main].value, reverse=higher_is_better(main))

@@ -17,7 +17,7 @@ from regbench.errors import UserError
 from regbench.predictions import KeptPredictions, Predictions
 from regbench.predictor import FloatArray, IntArray
 from regbench.results import Result
-from regbench.scoring import HIGHER_IS_BETTER, score, score_positions
+from regbench.scoring import higher_is_better, score, score_positions
 from regbench.tasks.task import Task
 
 MOST_ROWS = 48
@@ -72,7 +72,7 @@ def choose_by(
     tables = [score(task, test, model.batches()) for model in models]
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
-    return choose(-mean if HIGHER_IS_BETTER[metric] else mean, asked), by_instance
+    return choose(-mean if higher_is_better(metric) else mean, asked), by_instance
 
 
 def layout(task: Task, test: Instances, models: Sequence[Predictions], asked: int | None = None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regbench.scoring import HIGHER_IS_BETTER, NLL_FLOOR
+from regbench.scoring import NLL_FLOOR, higher_is_better
 
 LABELS = {
     "legal_accuracy": "legal accuracy",
@@ -40,12 +40,12 @@ def label(metric: str) -> str:
 
 def arrow(metric: str) -> str:
     """Which way is better: "↑" or "↓"."""
-    return "↑" if HIGHER_IS_BETTER[metric] else "↓"
+    return "↑" if higher_is_better(metric) else "↓"
 
 
 def better(metric: str) -> str:
     """Which way is better, in words."""
-    return "higher is better" if HIGHER_IS_BETTER[metric] else "lower is better"
+    return "higher is better" if higher_is_better(metric) else "lower is better"
 
 
 def as_text(name: str) -> str:

@@ -6,7 +6,6 @@ A shard is a run of documents with about a mebibyte of text. One that is missing
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.files import atomic_write
+from regbench.files import atomic_write, read_arrays
 from regbench.predictor import IntArray
 
 SHARD_SIZE = 1 << 20
@@ -98,9 +97,9 @@ def _digest(stamp: str, tokens: NDArray[Any], lengths: IntArray) -> str:
 def _read(path: Path, stamp: str, documents: int) -> tuple[NDArray[Any], IntArray] | None:
     """A shard's tokens and lengths; None where it is not there, not whole, or not of this stamp."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            tokens, lengths, digest = file["tokens"], file["lengths"], str(file["digest"])
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        arrays = read_arrays(path)
+        tokens, lengths, digest = arrays["tokens"], arrays["lengths"], str(arrays["digest"])
+    except (OSError, ValueError, KeyError):
         return None
     if len(lengths) != documents or digest != _digest(stamp, tokens, lengths):
         return None

@@ -14,6 +14,7 @@ from regbench import registry
 from regbench.data import Instances, cached
 from regbench.errors import UserError, describe_validation, nearest
 from regbench.files import read_mapping
+from regbench.scoring import know_scores
 from regbench.tasks.task import Splits, Task
 
 SPLITS = ("train", "validation", "test")
@@ -68,6 +69,7 @@ class Track:
         except pydantic.ValidationError as error:
             raise UserError(describe_validation(error, f"{where}: parameters", cls.Parameters.model_fields)) from None
         self.task: Task = cls(parameters)
+        know_scores(self.task)
         if definition.main_score not in self.task.scores:
             hint = nearest(definition.main_score, self.task.scores)
             raise UserError(f"{where}: unknown main_score '{definition.main_score}'{hint}")

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from baselines import ngram
 from baselines.ngram import SMOOTHINGS, NGram
 from regbench.errors import UserError
 from regbench.tasks.pfa import PFA
@@ -155,6 +156,28 @@ class TestEveryModel:
         whole = model.predict(tokens)
         threads(1)
         np.testing.assert_array_equal(model.predict(tokens), whole)
+
+
+@pytest.mark.parametrize(("rows", "n_threads", "parts"), [(4, 2, [2, 2]), (4, 16, [1] * 4), (5, 2, [3, 2]), (0, 2, [])])
+def test_a_few_rows_are_shared_among_the_threads(rows, n_threads, parts, threads, monkeypatch):
+    """Of a large vocabulary no more than a few are given at once; of many, a part is 16 as ever."""
+    sizes = []
+
+    def watched(tokens, *rest):
+        sizes.append(len(tokens))
+        return original(tokens, *rest)
+
+    original = ngram._predict
+    monkeypatch.setattr(ngram, "_predict", watched)
+    threads(n_threads)
+    few = random_tokens(8, (max(rows, 1), 20))[:rows]
+    together = NGram(3, VOCAB, SEPARATOR).predict(few)
+    assert sorted(sizes, reverse=True) == parts
+    one_by_one = [NGram(3, VOCAB, SEPARATOR).predict(few[i : i + 1]) for i in range(rows)]
+    np.testing.assert_array_equal(together, np.concatenate([together[:0], *one_by_one]))
+    sizes.clear()
+    NGram(3, VOCAB, SEPARATOR).predict(random_tokens(8, (16 * n_threads + 3, 5)))
+    assert max(sizes) == 16
 
 
 def test_before_any_symbol_the_symbols_are_equally_likely():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from regbench.text import packing
 from regbench.text.packing import Packed, pack, plan
 
 TEXTS = [chr(ord("a") + d % 26) * (d + 1) for d in range(20)]
@@ -96,6 +97,17 @@ def test_a_damaged_shard_is_made_again_and_alone(tmp_path: Path, damage: str) ->
     assert packed.made == 1
     check(packed)
     assert pack(tmp_path, "s", SHARDS, read, Encoder()).made == 0
+
+
+def test_a_byte_that_changed_anywhere_is_never_read_as_other_text(tmp_path: Path) -> None:
+    pack(tmp_path, "s", SHARDS[:1], read, Encoder())
+    path = tmp_path / "00000.npz"
+    content = path.read_bytes()
+    ((first, end),) = SHARDS[:1]
+    for place in range(0, len(content), 5):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        found = packing._read(path, f"s/{first}/{end}", end - first)
+        assert found is None or found[0].tobytes().decode() == "".join(TEXTS[first:end])
 
 
 def test_another_encoding_or_plan_is_not_taken_for_this_one(tmp_path: Path) -> None:
