@@ -19,10 +19,12 @@ from regbench.errors import UserError
 from regbench.models.build import build
 from regbench.models.mixer import Options
 from regbench.models.model import Model, shift_in
+from regbench.models.skeleton import held_bytes
 from regbench.registry import blame
 from regbench.scoring import score_positions
 from regbench.tasks.task import IO, VectorIO
 from regbench.tracks import load_track
+from regbench.training import TrainingOptions, make_optimizer, train_step
 
 TOLERANCE = 1e-5
 """Rounding allowed before two outputs count as different, relative to the largest logit (at least 1): fused kernels sum in
@@ -30,6 +32,16 @@ another order when a shape differs. A real fault moves logits by far more."""
 
 STREAM_TOLERANCE = 1e-4
 """The same between the parallel and the recurrent form, which compute different sums, in float32."""
+
+CAUSAL_TOLERANCE = 1e-4
+"""The same between two inputs that differ later on: a convolution by FFT spreads its rounding over all positions. Hyena's
+reaches 1.4e-5 on weights moved by `STEPS`, the most of the built-ins."""
+
+TRAINED_TOLERANCE = 1e-3
+"""The same once it is trained, where a refusal costs the most: a leak as small moves no score. Hyena's reaches 1.4e-6 there."""
+
+STEPS = (0.1, 0.01, 0.0)
+"""How far weights are moved from where they begin, by Gaussian noise: the first at which the output is finite."""
 
 LEARNING_STEPS = 400
 LEARNING_RATES = (3e-3, 1e-2)
@@ -48,11 +60,32 @@ class Subject:
     options: Options
     io: IO
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    training: TrainingOptions = field(default_factory=TrainingOptions)
 
     def model(self, seed: int = 0) -> Model:
         """A model in evaluation mode, its weights drawn under `seed`."""
         torch.manual_seed(seed)
         return build(self.cls, self.options, self.io).to(self.device).eval()
+
+    def moved(self) -> Model:
+        """A model as training may leave it: nothing is at the zero where it began, so that no branch of it is shut.
+
+        Only what training moves is moved: what has no gradient stays.
+        """
+        for step in STEPS:
+            model, generator = self.model(), torch.Generator().manual_seed(1)
+            for parameter in model.parameters():
+                kind = parameter.dtype if parameter.is_complex() else torch.float32
+                if parameter.requires_grad:
+                    noise = torch.randn(parameter.shape, generator=generator, dtype=kind)
+                    parameter.data += step * noise.to(parameter)
+            if _is_finite(model(self.longest())):
+                break
+        return model
+
+    def longest(self, batch: int = 1) -> Tensor:
+        """As `tokens`, at the longest length of the task."""
+        return self.tokens(batch, self.io.max_length)
 
     def tokens(self, batch: int = 3, length: int = 32) -> Tensor:
         """Random tokens (B, L), the separator among them; of a task of vectors (B, L, D_in), Gaussian."""
@@ -79,16 +112,18 @@ def shape(subject: Subject) -> str | None:
     """Logits are (B, L, V), at length 1 too."""
     model, tokens = subject.model(), subject.tokens()
     for part in (tokens, tokens[:, :1]):
-        wanted, got = (*part.shape[:2], subject.width), tuple(model(part).shape)
-        if got != wanted:
-            return f"it returns the shape {got}, not {wanted}"
+        wanted, out = (*part.shape[:2], subject.width), model(part)
+        if not isinstance(out, Tensor):
+            return f"it returns {type(out).__name__}, not a tensor {wanted}"
+        if out.shape != wanted:
+            return f"it returns the shape {tuple(out.shape)}, not {wanted}"
     return None
 
 
 def finite(subject: Subject) -> str | None:
     """No NaN or infinity, also at length 1, with all tokens equal, and at the longest length of the task."""
     model, tokens = subject.model(), subject.tokens()
-    longest = subject.tokens(1, subject.io.max_length)
+    longest = subject.longest()
     cases = {
         f"length {tokens.shape[1]}": tokens,
         "length 1": tokens[:, :1],
@@ -96,47 +131,100 @@ def finite(subject: Subject) -> str | None:
         f"the longest length, {longest.shape[1]}": longest,
     }
     for name, case in cases.items():
-        if not torch.isfinite(model(case)).all():
+        if not _is_finite(model(case)):
             return f"it returns NaN or infinity at {name}"
     return None
 
 
 def causal(subject: Subject) -> str | None:
     """Changing token t changes no logits at or before t: those of position t predict token t itself."""
-    model, tokens = subject.model(), subject.tokens()
-    before, length = model(tokens), tokens.shape[1]
-    for t in sorted({0, 1, length // 2, length - 1} & set(range(length))):
+    model = subject.moved()
+    for tokens in (subject.tokens(), subject.longest()):
+        length = tokens.shape[1]
+        fault = _sees_future(subject, model, tokens, (0, 1, length // 2, 3 * length // 4, length - 2), CAUSAL_TOLERANCE)
+        if fault:
+            return fault
+    return None
+
+
+def refuse_trained(subject: Subject, model: Model, tokens: Tensor, name: str) -> None:
+    """Refuses a trained model that sees the future, in whatever way its weights have taken: asked of tokens (1, L) of the task.
+
+    Raises:
+        UserError: changing one of 32 tokens, spread evenly, changes what is said at or before it.
+    """
+    places = np.linspace(0, tokens.shape[1] - 1, 32).round().astype(int).tolist()
+    with torch.no_grad():
+        fault = _sees_future(subject, model.eval(), tokens, places, TRAINED_TOLERANCE)
+    if fault:
+        raise UserError(f"architecture '{name}' cannot be scored: now that it is trained {fault}")
+
+
+def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterable[int], tolerance: float) -> str | None:
+    before = model(tokens)
+    if not _is_finite(before):
+        return None  # another line's matter
+    if _differ(before, model(tokens), tolerance):
+        return "the same input gives different outputs: it is random, or keeps something from one call to the next"
+    for t in sorted(set(places) & set(range(tokens.shape[1]))):
         changed = tokens.clone()
         changed[:, t] = subject.other(changed[:, t])
         after = model(changed)
-        if _differ(before[:, : t + 1], after[:, : t + 1]):
+        if _differ(before[:, : t + 1], after[:, : t + 1], tolerance):
             first = int((after - before)[:, : t + 1].abs().amax(dim=(0, 2)).argmax())
             return f"it sees the future: changing token {t} changes the prediction of token {first}"
     return None
 
 
+def trains(subject: Subject) -> str | None:
+    """Two steps of training work at the longest length, in the run's precision; every parameter receives a finite gradient."""
+    model, tokens = subject.moved(), subject.longest(2)
+    if not _is_finite(model(tokens)):
+        return None  # another line's matter
+    model.train()
+    batch = tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+    optimizer = make_optimizer(model, subject.training)
+    for _ in range(2):
+        try:
+            with torch.enable_grad():
+                terms = train_step(model, optimizer, batch, subject.training)
+        except UserError:
+            raise
+        except Exception as error:
+            return f"in training it raises {blame(error)}"
+        if not all(map(_is_finite, terms.values())):
+            return "in training its loss is NaN or infinite"
+        fault = _gradient_fault(model)
+        if fault:
+            return fault
+    return None
+
+
+def _gradient_fault(model: Model) -> str | None:
+    asked = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    for name, gradient in asked.items():
+        if gradient is not None and not _is_finite(gradient):
+            return f"the gradient of {name} is NaN or infinite"
+    for name, gradient in asked.items():
+        if gradient is None or (gradient == 0).all():
+            return f"the parameter {name} receives no gradient"
+    return None
+
+
 def batch_independent(subject: Subject) -> str | None:
     """A sequence is predicted the same whatever shares its batch."""
-    model, tokens = subject.model(), subject.tokens()
+    model, tokens = subject.moved(), subject.tokens()
     if _differ(model(tokens)[:1], model(tokens[:1])):
         return "a sequence's prediction depends on the others in its batch"
     return None
 
 
-def gradients(subject: Subject) -> str | None:
-    """Every parameter receives a finite gradient from the loss."""
-    model, tokens = subject.model(), subject.tokens()
-    scored = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-    with torch.enable_grad():
-        torch.stack(list(model.losses(tokens, scored).values())).sum().backward()
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if parameter.grad is None or (parameter.grad == 0).all():
-            return f"the parameter {name} receives no gradient"
-        if not torch.isfinite(parameter.grad).all():
-            return f"the gradient of {name} is NaN or infinite"
-    return None
+def state_size(subject: Subject) -> str | None:
+    """`state_bytes` is a whole number of bytes, or None; `streams` compares it with the state."""
+    claimed = subject.model().state_bytes()
+    if claimed is None or (type(claimed) is int and claimed >= 0):
+        return None
+    return f"its state_bytes gives {claimed!r} ({type(claimed).__name__}), not a whole number of bytes, or None"
 
 
 def deterministic(subject: Subject) -> str | None:
@@ -152,19 +240,25 @@ def deterministic(subject: Subject) -> str | None:
 
 
 def streams(subject: Subject) -> str | None:
-    """The recurrent form, one token at a time, gives what the parallel form gives."""
-    model, tokens = subject.model(), subject.tokens()
+    """The recurrent form, one token at a time, gives what the parallel form gives, and holds the state that it claims."""
+    model, tokens = subject.moved(), subject.longest(2)
+    claimed = model.state_bytes()
+    trust = "" if claimed is None else f"; its {claimed} bytes of state are taken on trust"
     if not hasattr(model, "step"):
-        raise NotApplicable("has no recurrent form")
+        raise NotApplicable(f"has no recurrent form{trust}")
     try:
         state = model.init_state(len(tokens))  # type: ignore[operator]
     except UserError:
-        raise NotApplicable("has no recurrent form") from None
-    whole, inputs = model(tokens), shift_in(tokens, subject.io.separator)
+        raise NotApplicable(f"has no recurrent form{trust}") from None
+    whole, inputs, held = model(tokens), shift_in(tokens, subject.io.separator), [0]
     for t in range(tokens.shape[1]):
         logits, state = model.step(inputs[:, t], state)  # type: ignore[operator]
         if _differ(whole[:, t], logits, STREAM_TOLERANCE):
             return f"its recurrent form leaves the parallel one at position {t}"
+        held.append(held_bytes(state) // len(tokens))
+    grows = held[-1] != held[len(held) // 2]  # e.g. a window that is not full yet, which may end at what is claimed
+    if claimed is not None and (held[-1] > claimed or (held[-1] < claimed and not grows)):
+        return f"it claims {claimed} bytes of state for a sequence, and after {tokens.shape[1]} tokens holds {held[-1]}"
     return None
 
 
@@ -199,6 +293,8 @@ def compiles(subject: Subject) -> str | None:
 
 def learns(subject: Subject) -> str | None:
     """It learns 8 short instances by heart: legal accuracy 0.99 within 400 steps; or states that it cannot, and does not."""
+    if "tokens" not in getattr(subject.cls, "takes", ("tokens",)):
+        raise NotApplicable("is not for tokens, which the instances are made of")
     best = _known_by_heart(subject)
     known = best >= 0.99
     if not subject.cls.memorises(subject.options):
@@ -240,11 +336,12 @@ def _known_by_heart(subject: Subject) -> float:
     return best
 
 
-PREFLIGHT: tuple[Check, ...] = (shape, finite, causal)
+SCORABLE: tuple[Check, ...] = (shape, finite, state_size, causal)
+"""What a score needs: asked in float32, in which models are scored."""
+PREFLIGHT: tuple[Check, ...] = (*SCORABLE, trains)
 CONTRACT: tuple[Check, ...] = (
     *PREFLIGHT,
     batch_independent,
-    gradients,
     deterministic,
     streams,
     saves,
@@ -266,27 +363,36 @@ class Outcome:
 def examine(subject: Subject, checks: Iterable[Check] = CONTRACT) -> Iterable[Outcome]:
     """Asks each check in turn. An exception from the architecture's own code is a fault of that line."""
     for check in checks:
-        try:
-            with torch.no_grad():
-                yield Outcome(check.__name__, check(subject))
-        except NotApplicable as reason:
-            yield Outcome(check.__name__, note=str(reason))
-        except UserError as error:
-            yield Outcome(check.__name__, str(error))
-        except Exception as error:
-            yield Outcome(check.__name__, f"it raises {blame(error)}")
+        yield _ask(subject, check)
 
 
-def preflight(subject: Subject, name: str) -> None:
-    """Refuses an architecture that cannot give a meaningful score.
+def _ask(subject: Subject, check: Check) -> Outcome:
+    try:
+        with torch.no_grad():
+            return Outcome(check.__name__, check(subject))
+    except NotApplicable as reason:
+        return Outcome(check.__name__, note=str(reason))
+    except UserError as error:
+        return Outcome(check.__name__, str(error))
+    except Exception as error:
+        return Outcome(check.__name__, f"it raises {blame(error)}")
+
+
+def preflight(subject: Subject, name: str, checks: Iterable[Check] = PREFLIGHT) -> None:
+    """Refuses an architecture that cannot be trained or give a meaningful score.
 
     Raises:
-        UserError: with the first of shape, finite, causal that does not hold.
+        UserError: with the first of `checks` that does not hold.
     """
-    for outcome in examine(subject, PREFLIGHT):
+    for outcome in examine(subject, checks):
         if outcome.fault:
             raise UserError(f"architecture '{name}' cannot be scored: {outcome.fault}")
 
 
+def _is_finite(values: Tensor) -> bool:
+    return bool(torch.isfinite(values).all())
+
+
 def _differ(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
-    return bool((a - b).abs().max() > tolerance * a.abs().max().clamp(min=1.0))
+    """Whether they are apart by more than the tolerance, or either is no number."""
+    return a.shape != b.shape or not bool((a - b).abs().max() <= tolerance * a.abs().max().clamp(min=1.0))

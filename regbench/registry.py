@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def load(kind: Kind, name: str) -> type[Any]:
     module_name, _, attribute = known[name].target.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{kind.noun} '{name}' cannot be imported: {blame(error)}") from error
     return _pick(kind, module, attribute or None, known[name].source)
 
@@ -125,14 +126,15 @@ def source_files(cls: type[Any]) -> list[Path]:
 
 
 def blame(error: BaseException) -> str:
-    """An exception in one line: the place nearest to it, its type and its first line."""
+    """An exception in one line: the place nearest to it outside regbench and other packages, its type and its first line."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<")]
-    return f"{ours[-1].filename}:{ours[-1].lineno}: {text}" if ours else text
+    packages = ("site-packages", f"{Path(__file__).parent}{os.sep}")
+    theirs = [f for f in frames if not f.filename.startswith("<") and not any(p in f.filename for p in packages)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}: {text}" if theirs else text
 
 
 def _built_in(kind: Kind) -> list[Entry]:
@@ -190,7 +192,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{path} cannot be imported: {blame(error)}") from error
     return module
@@ -211,13 +213,20 @@ def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) ->
             raise UserError(f"{where} has no class '{class_name}'{nearest(class_name, known)}")
         if not fits(value):
             raise UserError(f"'{class_name}' in {where} is no {kind.noun}: it must subclass regbench.{kind.bases[0]}")
-        chosen: type[Any] = value
-        return chosen
+        return _with_options(kind, value, where)
     own = [v for v in vars(module).values() if fits(v) and v.__module__ == module.__name__]
     if not own:
         raise UserError(f"{where} defines no {kind.noun}: it needs a class that subclasses regbench.{kind.bases[0]}")
     if len(own) > 1:
         names = ", ".join(cls.__name__ for cls in own)
         raise UserError(f"{where} defines several {kind.plural} ({names}): say which, as {where}:{own[0].__name__}")
-    only: type[Any] = own[0]
-    return only
+    return _with_options(kind, own[0], where)
+
+
+def _with_options(kind: Kind, cls: type[Any], where: str) -> type[Any]:
+    """The class itself; refused where its `Options` are not what an architecture's must be."""
+    bases = getattr(getattr(cls, "Options", None), "__mro__", ())
+    known = any(base.__name__ == "Options" and base.__module__.startswith("regbench.") for base in bases)
+    if kind is ARCHITECTURE and not known:
+        raise UserError(f"Options of {cls.__name__} in {where} must subclass regbench.Options")
+    return cls

@@ -111,14 +111,26 @@ class Selection(_Strict):
 
 
 class Environment(_Strict):
+    """The machine, and what the models were computed in.
+
+    precision: of the products in training; scoring is in float32.  backend: which form of each op ran in scoring.
+    training_backend: in training, where that differs.
+    """
+
     python: str
     platform: str
     processor: str
     device: str
     threads: int
-    precision: Literal["float32"]
+    precision: Literal["float32", "bfloat16"]
     backend: dict[str, str]
     packages: dict[str, str]
+    training_backend: dict[str, str] | None = None
+
+    @pydantic.model_serializer(mode="wrap")
+    def _without_what_does_not_differ(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        return {name: value for name, value in content.items() if value is not None}
 
 
 class Code(_Strict):
@@ -178,8 +190,13 @@ def read_result(path: Path) -> Result:
         raise UserError(describe_validation(error, str(path), Result.model_fields)) from None
 
 
-def describe_environment(device: torch.device, backend: dict[str, str]) -> Environment:
-    """The machine and the packages a run has."""
+def describe_environment(
+    device: torch.device,
+    backend: dict[str, str],
+    training_backend: dict[str, str],
+    precision: Literal["float32", "bfloat16"],
+) -> Environment:
+    """The machine and the packages a run has, which forms of the ops scored and trained, and the precision that trained."""
     names = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
     packages = {}
     for name in names:
@@ -194,9 +211,10 @@ def describe_environment(device: torch.device, backend: dict[str, str]) -> Envir
         processor=_processor(),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         threads=torch.get_num_threads(),
-        precision="float32",
+        precision=precision,
         backend=dict(sorted(backend.items())),
         packages=packages,
+        training_backend=dict(sorted(training_backend.items())) if training_backend != backend else None,
     )
 
 

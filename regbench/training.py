@@ -6,11 +6,12 @@ of threads): batches depend on seed and epoch alone, and the generator's state i
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -22,16 +23,16 @@ from torch import Tensor
 
 from regbench.checkpoint import load_tensors, save_tensors
 from regbench.data import Instances, length_bucketed_batches
-from regbench.errors import UserError
+from regbench.errors import UserError, describe_validation, nearest
 from regbench.models.model import Model, token_tensor
 from regbench.predictor import IntArray
+from regbench.registry import blame
 from regbench.scoring import rows_at_once
+from regbench.settings import Settings
 
 
-class TrainingOptions(pydantic.BaseModel):
+class TrainingOptions(Settings):
     """How a model is trained. Set by `--set training.KEY=VALUE`; an architecture may carry defaults of its own."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     train_tokens: int | None = pydantic.Field(
         default=None, ge=1, description="real tokens to see; None: the track's budget"
@@ -68,6 +69,37 @@ class TrainingOptions(pydantic.BaseModel):
         default="float32", description="bfloat16: products in that, by autocast; weights and scoring stay float32"
     )
     checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
+
+
+def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOptions:
+    """How an architecture is trained: `settings` over its own defaults, over the common ones.
+
+    Raises:
+        UserError: an unknown key (the nearest known one is named) or a value of the wrong type.
+    """
+    try:
+        return TrainingOptions(**{**cls.training_defaults, **settings})
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "training option", TrainingOptions.model_fields)) from None
+
+
+def find_device(name: str) -> torch.device:
+    """What "cpu", "cuda", "cuda:1" or "auto" stands for.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device '{name}'{nearest(name, ['auto', 'cpu', 'cuda'])}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device '{name}' is not supported; known: auto, cpu, cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device 'cuda' is not available: this PyTorch sees no GPU; use --device cpu")
+    return device
 
 
 @dataclass
@@ -167,7 +199,7 @@ class Trainer:
         self.folder, self.identity, self.device = folder, identity, device
         self.plan = training_steps(train.lengths, options, budget, seed)
         self.progress = Progress()
-        self.optimizer = _optimizer(model, options)
+        self.optimizer = make_optimizer(model, options)
         self.best: dict[str, Tensor] = {}
         self._resume_file = folder / "resume.safetensors"
 
@@ -232,24 +264,28 @@ class Trainer:
         batch = self.train_split[rows]
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.progress.step, total, self.options, self.progress.lowered)
-        with self._autocast():
-            terms = self.model.losses(*_tensors(batch, self.device))
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.stack(list(terms.values())).sum().backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.gradient_clip)
-        self.optimizer.step()
+        with self._blaming(f"step {self.progress.step + 1} of {total}"):
+            terms = train_step(self.model, self.optimizer, _tensors(batch, self.device), self.options)
         self.progress.step += 1
         self.progress.tokens += tokens
-        return {name: term.detach() for name, term in terms.items()}
+        return terms
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16")
+    @contextlib.contextmanager
+    def _blaming(self, where: str) -> Iterator[None]:
+        """What the architecture's own code raises becomes one line, and what was trained until then stays."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"training fails at {where}: {blame(error)}") from error
 
     def _evaluate(self) -> float:
         """The first term of the loss over the scored positions of the validation split; keeps the weights if it is the best."""
         self.model.eval()
         total, count = 0.0, 0
-        with torch.no_grad(), self._autocast():
+        validating = self._blaming(f"the validation split, after step {self.progress.step}")
+        with validating, torch.no_grad(), autocast(self.device, self.options):
             at_once = rows_at_once(self.model.io, self.validation.tokens.shape[1], 64)
             for i in range(0, len(self.validation), at_once):
                 batch = self.validation[i : i + at_once]
@@ -312,15 +348,37 @@ def _tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
     return token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
 
 
-def _optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
-    """AdamW; weight decay falls on matrices, save those a mixer marks with `_no_weight_decay`."""
+def autocast(device: torch.device, options: TrainingOptions) -> torch.autocast:
+    """The precision that a model is trained in."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
+
+
+def train_step(
+    model: Model, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor], options: TrainingOptions
+) -> dict[str, Tensor]:
+    """One step on tokens (B, L) and which of them are scored (B, L); the terms of the loss before it. Gradients are left."""
+    with autocast(batch[1].device, options):
+        terms = model.losses(*batch)
+    optimizer.zero_grad(set_to_none=True)
+    torch.stack(list(terms.values())).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
+    optimizer.step()
+    return {name: term.detach() for name, term in terms.items()}
+
+
+def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
+    """AdamW; weight decay falls on matrices, save those a mixer marks with `_no_weight_decay`.
+
+    It is fused where every parameter is real: for complex ones PyTorch has no such form.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
     decays = [p.ndim >= 2 and not getattr(p, "_no_weight_decay", False) for p in parameters]
     groups: list[dict[str, Any]] = [
         {"params": [p for p, d in zip(parameters, decays, strict=True) if d], "weight_decay": options.weight_decay},
         {"params": [p for p, d in zip(parameters, decays, strict=True) if not d], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), fused=True)
+    real = not any(p.is_complex() for p in parameters)
+    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), fused=real)
 
 
 def _cut_log(path: Path, step: int) -> None:

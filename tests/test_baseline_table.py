@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from baselines.ngram import NGram
 from regbench import cli
 from regbench.baseline_predictions import (
     BriefBaselinePredictions,
+    baseline_key,
     baseline_predictions,
     cached_baseline_predictions,
     code_digest,
@@ -25,7 +28,7 @@ from regbench.evaluation import lineup, score_baselines
 from regbench.predictor import FloatArray, IntArray
 from regbench.registry import _import_file
 from regbench.tracks import Track, load_track
-from tests.conftest import TINY
+from tests.conftest import MARKOV, TINY
 
 PAGE = f"# Page\n\n{BEGIN}\nold\n{END}\n\nMore.\n"
 
@@ -140,11 +143,72 @@ def test_a_broken_cache_is_made_again(tiny: Track, calls: list[int], tmp_path: P
     test = tiny.instances("test")
     made = baseline_predictions(NGram(2, 5, 4), tiny, test)
     (path,) = (tmp_path / "baseline-predictions").iterdir()
-    for damage in (b"", path.read_bytes()[:-50], b"\xff" * 99):
+    content = path.read_bytes()
+    middle = len(content) // 2
+    in_the_stream = content[:middle] + b"\xff" * 8 + content[middle + 8 :]
+    for damage in (b"", content[:-50], b"\xff" * 99, in_the_stream):
         path.write_bytes(damage)
         calls.clear()
         np.testing.assert_array_equal(baseline_predictions(NGram(2, 5, 4), tiny, test).packed, made.packed)
         assert calls
+
+
+TASK = """
+from tests.markov_text import MarkovText
+
+
+class Mine(MarkovText):
+    version = 1
+    scores = ("nll", "token_accuracy")
+
+    def groups(self, instances):
+        return super().groups(instances)
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "same"),
+    [
+        (lambda s: s.replace("class Mine", "# prose\nclass Mine"), True),
+        (lambda s: s.replace("super().groups(instances)", "{}"), False),
+        (lambda s: s.replace('("nll", "token_accuracy")', '("nll",)'), False),
+    ],
+)
+def test_a_task_of_ones_own_that_is_edited_is_scored_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str], same: bool
+) -> None:
+    """Its instances may stay as they were, and their fingerprint with them, while its truth or its scores change."""
+    monkeypatch.setenv("REGBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text(TASK)
+    path = tmp_path / "mine-v1.yaml"
+    path.write_text(yaml.safe_dump(MARKOV | {"name": "mine-v1", "task": str(tmp_path / "mine.py")}))
+    model, found = NGram(1, 300, 299), []
+    for text in (TASK, edit(TASK)):
+        (tmp_path / "mine.py").write_text(text)
+        track = load_track(str(path))
+        test = track.instances("test")
+        baseline_predictions(model, track, test)
+        announced: list[str] = []
+        records = score_baselines(track, test, announced.append)
+        assert set(records["unigram"].scores) == set(track.task.scores)
+        found.append((len(list((tmp_path / "cache" / "baseline-predictions").iterdir())), bool(announced)))
+    assert found == [(1, True), (1, False) if same else (2, True)]
+
+
+def test_the_key_of_a_built_in_task_is_of_the_tasks_folder(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit of the engine under it does not cost Bayes' minutes; the truth is not there."""
+    model, test = NGram(2, 5, 4), tiny.instances("test")
+    keys, original = [baseline_key(model, tiny, test)], Path.read_bytes
+
+    def edited(path: Path, name: str) -> bytes:
+        return original(path) + (b"\nx = 1\n" if path.as_posix().endswith(name) else b"")
+
+    for name in ("regbench/data.py", "regbench/tasks/automata.py"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", partialmethod(edited, name))
+            keys.append(baseline_key(model, tiny, test))
+    assert keys[0] == keys[1] != keys[2]
+    assert baseline_key(model, tiny, test) == keys[0] != baseline_key(model, tiny, test, scoring="x")
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(

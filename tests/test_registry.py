@@ -70,6 +70,17 @@ def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:
         (MIXER.format(name="Average"), ":Avrage", "no class 'Avrage'; did you mean 'Average'"),
         ("def f(:\n", "", r"mine.py:1: SyntaxError"),
         ("\n\n1 / 0\n", "", r"mine.py:3: ZeroDivisionError: division by zero"),
+        ("import sys\n\nsys.exit(3)\n", "", r"mine.py cannot be imported: .*mine.py:3: SystemExit: 3"),
+        (
+            MIXER.format(name="Plain") + "    class Options:\n        a: int = 1\n",
+            "",
+            "Options of Plain in .*mine.py must subclass regbench.Options",
+        ),
+        (
+            MIXER.format(name="Plain") + "    class Options:\n        a: int = 1\n",
+            ":Plain",
+            "Options of Plain in .*mine.py must subclass regbench.Options",
+        ),
         ("import nowhere_at_all\n", "", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
     ],
 )
@@ -123,6 +134,26 @@ def test_an_entry_point_that_does_not_import_is_blamed(monkeypatch: pytest.Monke
     _with_entry_points(monkeypatch, _Point("gone", "no_such_module_anywhere:X"))
     with pytest.raises(UserError, match="architecture 'gone' cannot be imported: .*no_such_module_anywhere"):
         registry.load(ARCHITECTURE, "gone")
+
+
+def test_an_entry_point_that_leaves_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugin_that_leaves.py").write_text("raise SystemExit('not today')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _with_entry_points(monkeypatch, _Point("leaves", "plugin_that_leaves:X"))
+    with pytest.raises(
+        UserError, match="'leaves' cannot be imported: .*plugin_that_leaves.py:1: SystemExit: not today"
+    ):
+        registry.load(ARCHITECTURE, "leaves")
+
+
+def test_an_error_is_blamed_on_the_place_outside_regbench() -> None:
+    """Where the fault shows in regbench, on the line that led there; on regbench itself never."""
+    with pytest.raises(UserError) as caught:
+        registry.load(ARCHITECTURE, "manba")
+    error = caught.value
+    assert registry.blame(error).startswith(f"{__file__}:")
+    error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
+    assert registry.blame(error).startswith("UserError: unknown architecture")
 
 
 def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:

@@ -249,13 +249,13 @@ def test_named_terms_are_logged_and_summed(trainer: Callable[..., Trainer]) -> N
 
 
 def test_weight_decay_spares_vectors_and_the_marked() -> None:
-    from regbench.training import _optimizer
+    from regbench.training import make_optimizer
 
     model = torch.nn.Linear(3, 3)
     marked = torch.nn.Linear(3, 3)
     marked.weight._no_weight_decay = True  # type: ignore[assignment]
     both = torch.nn.Sequential(model, marked)
-    decayed, spared = _optimizer(both, TrainingOptions()).param_groups  # type: ignore[arg-type]
+    decayed, spared = make_optimizer(both, TrainingOptions()).param_groups  # type: ignore[arg-type]
     assert [p is model.weight for p in decayed["params"]] == [True]
     assert len(spared["params"]) == 3
     assert spared["weight_decay"] == 0
@@ -302,3 +302,95 @@ def test_learning_rate_rises_peaks_and_falls_to_its_share() -> None:
     assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
     assert rates[54] == pytest.approx(0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * 44 / 90)))
     assert rates[-1] == pytest.approx(0.2, abs=1e-3)
+
+
+class TestFaultsOfTheArchitecture:
+    """They are one line that says where; what was trained until then stays, and goes on once it is mended."""
+
+    @pytest.mark.parametrize(
+        ("training", "message"),
+        [
+            (True, r"^training fails at step 3 of \d+: .*test_training.py:\d+: ZeroDivisionError: division by zero$"),
+            (
+                False,
+                r"^training fails at the validation split, after step \d+: .*test_training.py:\d+: ZeroDivisionError",
+            ),
+        ],
+    )
+    def test_in_a_step_and_in_validation(self, trainer: Callable[..., Trainer], training: bool, message: str) -> None:
+        made, calls = trainer(), []
+        forward = made.model.forward
+
+        def fails(tokens: Tensor) -> Tensor:
+            calls.append(made.model.training)
+            if calls.count(True) > 2 and made.model.training == training:
+                calls[0] / 0
+            return forward(tokens)
+
+        made.model.forward = fails  # type: ignore[method-assign]
+        with pytest.raises(UserError, match=message):
+            made.run()
+        whole, again = trainer("whole"), trainer()
+        whole.run()
+        again.run()
+        assert equal(weights(again.model), weights(whole.model))
+
+    def test_in_the_backward_pass(self, trainer: Callable[..., Trainer]) -> None:
+        """The error rises in PyTorch, not on a line of the mixer's: no place is named."""
+        made = trainer()
+        mixer, forward = made.model.blocks[0].mixer, made.model.blocks[0].mixer.forward  # type: ignore[index, union-attr]
+
+        def overwrites(x: Tensor) -> Tensor:
+            y = forward(x).exp()
+            z = y.sin()
+            y *= 2
+            return z
+
+        mixer.forward = overwrites
+        with pytest.raises(
+            UserError, match="^training fails at step 1 of .*: RuntimeError: one of the variables needed"
+        ):
+            made.run()
+
+
+def test_complex_parameters_are_trained_checkpointed_and_resumed(tiny: Track, tmp_path: Path) -> None:
+    class Turns(Recency):
+        def __init__(self, options: object) -> None:
+            super().__init__(options)
+            self.turn = torch.nn.Parameter(torch.randn(self.options.d_model, dtype=torch.complex64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (super().forward(x) * self.turn).real
+
+    def make(folder: str) -> Trainer:
+        torch.manual_seed(0)
+        return Trainer(
+            build(Turns, resolve_options(Turns, {"d_model": 8}), tiny.task.io),
+            tiny.instances("train"),
+            tiny.instances("validation"),
+            TrainingOptions(batch_size=8, evaluations=4, checkpoint_seconds=0.0),
+            budget=6000,
+            seed=0,
+            folder=tmp_path / folder,
+            identity="",
+            device=torch.device("cpu"),
+        )
+
+    whole = make("whole")
+    begun = whole.model.blocks[0].mixer.turn.detach().clone()  # type: ignore[index, union-attr, operator]
+    whole.run()
+    assert not torch.equal(begun, whole.model.blocks[0].mixer.turn)  # type: ignore[index, union-attr]
+    broken = make("broken")
+    kill_at(broken, 3, after_save=True)
+    resumed = make("broken")
+    resumed.run()
+    assert equal(weights(resumed.model), weights(whole.model))
+
+
+def test_the_optimizer_is_fused_where_it_can_be(trainer: Callable[..., Trainer]) -> None:
+    from regbench.training import make_optimizer
+
+    model = trainer().model
+    assert make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
+    model.register_parameter("turn", torch.nn.Parameter(torch.ones(1, dtype=torch.complex64)))
+    assert not make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]

@@ -128,7 +128,8 @@ def environment(case: Case) -> Iterator[str]:
         yield "packages must name regbench, torch and numpy"
     if machine.threads < 1:
         yield f"{machine.threads} threads"
-    if not all(_WORD.fullmatch(word) for pair in machine.backend.items() for word in pair):
+    forms = [*machine.backend.items(), *(machine.training_backend or {}).items()]
+    if not all(_WORD.fullmatch(word) for pair in forms for word in pair):
         yield "backend must say which form of which op ran"
     if not all(text.strip() and len(text) <= 200 for text in (machine.platform, machine.processor, machine.device)):
         yield "platform, processor or device is empty or long"

@@ -194,6 +194,7 @@ def _entry_details(entry: Entry, board: str) -> str:
         "selection": f"{result.selection.trials:,} configurations tried, on {result.selection.split}",
         "machine": f"{machine(entry)}, {e.threads} threads, {e.precision}",
         "backend": _settings(e.backend) or "plain PyTorch",
+        **({} if e.training_backend is None else {"backend in training": _settings(e.training_backend)}),
         "packages": " ".join(f"{package} {version}" for package, version in e.packages.items()),
         "commit": f"{(result.code.commit or 'none')[:12]}{', changed since' * bool(result.code.dirty)}",
         "digest": entry.digest,

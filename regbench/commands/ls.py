@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from regbench import registry
+from regbench.commands._architecture import apart_from_stdout
 from regbench.errors import UserError
 
 
@@ -67,7 +71,8 @@ def _compare_architectures(console: Console) -> int:
 
 
 def _describe_architecture(name: str, console: Console) -> int:
-    cls = registry.load(registry.ARCHITECTURE, name)
+    with apart_from_stdout():
+        cls = registry.load(registry.ARCHITECTURE, name)
     if cls.paper is not None:
         link = f", arXiv:{cls.paper.arxiv}" if cls.paper.arxiv else ""
         console.print(f"{cls.paper.authors} ({cls.paper.year}). {cls.paper.title}{link}", highlight=False)
@@ -75,8 +80,25 @@ def _describe_architecture(name: str, console: Console) -> int:
     for column in ("option", "type", "default", "meaning"):
         table.add_column(column)
     for key, field in cls.Options.model_fields.items():
-        kind = getattr(field.annotation, "__name__", None) if isinstance(field.annotation, type) else None
-        kind = kind or str(field.annotation).replace("typing.", "")
-        table.add_row(key, kind, repr(field.default), field.description or "")
+        default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
+        table.add_row(key, *(escape(text) for text in (_type_name(field.annotation), default, field.description or "")))
     console.print(table, highlight=False)
     return 0
+
+
+def _type_name(annotation: Any) -> str:
+    """A type as people write it: `tuple[int, ...]`, whatever else the field says of its values."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is Ellipsis:
+        return "..."
+    if origin is Annotated:
+        return _type_name(arguments[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(_type_name, arguments))
+    if origin is Literal:
+        return " | ".join(map(repr, arguments))
+    if annotation is NoneType:
+        return "None"
+    if origin is not None:
+        return f"{_type_name(origin)}[{', '.join(map(_type_name, arguments))}]"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")

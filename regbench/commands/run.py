@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from regbench.commands._architecture import add_architecture, apart_from_stdout, given_settings
 from regbench.commands._progress import Drawing
-from regbench.commands._settings import add_settings, read_settings
 from regbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,25 +30,11 @@ def configure(run: argparse.ArgumentParser) -> None:
         metavar="FILE.yaml",
         help="begin with what a file says, of the form of a run folder's config.yaml; the options here go before it",
     )
-    # No defaults here: whether an option is given decides what it overrides, and --resume takes none.
     run.add_argument(
         "--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file (default: mamba)"
     )
-    run.add_argument(
-        "--track", metavar="T", help="a name from `regbench ls tracks`, or a YAML file (default: pfa-small-v1)"
-    )
     run.add_argument("--seed", type=int, nargs="+", metavar="N", help="one model is trained for each (default: 0)")
-    add_settings(
-        run, "an option of the architecture (`regbench ls architectures NAME` lists them), or training.KEY=VALUE"
-    )
-    run.add_argument("--ngram-heads", metavar="N,N,...", help="put n-gram heads of these orders into the architecture")
-    run.add_argument("--ngram-after", metavar="M,...", help="after which blocks, counted from 1 (default: 1)")
-    run.add_argument(
-        "--backend",
-        metavar="B",
-        help="form of the ops: auto (default), naive, cpu, mamba-ssm, ...; or OP=B,OP=B for some of them",
-    )
-    run.add_argument("--device", metavar="D", help="cpu, cuda, or auto (default)")
+    add_architecture(run)
     run.add_argument(
         "--trials", type=int, metavar="N", help="configurations tried on validation before this; recorded (default: 1)"
     )
@@ -64,7 +50,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.tables import result_table
 
     # What is going on goes to stderr, so that stdout holds the table alone.
-    with Drawing(Console(stderr=True)) as reporter:
+    with Drawing(Console(stderr=True)) as reporter, apart_from_stdout():
         try:
             if arguments.resume:
                 _refuse_more_than_resume(arguments)
@@ -120,7 +106,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     from regbench.configuration import Config, read_config
     from regbench.errors import describe_validation
 
-    settings = read_settings(_ngram_settings(arguments) + arguments.settings)
+    settings = given_settings(arguments)
     base: dict[str, Any] = {**DEFAULTS}
     if arguments.config is not None:
         base = read_config(Path(arguments.config)).model_dump()
@@ -134,17 +120,10 @@ def _config(arguments: argparse.Namespace) -> Config:
 def _refuse_more_than_resume(arguments: argparse.Namespace) -> None:
     """An interrupted run goes on as it began; an option that would be dropped is an error."""
     flags = {"architecture": "arch", "seeds": "seed"}
+    heads = {"ngram-heads": arguments.ngram_heads, "ngram-after": arguments.ngram_after}
     extra = [f"--{flags.get(key, key)}" for key in _given(arguments)]
     extra += ["--config"] if arguments.config is not None else []
     extra += ["--set"] if arguments.settings else []
-    extra += ["--ngram-heads"] if arguments.ngram_heads else []
+    extra += [f"--{flag}" for flag, value in heads.items() if value is not None]
     if extra:
         raise UserError(f"--resume goes on with what the run's config.yaml says: {extra[0]} cannot change it")
-
-
-def _ngram_settings(arguments: argparse.Namespace) -> list[str]:
-    """--ngram-heads and --ngram-after as what they are short for."""
-    if arguments.ngram_after and not arguments.ngram_heads:
-        raise UserError("--ngram-after says where --ngram-heads stand: give those too")
-    flags = {"ngram_heads": arguments.ngram_heads, "ngram_after": arguments.ngram_after}
-    return [f"{key}=[{value}]" for key, value in flags.items() if value]

@@ -15,6 +15,12 @@ from regbench.registry import blame
 from regbench.tasks.task import IO
 
 
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the architecture, and those of training that are given as `training.NAME`, by their names."""
+    own = {key: value for key, value in settings.items() if not key.startswith("training.")}
+    return own, {key.removeprefix("training."): value for key, value in settings.items() if key not in own}
+
+
 def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
     """The architecture's options with `settings` over its defaults.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import pydantic
 import torch
 from torch import Tensor, nn
+
+from regbench.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,11 @@ class Paper:
     arxiv: str | None = None
 
 
-class Options(pydantic.BaseModel):
+class Options(Settings):
     """Options common to every architecture. A subclass adds its own as typed fields with defaults.
 
-    Unknown keys and values of the wrong type are errors.
+    Unknown keys and values of the wrong type are errors, and so are n-gram options where there are no n-gram heads.
     """
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     d_model: int = pydantic.Field(default=64, ge=1, description="width of the residual stream, D")
     n_layers: int = pydantic.Field(default=2, ge=1, description="number of blocks")
@@ -43,6 +43,13 @@ class Options(pydantic.BaseModel):
         default=0.0, ge=0.0, lt=1.0, description="after the embedding and after each block part"
     )
 
+    @pydantic.model_validator(mode="after")
+    def _nothing_is_said_of_heads_that_are_not_there(self) -> Self:
+        for name in () if self.ngram_heads else ("ngram_after", "ngram_mlp"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is about n-gram heads, and there are none: give ngram_heads too")
+        return self
+
 
 class Mixer(nn.Module):
     """A causal map (B, L, D) -> (B, L, D): all that most architectures differ in.
@@ -55,6 +62,8 @@ class Mixer(nn.Module):
     paper: ClassVar[Paper | None] = None
     feed_forward: ClassVar[bool] = True
     """Whether the skeleton puts a feed-forward network after this mixer (ICLL Eq. 18)."""
+    compiles: ClassVar[bool] = True
+    """Whether it works under torch.compile, as the contract demands unless this says no."""
     reads_tokens: bool = False
     """Whether it also wants the tokens read at these positions; a class or an instance may say so. The skeleton then calls
     `forward(x, index)`, with the `NGramIndex` of the tokens (B, L), and `step(x, state, tokens)`, with the tokens (B,)."""

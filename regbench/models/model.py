@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regbench.errors import UserError
 from regbench.models.mixer import Options, Paper
 from regbench.predictor import FloatArray, IntArray
 from regbench.tasks.task import IO, VectorIO
@@ -28,6 +29,8 @@ class Model(nn.Module):
     paper: ClassVar[Paper | None] = None
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
     """The kinds of task it is for: "tokens", "vectors" or both."""
+    compiles: ClassVar[bool] = True
+    """Whether it works under torch.compile, as the contract demands unless this says no."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
 
@@ -39,7 +42,8 @@ class Model(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, L) int64 -> (B, L, V) logits."""
-        raise NotImplementedError
+        name = type(self).__name__
+        raise UserError(f"{name} has no forward(self, tokens), which maps tokens (B, L) to logits (B, L, V)")
 
     def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
         """Named terms of the loss, in nats; their sum is minimised. (B, L) int64, (B, L) bool -> scalars.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -49,8 +49,7 @@ class Block(nn.Module):
         """(B, L, D) -> (B, L, D), with the index of the tokens where the mixer reads them."""
         normed = self.mixer_norm(x)
         mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
-        if mixed.shape != x.shape:  # else a wrong width would be broadcast in silence
-            raise UserError(f"the mixer returns the shape {tuple(mixed.shape)}, not {tuple(x.shape)}")
+        _require_like(x, mixed, self.mixer)
         x = x + self.dropout(mixed)
         if self.feed_forward is not None:
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
@@ -58,12 +57,39 @@ class Block(nn.Module):
 
     def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
         """One position of the recurrent form: (B, D), tokens (B,) -> (B, D), and the mixer's state after it."""
-        step: Callable[..., tuple[Tensor, Any]] = self.mixer.step
-        mixed, state = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
+        step: Callable[..., Any] = self.mixer.step
+        returned = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            name, kind = type(self.mixer).__name__, type(returned).__name__
+            raise UserError(
+                f"the mixer {name} returns a {kind} from step, not its output (B, D) and the state after it"
+            )
+        mixed, state = returned
+        _require_like(x, mixed, self.mixer, " from step")
         x = x + mixed
         if self.feed_forward is not None:
             x = x + self.feed_forward(self.feed_forward_norm(x))
         return x, state
+
+
+def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None:
+    """Refuses a mixer's output that is no tensor of x's shape and type, or under autocast of the type of its products.
+
+    Else a wrong width would be broadcast in silence, and a wrong type would fail in code that is not the mixer's.
+    """
+    if isinstance(mixed, Tensor) and mixed.shape == x.shape:
+        kind = x.device.type
+        if mixed.dtype == x.dtype or (
+            torch.is_autocast_enabled(kind) and mixed.dtype == torch.get_autocast_dtype(kind)
+        ):
+            return
+    who, dtype = f"the mixer {type(mixer).__name__} returns{method}", str(x.dtype).removeprefix("torch.")
+    if not isinstance(mixed, Tensor):
+        got = "None" if mixed is None else type(mixed).__name__
+        raise UserError(f"{who} {got}, not a tensor {tuple(x.shape)} of {dtype}")
+    if mixed.shape != x.shape:
+        raise UserError(f"{who} the shape {tuple(mixed.shape)}, not {tuple(x.shape)}")
+    raise UserError(f"{who} {str(mixed.dtype).removeprefix('torch.')}, not {dtype}")
 
 
 @dataclass
@@ -76,8 +102,7 @@ class StreamState:
 
     def state_bytes(self) -> int:
         """Bytes that all of it holds now, for all streams together."""
-        tensors = sum(part.nbytes for part in _parts(self.mixers) if isinstance(part, Tensor))
-        return tensors + self.ngram_bytes()
+        return held_bytes([self.mixers, self.heads])
 
     def ngram_bytes(self) -> int:
         """Bytes that n-gram heads hold now; they grow with the distinct n-grams met, not with the length."""
@@ -85,8 +110,13 @@ class StreamState:
         return sum(part.state_bytes() for part in parts if isinstance(part, NGramState))
 
 
+def held_bytes(state: Any) -> int:
+    """Bytes of the tensors and of the n-gram heads' sums in a state, however it nests them, for all streams together."""
+    return sum(part.nbytes if isinstance(part, Tensor) else part.state_bytes() for part in _parts(state))
+
+
 def _parts(state: Any) -> Iterator[Tensor | NGramState]:
-    """The tensors and the n-gram heads' sums in a state, however it nests them."""
+    """The tensors and the n-gram heads' sums in a state: in mappings, sequences and dataclasses."""
     if isinstance(state, Tensor | NGramState):
         yield state
     elif isinstance(state, Mapping):
@@ -94,6 +124,8 @@ def _parts(state: Any) -> Iterator[Tensor | NGramState]:
     elif isinstance(state, list | tuple):
         for part in state:
             yield from _parts(part)
+    elif is_dataclass(state) and not isinstance(state, type):
+        yield from _parts([getattr(state, part.name) for part in fields(state)])
 
 
 class Skeleton(Model):
@@ -118,6 +150,8 @@ class Skeleton(Model):
             )
         first = self.blocks[0].mixer
         assert isinstance(first, Mixer)
+        if getattr(first.forward, "__func__", None) is Mixer.forward:
+            raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
         self._layer_state_bytes = first.state_bytes(options)
         self.positions: nn.Embedding | None = None
         if first.learned_positions(options):

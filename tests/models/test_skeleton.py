@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +13,8 @@ from torch import Tensor
 from regbench.errors import UserError
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
-from regbench.models.model import ModelPredictor, parameter_count, shift_in
-from regbench.models.skeleton import sinusoids
+from regbench.models.model import Model, ModelPredictor, parameter_count, shift_in
+from regbench.models.skeleton import Skeleton, held_bytes, sinusoids
 from regbench.tasks.task import TokenIO
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=12, names=("a", "b", "c", "d", "|"))
@@ -124,3 +127,97 @@ def test_an_architecture_that_cannot_be_built_is_blamed() -> None:
 
     with pytest.raises(UserError, match=r"Broken cannot be built: .*test_skeleton.py:\d+: ValueError: not today"):
         build(Broken, resolve_options(Broken, {}), IO)
+
+
+class Returns(Mixer):
+    """What it is told to."""
+
+    def __init__(self, options: object, what: Callable[[Tensor], object]) -> None:
+        super().__init__(options)
+        self.what = what
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.what(x)  # type: ignore[return-value]
+
+
+def returning(what: Callable[[Tensor], object], mixer: type[Mixer] = Returns) -> Skeleton:
+    return Skeleton(lambda options: mixer(options, what), resolve_options(Mixer, {"d_model": 8}), IO)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda x: None, "returns None, not a tensor (2, 6, 8) of float32"),
+        (lambda x: (x, x), "returns tuple, not a tensor (2, 6, 8) of float32"),
+        (lambda x: x[..., :1], "returns the shape (2, 6, 1), not (2, 6, 8)"),
+        (lambda x: x[:, :, None], "returns the shape (2, 6, 1, 8), not (2, 6, 8)"),
+        (lambda x: x.double(), "returns float64, not float32"),
+        (lambda x: x.half(), "returns float16, not float32"),
+        (lambda x: x.bfloat16(), "returns bfloat16, not float32"),
+        (lambda x: x.long(), "returns int64, not float32"),
+        (lambda x: x + 0j, "returns complex64, not float32"),
+    ],
+)
+def test_a_mixer_that_returns_something_else_is_told_so(what: Callable[[Tensor], object], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        returning(what)(torch.zeros(2, 6, dtype=torch.long))
+    assert str(caught.value) == f"the mixer Returns {message}"
+
+
+def test_under_autocast_a_mixer_may_return_what_products_are_in() -> None:
+    tokens = torch.zeros(2, 6, dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16):
+        for what in (lambda x: x @ torch.eye(8), lambda x: x.bfloat16(), lambda x: x):
+            assert returning(what)(tokens).isfinite().all()
+        with pytest.raises(UserError, match="^the mixer Returns returns float16, not float32$"):
+            returning(lambda x: x.half())(tokens)
+    assert returning(lambda x: x).double()(tokens).dtype == torch.float64
+
+
+class Steps(Returns):
+    def init_state(self, batch: int, device: object = None, dtype: object = None) -> None:
+        return None
+
+    def step(self, x: Tensor, state: None) -> tuple[Tensor, None]:
+        return self.what(x)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda x: x, "returns a Tensor from step, not its output (B, D) and the state after it"),
+        (lambda x: (x[0], None), "returns from step the shape (8,), not (2, 8)"),
+        (lambda x: (x.double(), None), "returns from step float64, not float32"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_told_so(what: Callable[[Tensor], object], message: str) -> None:
+    model = returning(what, Steps)
+    with pytest.raises(UserError) as caught:
+        model.step(torch.zeros(2, dtype=torch.long), model.init_state(2))
+    assert str(caught.value) == f"the mixer Steps {message}"
+
+
+def test_who_has_no_forward_is_told_so() -> None:
+    class Empty(Mixer):
+        pass
+
+    class Nothing(Model):
+        pass
+
+    with pytest.raises(
+        UserError, match=r"^Empty has no forward\(self, x\), which maps x \(B, L, D\) to the same shape$"
+    ):
+        build(Empty, resolve_options(Empty, {}), IO)
+    with pytest.raises(UserError, match=r"^Nothing has no forward\(self, tokens\), which maps tokens"):
+        build(Nothing, resolve_options(Nothing, {}), IO)(torch.zeros(1, 2, dtype=torch.long))
+
+
+def test_bytes_held_are_counted_however_a_state_nests_them() -> None:
+    @dataclass
+    class Held:
+        sums: dict[str, list[Tensor]]
+        position: int
+
+    numbers = torch.zeros(2, 3)
+    assert held_bytes(Held({"a": [numbers, numbers.double()]}, 7)) == 24 + 48
+    assert held_bytes([None, (numbers, "text"), 3]) == 24

@@ -110,6 +110,8 @@ def chunk_gla(
     assert q.dtype == k.dtype == v.dtype
     assert q.shape == k.shape == g.shape
     assert v.shape[:3] == q.shape[:3]
+    assert q.shape[-1] % 2 == v.shape[-1] % 2 == 0  # its backward pass in 16 bits asserts it
+    assert min(q.shape[-1], v.shape[-1]) >= 16  # narrower tiles do not compile
     assert initial_state is None or initial_state.dtype == torch.float32
     S = (
         q.new_zeros(q.shape[0], *q.shape[2:], v.shape[3], dtype=torch.float32)
@@ -262,9 +264,10 @@ class TestHandedOver:
             form(*scan_inputs(1, n_state=257))
 
     @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
+    @pytest.mark.parametrize(("width", "dim"), [(4, 6), (8, 8), (16, 17), (17, 16), (32, 16)])
     @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-6), (torch.bfloat16, 2**-6)])
-    def test_linear_attention(self, decay: str, dtype: torch.dtype, tolerance: float) -> None:
-        inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay)]
+    def test_linear_attention(self, decay: str, width: int, dim: int, dtype: torch.dtype, tolerance: float) -> None:
+        inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, 9, width, dim)]
 
         def run(form: Callable[..., Any]) -> Callable[..., Any]:
             return lambda q, k, v, state, *log_decay: form(q, k, v, *(log_decay or (None,)), state)
@@ -384,6 +387,7 @@ class TestOnAGPU:
         found = everything(lambda *i: selective_scan(*i, backend=form), inputs, torch.float32, "cuda")
         close(found, everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64), 1e-4)
 
+    @pytest.mark.parametrize(("width", "dim"), [(16, 32), (8, 8), (16, 17)])
     @pytest.mark.parametrize("length", [1, 65, 200])
     @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
     @pytest.mark.parametrize(
@@ -394,10 +398,12 @@ class TestOnAGPU:
             ("flash-linear-attention", torch.bfloat16, 5e-2),
         ],
     )
-    def test_linear_attention(self, length: int, decay: str, form: str, dtype: torch.dtype, tolerance: float) -> None:
+    def test_linear_attention(
+        self, length: int, width: int, dim: int, decay: str, form: str, dtype: torch.dtype, tolerance: float
+    ) -> None:
         if form != "chunked":
             pytest.importorskip("fla")
-        inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, length, 16, 32)]
+        inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, length, width, dim)]
 
         def run(backend: str) -> Callable[..., Any]:
             return lambda q, k, v, state, *log_decay: linear_attention(q, k, v, *(log_decay or (None,)), state, backend)

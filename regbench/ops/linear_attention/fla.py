@@ -6,8 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from regbench.ops.backend import common_type
+
+WIDTH = 16
+"""Keys and values are filled up with zeros to a multiple of this: narrower tiles do not compile, and in 16 bits the backward pass
+wants even widths. What is filled up adds nothing to any product."""
 
 
 def linear_attention_fla(
@@ -25,17 +30,24 @@ def linear_attention_fla(
         zeros = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3], dtype=torch.float32)
         return torch.empty_like(v), zeros if initial_state is None else initial_state
     dtype = common_type(q, k, v)
+    keys, values = q.shape[3], v.shape[3]
     given: dict[str, Any] = {
-        name: x.to(dtype).transpose(1, 2).contiguous() for name, x in (("q", q), ("k", k), ("v", v))
+        name: _filled(x.to(dtype).transpose(1, 2), -1) for name, x in (("q", q), ("k", k), ("v", v))
     }
     if initial_state is not None:
-        given["initial_state"] = initial_state.float()
+        given["initial_state"] = _filled(_filled(initial_state.float(), -1), -2)
     if log_decay is None:
         kernel = chunk_simple_gla
     elif log_decay.dim() == 1:
         # Not as `g_gamma`, through which no gradient flows.
         kernel, given["g"] = chunk_simple_gla, log_decay.float().expand(given["q"].shape[:3]).contiguous()
     else:
-        kernel, given["g"] = chunk_gla, log_decay.float().transpose(1, 2).contiguous()
+        kernel, given["g"] = chunk_gla, _filled(log_decay.float().transpose(1, 2), -1)
     z, state = kernel(**given, scale=1.0, output_final_state=True)
-    return z.transpose(1, 2).to(v.dtype), state
+    return z[..., :values].transpose(1, 2).to(v.dtype), state[..., :keys, :values]
+
+
+def _filled(x: Tensor, axis: int) -> Tensor:
+    """With zeros up to a multiple of `WIDTH` along the last axis or the one before it; contiguous."""
+    missing = -x.shape[axis] % WIDTH
+    return F.pad(x, (0, missing) if axis == -1 else (0, 0, 0, missing)).contiguous()
