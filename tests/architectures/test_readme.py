@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from regbench import cli
+from regbench.contract import CONTRACT
 from tests.documents import blocks, commands
 
 TEXT = (Path(__file__).resolve().parents[2] / "architectures" / "README.md").read_text(encoding="utf-8")
@@ -23,4 +24,6 @@ def test_the_example_is_short_and_keeps_every_line(
     assert cli.main(command.split()[1:]) == 0
     out = capsys.readouterr().out
     assert "1 examined, 0 lines of the contract broken" in out
-    assert out.count("holds") == 11
+    assert [line.split()[:2] for line in out.splitlines() if line.startswith("  ")] == [
+        ["holds", check.__name__] for check in CONTRACT
+    ]
