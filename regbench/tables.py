@@ -15,21 +15,30 @@ def result_table(result: Result) -> Table:
     metrics = result.metrics
     # Narrow enough for 80 columns.
     table = Table(
-        title=f"{result.track.name}, test split", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        title=f"{result.track.name}, test split",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
-    table.add_column("predictor")
+    table.add_column("predictor", overflow="fold")
     for metric in metrics:
         table.add_column(f"{_stacked(label(metric))} {arrow(metric)}", justify="right", no_wrap=True)
     rows = score_rows(result)
     way = any(row.way is not None for row in rows)
     if way:
-        table.add_column("way to oracle", justify="right")
+        table.add_column("way to\noracle", justify="right", no_wrap=True)
     for row in rows:
-        cells = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in metrics]
+        cells = [f"{row.scores[m].value:.3f} {_error(row.scores[m].stderr)}" for m in metrics]
         if way:
             cells.append("—" if row.way is None else f"{100 * row.way:.0f} %")
         table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
+
+
+def _error(stderr: float) -> str:
+    """Without the zero before the point, as in all tables of runs: `±.004`."""
+    return f"±{stderr:.3f}".replace("±0.", "±.")
 
 
 def _stacked(label: str) -> str:

@@ -49,7 +49,7 @@ def test_run_trains_scores_and_prints_the_table(capsys: pytest.CaptureFixture[st
     assert "100 %  loss" in err
     rows = [line for line in out.splitlines() if line.count("±") == 4]
     assert "oracle" in rows[0]
-    assert "1.000 ±0.000" in rows[0]
+    assert "1.000 ±.000" in rows[0]
     assert any("same, median" in row for row in rows)
     assert sum("uniform" in row for row in rows) == 1
     assert "100 %" in out

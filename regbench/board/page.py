@@ -28,8 +28,8 @@ _FACTS = (
 
 
 def build_page(boards: Sequence[Board]) -> str:
-    """The whole page as HTML; boards as `rank.rank` gives them."""
-    current = [board for board in boards if board.retired is None]
+    """The whole page as HTML; boards as `rank.rank` gives them. The one with the most entries is shown first."""
+    current = sorted((board for board in boards if board.retired is None), key=lambda board: -len(board.entries))
     retired = [board for board in boards if board.retired is not None]
     ids = {id(board): board.file_stem for board in current} | {id(b): f"retired-{i}" for i, b in enumerate(retired)}
     parts = [_HEADER.format(lead=_LEAD if boards else "There are no entries yet.")]
