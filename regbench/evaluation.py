@@ -13,6 +13,7 @@ from regbench.files import atomic_write
 from regbench.predictor import Baseline
 from regbench.results import BaselineRecord, Curve, ScoreRecord
 from regbench.scoring import Scores, Steps, bin_width, predict_in_batches, rows_at_once, score
+from regbench.tasks.task import Task
 from regbench.tracks import Track
 
 
@@ -50,6 +51,12 @@ def lineup(track: Track, instances: Instances) -> list[Baseline]:
     return found
 
 
+def score_baseline(baseline: Baseline, task: Task, instances: Instances) -> Scores:
+    """Its scores, computed now."""
+    rows = rows_at_once(task.io, instances.tokens.shape[1], len(instances))
+    return score(task, instances, predict_in_batches(baseline, instances, rows))
+
+
 def score_baselines(track: Track, instances: Instances, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:
     """Scores of the whole lineup, by name. They depend on nothing that is trained, so they are kept in the cache.
 
@@ -62,8 +69,7 @@ def score_baselines(track: Track, instances: Instances, announce: Callable[[str]
         if record is None:
             announce(baseline.name)
             started = time.perf_counter()
-            rows = rows_at_once(track.task.io, instances.tokens.shape[1], len(instances))
-            scores, curves = score_records(score(track.task, instances, predict_in_batches(baseline, instances, rows)))
+            scores, curves = score_records(score_baseline(baseline, track.task, instances))
             text = BaselineRecord(
                 scores=scores,
                 curves=curves,

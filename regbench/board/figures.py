@@ -151,11 +151,10 @@ def means(case: Case) -> Iterator[str]:
 
 def possible(case: Case) -> Iterator[str]:
     """No seed predicts better than the truth: its nats, or squared error, are the least that can be expected of anyone."""
-    truth = None if case.instances is None else case.reference.truth
-    for metric in PROPER if truth is not None else ():
-        for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):  # type: ignore[union-attr]
-            if metric not in sums or truth is None:
-                continue
+    if case.instances is None or (truth := case.reference.truth) is None:
+        return
+    for metric in sorted({*PROPER} & {*case.reference.metrics}):
+        for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):
             ahead = Score.of(truth.sums[metric] - np.array(sums[metric], np.float64), truth.counts_of(metric))
             if ahead.value > _CHANCE * ahead.stderr + _ROUNDING:
                 yield (

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data import Instances
-from regbench.evaluation import lineup, score_baselines, score_records
+from regbench.evaluation import lineup, score_baseline, score_baselines, score_records
 from regbench.predictions import Predictions
 from regbench.results import BaselineRecord, Curve, TrackRecord
-from regbench.scoring import Scores, predict_in_batches, rows_at_once, score
+from regbench.scoring import Scores, score
 from regbench.tasks.task import VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.training import TrainingOptions, training_steps
@@ -62,11 +62,8 @@ class Reference:
     @cached_property
     def truth(self) -> Scores | None:
         """The scores of the truth itself; None where nobody knows it."""
-        for baseline in lineup(self.track, self.test):
-            if baseline.anchor == "end":
-                rows = rows_at_once(self.track.task.io, self.test.tokens.shape[1], len(self.test))
-                return score(self.track.task, self.test, predict_in_batches(baseline, self.test, rows))
-        return None
+        found = [baseline for baseline in lineup(self.track, self.test) if baseline.anchor == "end"]
+        return score_baseline(found[0], self.track.task, self.test) if found else None
 
     @cached_property
     def curves(self) -> dict[str, Curve]:

@@ -1,0 +1,293 @@
+"""Mixers that break the contract in one line each, and some that keep it in unusual ways."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor, nn
+
+from regbench.models.mixer import Mixer
+
+
+class Good(Mixer):
+    def __init__(self, options: object) -> None:
+        super().__init__(options)  # type: ignore[arg-type]
+        self.linear = nn.Linear(self.options.d_model, self.options.d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.linear(x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None])
+        return mixed
+
+
+class Narrow(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, :, :1]
+
+
+class Shorter(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, :1]
+
+
+class NaNAtLengthOne(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0 * x / (x.shape[1] - 1)
+
+
+class InfiniteWhenLong(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        growth = torch.full((x.shape[1], 1), 15.0, device=x.device).cumprod(
+            0
+        )  # past float32 at 33 steps, which only the longest has
+        return super().forward(x) + 0 * growth * x
+
+
+class Peeks(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.01 * x.mean(1, keepdim=True)
+
+
+class PeeksOneAhead(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+
+
+class Gated(Good):
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.gate = nn.Parameter(torch.zeros(1))
+
+
+class PeeksThroughAGateThatIsShut(Gated):
+    """Sees nothing of the future until training opens the gate."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.gate * nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+
+
+class PeeksFarIn(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        far = torch.arange(x.shape[1], device=x.device)[:, None] >= 32
+        return super().forward(x) + far * nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+
+
+class MixesTheBatchThroughAGateThatIsShut(Gated):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.gate * x.mean(0, keepdim=True)
+
+
+class NaNWhenAlone(Good):
+    """Of one short sequence by itself; the longest is well."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        alone = len(x) == 1 and x.shape[1] == 32
+        return super().forward(x) * (torch.nan if alone else 1.0)
+
+
+class NaNCompiled(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (torch.nan if torch.compiler.is_compiling() else 1.0)
+
+
+class MixesTheBatch(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x.mean(0, keepdim=True)
+
+
+class DropsAGradient(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach() + x
+
+
+class BeginsSilent(Good):
+    """Its last map begins at zero, as many do: what is before it has no gradient at the first step, and has one later."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.out = nn.Linear(self.options.d_model, self.options.d_model)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.out(super().forward(x))
+        return mixed
+
+
+class OverwritesWhatBackwardNeeds(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x).exp()
+        z = y.sin()
+        y *= 2
+        return z
+
+
+class RefusesToTrain(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        assert not self.training, "not for training"
+        return super().forward(x)
+
+
+class NaNInTraining(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (torch.nan if self.training else 1.0)
+
+
+class KeepsItsGraph(Good):
+    """In training, from one step to the next."""
+
+    before: Tensor | float = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = super().forward(x) + (self.before if self.training else 0.0)
+        if self.training:
+            self.before = mixed.mean()
+        return mixed
+
+
+class Complex(Good):
+    """A complex parameter, which the fused AdamW does not take."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.turn = nn.Parameter(torch.randn(self.options.d_model, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.turn * super().forward(x)).real + self.turn.imag
+
+
+class Remembers(Good):
+    """The mean of all it ever saw."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.seen: Tensor | float = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + x.mean((0, 1)).detach()
+        return super().forward(x) + self.seen
+
+
+class Chance(Good):
+    """Drops what it likes, in training and out of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x), 0.1)
+
+
+class Raises(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError("no such luck\nwith a second line")
+
+
+class StreamsOtherwise(Good):
+    def init_state(self, batch: int, device: object = None, dtype: object = None) -> None:
+        return None
+
+    def step(self, x: Tensor, state: None) -> tuple[Tensor, None]:
+        return self.linear(x), None
+
+
+class Streams(Good):
+    """The mean so far, with a recurrent form: a sum of D numbers, and the count in 8 bytes."""
+
+    def init_state(
+        self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> dict[str, Tensor]:
+        D = self.options.d_model
+        return {"sum": torch.zeros(batch, D, device=device, dtype=dtype), "n": torch.zeros(batch, 1, dtype=torch.int64)}
+
+    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        state = {"sum": state["sum"] + x, "n": state["n"] + 1}
+        return self.linear(state["sum"] / state["n"]), state
+
+    @classmethod
+    def state_bytes(cls, options: object) -> int:
+        return 4 * options.d_model + 8  # type: ignore[attr-defined]
+
+
+class StreamsNaN(Streams):
+    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        y, state = super().step(x, state)
+        return y * torch.nan, state
+
+
+class StreamsWide(Streams):
+    """An output that would be broadcast over the batch."""
+
+    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        y, state = super().step(x, state)
+        return y[None], state
+
+
+class ClaimsTooLittle(Streams):
+    @classmethod
+    def state_bytes(cls, options: object) -> int:
+        return 4
+
+
+class ClaimsTooMuch(Streams):
+    @classmethod
+    def state_bytes(cls, options: object) -> int:
+        return 2 * super().state_bytes(options)
+
+
+class Hoards(Streams):
+    """A state that grows with the length, claimed to be what it is at first."""
+
+    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        y, after = super().step(x, state)
+        return y, {**after, "all": torch.cat([state.get("all", x[:, :0]), x], 1)}
+
+
+class ClaimsAFloat(Good):
+    @classmethod
+    def state_bytes(cls, options: object) -> int:
+        return options.d_model / 2  # type: ignore[attr-defined, no-any-return]
+
+
+class FillsAWindow(Good):
+    """The sum of the last 64 positions, kept as they come: after 36 tokens not all of the state that it claims is there."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x.cumsum(1)
+        return self.linear(total - nn.functional.pad(total, (0, 0, 64, 0))[:, : x.shape[1]])
+
+    def init_state(
+        self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> list[Tensor]:
+        return []
+
+    def step(self, x: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        state = [*state, x][-64:]
+        return self.linear(torch.stack(state).sum(0)), state
+
+    @classmethod
+    def state_bytes(cls, options: object) -> int:
+        return 64 * 4 * options.d_model  # type: ignore[attr-defined]
+
+
+class Forgets(Good):
+    """Keeps a part of itself out of its weights."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.scale = torch.randn(self.options.d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+class BornOfChance(Good):
+    """Its weights come from elsewhere than the seed."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        nn.init.normal_(self.linear.weight, generator=torch.Generator().manual_seed(time.perf_counter_ns()))
+
+
+class Unteachable(Good):
+    """Sees nothing: the last norm's input is the same everywhere, but every parameter has a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e4 + 0 * x + 1e-3 * super().forward(x).mean(2, keepdim=True)
