@@ -21,7 +21,10 @@ HIGHER_IS_BETTER = {
     "legal_accuracy": True,
     "token_accuracy": True,
     "last_two_accuracy": True,
+    "final_accuracy": True,
+    "in_context_accuracy": True,
     "tvd": False,
+    "global_tvd": False,
     "nll": False,
     "nll_behind_cut": False,
     "mse": False,
@@ -371,4 +374,4 @@ def predict_in_batches(predictor: Predictor, instances: Instances, batch_size: i
 
 def share_of_the_way(value: float, start: float, end: float) -> float:
     """How far `value` has come from `start` (the unigram model) to `end` (the truth): 0 at the one, 1 at the other."""
-    return (value - start) / (end - start) if end != start else 0.0
+    return (value - start) / (end - start) + 0.0 if end != start else 0.0  # + 0.0 makes a zero of -0.0

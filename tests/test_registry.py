@@ -19,7 +19,14 @@ MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x
 def test_built_ins_are_found_by_file() -> None:
     assert {"lstm", "mamba", "transformer"} <= set(registry.entries(ARCHITECTURE))
     assert {"uniform", "ngram", "baum_welch", "oracle"} <= set(registry.entries(BASELINE))
-    assert set(registry.entries(TASK)) == {"arithmetic", "linear_regression", "pfa", "text_mixture"}
+    assert set(registry.entries(TASK)) == {
+        "arithmetic",
+        "associative_recall",
+        "bigram",
+        "linear_regression",
+        "pfa",
+        "text_mixture",
+    }
     assert registry.load(ARCHITECTURE, "lstm").__name__ == "LSTM"
 
 
@@ -95,7 +102,7 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str, suffix:
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown architecture 'manba'; did you mean 'mamba'"):
         registry.load(ARCHITECTURE, "manba")
-    with pytest.raises(UserError, match="unknown task 'xyz'; known: arithmetic, linear_regression, pfa"):
+    with pytest.raises(UserError, match="unknown task 'xyz'; known: arithmetic, associative_recall, bigram, lin"):
         registry.load(TASK, "xyz")
     with pytest.raises(UserError, match="no such file: nowhere.py"):
         registry.load(ARCHITECTURE, "nowhere.py")

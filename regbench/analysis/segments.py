@@ -42,14 +42,14 @@ class Segments:
 def segments(task: Task, instances: Instances) -> Segments:
     """The stretches of a split.
 
-    Where the task tells its `progress`, one lasts while that does not fall, and is cut where it reaches half of its highest:
-    in `arithmetic` a task after two of its four examples, as in CGT Table 1. Else an instance is one stretch, cut behind the
-    separator that is nearest to its middle. Stretches with nothing on one side of the cut are left out.
+    Where the task's `progress` counts examples, one lasts while that does not fall, and is cut where it reaches half of its
+    highest: in `arithmetic` a task after two of its four examples, as in CGT Table 1. Else an instance is one stretch, cut behind
+    the separator that is nearest to its middle. Stretches with nothing on one side of the cut are left out.
 
     An instance whose truth says where its own `cut` is, as that of two texts, is one stretch, cut there (CGT section 4.4).
     """
     own_cut = instances.truth.get("cut")
-    progress = None if own_cut is not None else task.progress(instances)
+    progress = None if own_cut is not None else examples_before(task, instances)
     found: list[tuple[int, int, int, int, int]] = []
     for row, length in enumerate(instances.lengths.tolist()):
         if own_cut is not None:
@@ -57,7 +57,7 @@ def segments(task: Task, instances: Instances) -> Segments:
         elif progress is None:
             parts = [(0, _middle(task, instances.tokens[row, :length]), length)]
         else:
-            parts = _by_progress(np.asarray(progress[row, :length], dtype=np.int64))
+            parts = _by_progress(progress[row, :length])
         parts = [part for part in parts if part[0] < part[1] < part[2]]
         found += [(row, *part, number) for number, part in enumerate(parts)]
     columns = np.array(found, dtype=np.int64).reshape(-1, 5).T

@@ -15,6 +15,7 @@ from regbench.board.entry import Entry
 from regbench.board.page_data import chart_data, machine, median_speed, size_panels
 from regbench.board.rank import SIGNIFICANCE, Board, Row
 from regbench.report.cells import about_way, metric_words, score_cell, way_cell
+from regbench.report.curves import by_what
 from regbench.report.html import asset, page, text
 from regbench.report.words import arrow, human_bytes, human_seconds, label
 
@@ -48,12 +49,13 @@ def build_page(boards: Sequence[Board]) -> str:
 def _track(board: Board, name: str, boards: Sequence[Board], *, current: bool) -> str:
     ranked = f"ranked by {label(board.main_score)}, on {board.n_instances:,} test instances"
     summary = f"{board.summary} " if board.summary else ""
+    position = _POSITION.format(by=text(by_what(board.entries[0].result)))
     sizes = "".join(_SIZE.format(axis=text(panel["axis"])) for panel in size_panels(board, boards))
     return (
         f'<section class="track{" current" * current}" id="{text(name)}" data-name="{text(board.track)}" '
         f'data-summary="{text(board.summary)}">\n<h2>{text(board.track)}</h2>\n'
         f'<p class="soft">{text(summary)}{text(_count(board))}, {text(ranked)}. {_links(board)}</p>\n'
-        f"{_FILTER}{_table(board, name)}{_note(board)}{_SCATTER}{_POSITION}{sizes}{_details(board, name)}</section>\n"
+        f"{_FILTER}{_table(board, name)}{_note(board)}{_SCATTER}{position}{sizes}{_details(board, name)}</section>\n"
     )
 
 
@@ -244,7 +246,7 @@ _SCATTER = """\
 """
 _POSITION = """\
 <section class="position keep needs-js">
-<h3>Score by position in the context</h3>
+<h3>Score by {by}</h3>
 <div class="controls"></div>
 <div class="chart"></div>
 <ul class="legend"></ul>

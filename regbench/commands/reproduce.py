@@ -52,8 +52,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         except KeyboardInterrupt:
             print("regbench: interrupted; the same command goes on from here", file=sys.stderr)
             return 130
+    seeds, all_seeds = [seed.seed for seed in made.result.seeds], [seed.seed for seed in made.entry.result.seeds]
     table = Table(title=f"{made.entry.name} on {made.entry.track}, mean over seeds", title_justify="left")
-    for column in ("score", "entry", "again", "difference", "chance allows", ""):
+    entry, again = (f"{what} ({', '.join(map(str, of))})" for what, of in (("entry", all_seeds), ("again", seeds)))
+    for column in ("score", entry, again, "difference", "chance allows", ""):
         table.add_column(column, justify="left" if column in ("score", "") else "right")
     for metric, change in made.changes.items():
         then, now = made.means[metric]
@@ -61,8 +63,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         row = (label(metric), f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}", verdict)
         table.add_row(*row)
     console.print(table)
-    seeds = [seed.seed for seed in made.result.seeds]
-    same = "all seeds" if len(made.identical) == len(seeds) else f"seeds {', '.join(map(str, made.identical))}"
-    console.print(f"predictions the same to the bit: {same if made.identical else 'none'}", highlight=False)
+    same = f"seed{'s' * (len(made.identical) > 1)} {', '.join(map(str, made.identical))}" if made.identical else "none"
+    rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
+    console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
     console.print(f"the run: {made.folder}", highlight=False, soft_wrap=True)
     return 1 if made.differs else 0

@@ -23,6 +23,11 @@ def axis(result: Result, metric: str) -> str:
     return result.seeds[0].curves[metric].axis or "position in the context (tokens)"
 
 
+def by_what(result: Result) -> str:
+    """The same for headings, of the main score."""
+    return result.seeds[0].curves[result.track.main_score].axis or "position in the context"
+
+
 def main_loss(result: Result) -> str:
     """Of the named terms of the training loss the one that validation is about: `cross_entropy`, `mse`, else the first."""
     names = [name for seed in result.seeds for point in seed.training_curve for name in point.loss]

@@ -17,7 +17,7 @@ from regbench.predictions import BriefPredictions, KeptPredictions, Predictions,
 from regbench.predictor import Baseline
 from regbench.report import strips, texts
 from regbench.report.cells import about_way, baseline_series, head, metric_words, score_cell, way_cell
-from regbench.report.curves import axis, main_loss, points
+from regbench.report.curves import axis, by_what, main_loss, points
 from regbench.report.html import asset, page, text
 from regbench.report.rows import Row, score_rows
 from regbench.report.words import arrow, human_bytes, human_seconds, label
@@ -86,7 +86,7 @@ def build_report(result: Result, drawn: Drawn = Drawn()) -> str:
     sections = [
         f"<header>\n<h1>{name} on {track}</h1>\n{_lead(result)}\n</header>",
         f"<h2>Scores on the test split</h2>\n{score_table(result)}",
-        _POSITION,
+        _position(result),
         _LEARNING.format(about=text(_about_learning(result))),
         drawn.section,
         f"<h2>How it was made</h2>\n{_provenance(result)}",
@@ -103,6 +103,13 @@ def build_report(result: Result, drawn: Drawn = Drawn()) -> str:
     styles = [asset(__package__, name) for name in ("base.css", "report.css")]
     scripts = [asset(__package__, name) for name in ("chart.js", "strips.js", "texts.js", "report.js")]
     return page(f"{result.architecture.name} on {result.track.name}", body, data, styles, scripts)
+
+
+def _position(result: Result) -> str:
+    """The curves. Where they are by tokens of the context it is known which way they ought to go."""
+    by_tokens = result.seeds[0].curves[result.track.main_score].axis is None
+    about = "A predictor that learns in context gets better as the prompt grows."
+    return _POSITION.format(by=text(by_what(result)), about=f'<p class="soft">{about}</p>\n' if by_tokens else "")
 
 
 def score_table(result: Result) -> str:
@@ -249,9 +256,8 @@ def _best_baseline(result: Result, track: Track) -> Baseline | None:
 
 _POSITION = """\
 <section class="keep">
-<h2>Score by position in the context</h2>
-<p class="soft">A predictor that learns in context gets better as the prompt grows.</p>
-<div class="controls needs-js" id="metric"></div>
+<h2>Score by {by}</h2>
+{about}<div class="controls needs-js" id="metric"></div>
 <figure class="needs-js" style="margin:0"><div class="chart" id="position"></div>
 <ul class="legend" id="position-legend"></ul></figure>
 </section>

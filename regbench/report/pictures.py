@@ -9,10 +9,10 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from regbench.files import atomic_write
-from regbench.report.curves import axis, main_loss, well_founded
+from regbench.report.curves import axis, by_what, main_loss, well_founded
 from regbench.report.words import better, label
 from regbench.results import Result
 from regbench.scoring import higher_is_better
@@ -53,7 +53,7 @@ def plot_scores_by_position(result: Result, path: Path) -> None:
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
         figure.suptitle(
-            f"{result.architecture.name} on {result.track.name}: scores by position in the context", x=0.01, ha="left"
+            f"{result.architecture.name} on {result.track.name}: scores by {by_what(result)}", x=0.01, ha="left"
         )
         _save(figure, path)
 
@@ -68,9 +68,10 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
     ranked = sorted(
         result.baselines.items(), key=lambda item: item[1].scores[metric].value, reverse=higher_is_better(metric)
     )
-    colours = dict(zip(sorted(result.baselines), _BASELINE_STYLES * len(result.baselines), strict=False))
+    drawn = sorted(result.baselines.keys() - {"uniform"})
+    colours = dict(zip(drawn, _BASELINE_STYLES * len(drawn), strict=False))
     for name, record in ranked:
-        if name == "uniform":
+        if name not in colours:
             continue
         colour, dashes = colours[name]
         position, value = well_founded(record.curves[metric])
@@ -89,6 +90,7 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         axes.set_yscale("log")
     axes.set_title(f"{label(metric)} ({better(metric)})")
     axes.set_xlabel(axis(result, metric))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plot_training(result: Result, path: Path) -> None:

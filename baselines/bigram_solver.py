@@ -1,0 +1,206 @@
+"""In-context bigrams solved: how likely a symbol is to be a trigger, given all transitions so far and the global table.
+
+A symbol that two different ones have followed is no trigger. One that was followed n times, always by j, is a trigger with
+output j, or it drew j n times from pi_b. One that nothing has followed yet is as before. So with K triggers among N symbols,
+and a set S of them having a probability proportional to the product of its weights w,
+
+    p(S, prefix)  ~  prod_{i in S} w_i / (N - K)  prod_{i not in S} pi_b(j_i | i)^{n_i}
+
+over the symbols i that something has followed, and the others of S contribute their w alone. Because outputs are no triggers,
+S cannot hold both i and j_i. Whether a symbol is a trigger is the share of the sets that hold it. The sum over all sets is not
+made one by one. With an edge from i to j_i for each symbol that was always followed by the same, S is a set of K symbols no two
+of which an edge joins; no symbol has two edges of its own, so each connected part of the graph is a tree, or a cycle with trees
+on it (of one symbol, where it was followed by itself). The sums by size, in which a symbol is held and in which it is not, are
+polynomials of degree K: they are multiplied up every tree towards its root, and around a cycle once for either state of one of
+its symbols.
+
+Behind a symbol that may be a trigger the prediction is its output with that probability, and pi_b with the rest. Behind one
+that occurs for the first time it is pi_b alone: if the symbol is a trigger, that position is not scored. So no predictor that
+does not know an instance's triggers has less loss, on average, over the positions that count.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numba import njit
+
+from regbench import threads
+from regbench.data import Instances
+from regbench.errors import UserError
+from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
+from regbench.tasks.bigram import BigramParameters, trigger_weights
+from regbench.tasks.bigram_chain import bigrams
+from regbench.tasks.task import Task
+
+_NEW, _SEVERAL = -1, -2
+"""Of what has followed a symbol: nothing yet, or different symbols."""
+
+
+class BigramSolver(Baseline):
+    """The Bayes-optimal predictor of the task `bigram`; see the module.
+
+    Without `in_context` it knows the global table and nothing else: it takes every symbol for an ordinary one. A prompt that the
+    task cannot make is no error: where no K symbols can be its triggers, none is taken for one. Behind a separator it
+    predicts what an instance begins with.
+    """
+
+    def __init__(self, parameters: BigramParameters, in_context: bool = True) -> None:
+        if not isinstance(parameters, BigramParameters):
+            raise UserError(f"the solver takes the parameters of the task bigram, not {type(parameters).__name__}")
+        self.parameters = parameters
+        self.in_context = in_context
+        self.name = "solver" if in_context else "global bigrams"
+
+    @classmethod
+    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+        if not isinstance(task.parameters, BigramParameters):
+            return []
+        return [cls(task.parameters), cls(task.parameters, in_context=False)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return self.parameters.model_dump() | {"in_context": self.in_context}
+
+    def predict(self, tokens: IntArray) -> FloatArray:
+        """(B, L) -> (B, L, V)."""
+        p = self.parameters
+        tokens = check_tokens(tokens, p.n_symbols + 1)
+        rows = np.vstack(bigrams(p.n_symbols, p.bigrams_seed))
+        probs = np.zeros((*tokens.shape, p.n_symbols + 1))
+        probs[:, :1, :-1] = rows[-1]
+        probs[:, 1:, :-1] = rows[tokens[:, :-1]]
+        if self.in_context:
+            threads.share(_mix_in, len(tokens), tokens, rows, trigger_weights(p), p.n_triggers, probs)
+        return probs
+
+
+@njit(cache=True, nogil=True)
+def _mix_in(begin, end, tokens, rows, weights, k, probs):  # type: ignore[no-untyped-def]
+    """Gives the outputs their part of probs (B, L, V), which hold the global predictions.
+
+    By symbol: followed (N,), the only one that has followed it, _NEW or _SEVERAL; odds (N,), the logarithm of how much more
+    likely the prefix is if it is a trigger; given (N,), how likely it is to be none, and to be one, if there were no others.
+    """
+    n = len(weights)
+    followed, odds, given = np.empty(n, np.int64), np.empty(n), np.empty((n, 2))
+    for row in range(begin, end):
+        for i in range(n):
+            followed[i], odds[i] = _NEW, np.log(weights[i]) if weights[i] > 0.0 else -np.inf
+            _set_given(odds[i], given[i])
+        for t in range(1, tokens.shape[1]):
+            last, token = tokens[row, t - 1], tokens[row, t]
+            if last == n:
+                continue
+            if followed[last] >= 0 and given[last, 1] > 0.0:
+                share = _share(last, followed, given, k)
+                for v in range(n):
+                    probs[row, t, v] *= 1.0 - share
+                probs[row, t, followed[last]] += share
+            if token == n:
+                continue
+            if followed[last] == _NEW:
+                followed[last] = token
+                odds[last] -= np.log(n - k) + _log(rows[last, token])
+            elif followed[last] == token:
+                odds[last] -= _log(rows[last, token])
+            else:
+                followed[last], odds[last] = _SEVERAL, -np.inf
+            _set_given(odds[last], given[last])
+
+
+@njit(cache=True)
+def _log(x):  # type: ignore[no-untyped-def]
+    return np.log(max(x, 1e-300))
+
+
+@njit(cache=True)
+def _set_given(odds, given):  # type: ignore[no-untyped-def]
+    """Both probabilities from the logarithm of their ratio; the smaller loses no digits."""
+    small = np.exp(-abs(odds))
+    less, more = small / (1.0 + small), 1.0 / (1.0 + small)
+    given[0], given[1] = (less, more) if odds > 0.0 else (more, less)
+
+
+@njit(cache=True)
+def _share(symbol, followed, given, k):  # type: ignore[no-untyped-def]
+    """The probability that `symbol` is a trigger; 0 where there is no set of k that fits the prefix."""
+    without, with_it = given[symbol, 0], given[symbol, 1]
+    given[symbol, 1] = 0.0
+    sets_without = _sum_of_sets(followed, given, k)
+    given[symbol, 0], given[symbol, 1] = 0.0, with_it
+    sets_with = _sum_of_sets(followed, given, k)
+    given[symbol, 0] = without
+    total = sets_with + sets_without
+    return sets_with / total if total > 0.0 else 0.0
+
+
+@njit(cache=True)
+def _sum_of_sets(followed, given, k):  # type: ignore[no-untyped-def]
+    """The sum over all sets of k symbols, no two joined by an edge, of what is given for each symbol to be in it or not."""
+    n = len(given)
+    held = np.zeros((n, 2, k + 1))  # of a symbol's tree, the symbol itself not in the set, or in it: sums by size
+    edges = np.zeros(n, np.int64)  # that lead to a symbol, from trees that are not summed yet
+    whole, both = np.zeros(k + 1), np.empty(k + 1)
+    whole[0] = 1.0
+    for i in range(n):
+        held[i, 0, 0], held[i, 1, 1] = given[i, 0], given[i, 1]
+        if followed[i] >= 0:
+            edges[followed[i]] += 1
+    waiting, used = np.empty(n, np.int64), 0
+    for i in range(n):
+        if edges[i] == 0:
+            waiting[used] = i
+            used += 1
+    done = 0
+    while done < used:  # from the leaves on
+        i = waiting[done]
+        done += 1
+        both[:] = held[i, 0] + held[i, 1]
+        to = followed[i]
+        if to < 0:
+            _multiply(whole, both)
+            continue
+        _multiply(held[to, 0], both)
+        _multiply(held[to, 1], held[i, 0])
+        edges[to] -= 1
+        if edges[to] == 0:
+            waiting[used] = to
+            used += 1
+    for i in range(n):
+        if edges[i] > 0:  # what is left are cycles
+            _multiply(whole, _around(i, followed, held, edges))
+    return whole[k]
+
+
+@njit(cache=True)
+def _around(first, followed, held, edges):  # type: ignore[no-untyped-def]
+    """(k + 1,): the sums by size over a cycle that begins at `first`; takes its edges away."""
+    total = np.zeros(held.shape[2])
+    for state in range(2):
+        out, inside = np.zeros(held.shape[2]), np.zeros(held.shape[2])
+        (inside if state else out)[:] = held[first, state]
+        at = followed[first]
+        while at != first:
+            both = out + inside
+            inside[:] = out
+            out[:] = both
+            _multiply(out, held[at, 0])
+            _multiply(inside, held[at, 1])
+            at = followed[at]
+        total += out if state else out + inside
+    while edges[first] > 0:
+        edges[first] = 0
+        first = followed[first]
+    return total
+
+
+@njit(cache=True)
+def _multiply(polynomial, other):  # type: ignore[no-untyped-def]
+    """polynomial *= other, without the terms beyond its degree."""
+    for m in range(len(polynomial) - 1, -1, -1):
+        value = 0.0
+        for j in range(m + 1):
+            value += polynomial[m - j] * other[j]
+        polynomial[m] = value

@@ -1,0 +1,224 @@
+"""Associative recall: pairs of a key and its value, and at the end a key that has occurred is asked for again (ICLL section 4.1).
+
+An instance draws a value for each key, keeps to it, and shows the pairs of random keys; behind a query token stands once more
+one of the keys that occurred, with its value. With three keys and the values a = 1, b = 0 and c = 1,
+
+    a 1 c 1 a 1 a 1 c 1 ? c 1
+
+where b does not occur, and a and c share a value. A predictor has only to remember: what stood behind a key stands there
+again. Scored are the values whose key has occurred, the last among them: above the second and the third of a, and of c. Keys,
+values of new keys and the query are chance; models are trained on what is scored, so on none of these. The main score is the
+papers', of the last value alone.
+
+The task is that of *Hyena Hierarchy* (Poli et al. 2023, arXiv:2302.10866), as its released code has it, which however trains on
+all tokens. It counts two special tokens to the vocabulary, so that of the 40 that ICLL takes 19 are keys and 19 values; our
+separator, which begins every model's input, takes the place of the second, which its instances do not use.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pydantic
+from numba import njit
+from numpy.typing import NDArray
+from rich.columns import Columns
+from rich.console import Group
+from rich.text import Text
+
+from regbench import threads
+from regbench.data import Instances, smallest_integer_type
+from regbench.errors import UserError
+from regbench.predictor import FloatArray, IntArray
+from regbench.tasks import task
+from regbench.tasks.rng import below, stream
+
+_VALUES, _PAIRS = 6, 7  # the streams' purposes
+
+
+class AssociativeRecallParameters(task.Parameters):
+    """Keys there are, values there are, and pairs before the query. The defaults are the paper's."""
+
+    n_keys: int = pydantic.Field(default=19, ge=2, le=4096)
+    n_values: int = pydantic.Field(default=19, ge=2, le=4096)
+    n_pairs: int = pydantic.Field(default=191, ge=1, le=32_768)
+
+
+class AssociativeRecall(task.Task):
+    """Values to be remembered by their keys; see the module."""
+
+    Parameters = AssociativeRecallParameters
+    version = 1
+    main_score = "final_accuracy"
+    scores = ("final_accuracy", "token_accuracy", "nll")
+    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"final_accuracy": ("token_accuracy", "final")}
+    progress_label = "pairs since the key last occurred"
+    parameters: AssociativeRecallParameters
+
+    @cached_property
+    def io(self) -> task.TokenIO:
+        """Keys, then values, the query and the separator: 19 and 19 make the paper's vocabulary of 40."""
+        p = self.parameters
+        names = (*map(_letters, range(p.n_keys)), *map(str, range(p.n_values)), "?", "|")
+        return task.TokenIO(
+            vocab_size=p.n_keys + p.n_values + 2,
+            separator=p.n_keys + p.n_values + 1,
+            max_length=2 * p.n_pairs + 3,
+            names=names,
+        )
+
+    def generate(self, splits: task.Splits, split: str) -> Instances:
+        """Test takes the first distinct maps from keys to values of the seed's stream, validation the next, training the rest.
+
+        So no instance shares its map with another, and changing the size of the training split leaves the others as they are.
+
+        Raises:
+            UserError: there are fewer maps than instances in the three splits.
+        """
+        order = ("test", "validation", "train")
+        first = sum(splits.size(name) for name in order[: order.index(split)])
+        self._check_enough_maps(sum(splits.size(name) for name in order))
+        values, places = self._distinct_maps(splits.seed, first + splits.size(split))
+        values, places = values[first:], places[first:]
+        tokens = np.empty((len(values), self.io.max_length), values.dtype)
+        threads.share(_sample, len(values), splits.seed, places, values, self.io.separator - 1, tokens)
+        return Instances(
+            tokens,
+            np.full(len(tokens), tokens.shape[1], np.int32),
+            self._distances(tokens) >= 0,
+            f"associative_recall/{self.version}",
+            truth={"values": values},
+        )
+
+    def _check_enough_maps(self, count: int) -> None:
+        p = self.parameters
+        if p.n_values**p.n_keys < count:
+            raise UserError(
+                f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
+                f"and each of the {count:,} instances needs one of its own: take more keys or values"
+            )
+
+    def _distinct_maps(self, seed: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The first `count` distinct maps of the stream, as the token of each key's value (count, K), and their places in it."""
+        p, drawn = self.parameters, count
+        while True:
+            values = np.empty((drawn, p.n_keys), smallest_integer_type(self.io.separator))
+            threads.share(_draw_values, drawn, seed, p.n_values, values)
+            places = np.sort(np.unique(values, axis=0, return_index=True)[1])[:count]
+            if len(places) == count:
+                return values[places], places
+            drawn *= 2  # few of few maps are left to be found: of n, all in about n log n draws
+
+    def _distances(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
+        """(N, L): at each value whose key has occurred, how many pairs stand between; -1 elsewhere."""
+        distances = np.full(tokens.shape, -1, np.int32)
+        threads.share(_measure, len(tokens), self.parameters.n_keys, tokens, distances)
+        return distances
+
+    def truth(self, instances: Instances) -> FloatArray:
+        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
+        rows, places = np.nonzero(instances.scored)
+        keys = instances.tokens[rows, places - 1]
+        certain[rows, places, instances.truth["values"][rows, keys]] = 1.0
+        return certain
+
+    def identities(self, instances: Instances) -> list[bytes]:
+        return [values.tobytes() for values in instances.truth["values"]]
+
+    def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
+        """`final`: the value behind the query, which ICLL Figure 3(a) is over."""
+        last = np.arange(instances.tokens.shape[1]) == self.io.max_length - 1
+        return {"final": np.broadcast_to(last, instances.tokens.shape)}
+
+    def progress(self, instances: Instances) -> IntArray:
+        """How many pairs lie between a value and the last one with its key, 0 right behind it; -1 where nothing is scored.
+
+        So a curve shows for how long a model remembers. Of K keys, a share (1 - 1 / K)^d stands d pairs apart or more: where that
+        is too little to draw, the curve ends, in the paper's setting after some 50 of the 190 pairs.
+        """
+        return self._distances(instances.tokens)
+
+    def statistics(self, instances: Instances) -> dict[str, float]:
+        """`keys_shown`: different ones in an instance.  `recalled_values`: the share of all that are scored."""
+        distances = self._distances(instances.tokens)
+        all_values, scored = self.parameters.n_pairs + 1, instances.scored.sum(1)
+        return super().statistics(instances) | {
+            "keys_shown": float((all_values - scored).mean()),
+            "recalled_values": float(scored.mean() / all_values),
+            "mean_distance": float(distances[instances.scored].mean()),
+            "mean_final_distance": float(distances[:, -1].mean()),
+        }
+
+    def show(self, instances: Instances, index: int) -> Group:
+        """The map, the pairs, those of new keys dim, and the query."""
+        names, tokens = self.io.names, instances.tokens[index]
+        values, scored = instances.truth["values"][index], instances.scored[index]
+        pairs = [
+            _pair(names[tokens[t]], names[tokens[t + 1]], new=not scored[t + 1]) for t in range(0, len(tokens) - 3, 2)
+        ]
+        distance = int(self._distances(tokens[None])[0, -1])
+        query, key, value = (names[token] for token in tokens[-3:])
+        return Group(
+            Text("values", style="italic"),
+            Columns([_pair(names[key], names[value]) for key, value in enumerate(values)], padding=(0, 2)),
+            Text("\ninstance, new keys dim", style="italic"),
+            Columns(pairs, padding=(0, 2)),
+            Text("\nquery", style="italic"),
+            Text(f"{query} {key} {value}   last shown {distance} pairs before"),
+        )
+
+
+def _letters(number: int) -> str:
+    """0 -> a, 25 -> z, 26 -> aa, 27 -> ab, ..."""
+    rest, letter = divmod(number, 26)
+    return (_letters(rest - 1) if rest else "") + chr(ord("a") + letter)
+
+
+def _pair(key: str, value: str, new: bool = False) -> Text:
+    return Text.assemble((key, "dim" if new else "bold"), " ", (value, "dim" if new else ""))
+
+
+@njit(cache=True, nogil=True)
+def _draw_values(begin, end, seed, n_values, values):  # type: ignore[no-untyped-def]
+    """Fills (N, K) with the token of each key's value; row n is number n of the seed's stream."""
+    n_keys = values.shape[1]
+    for n in range(begin, end):
+        rng = stream(seed, _VALUES, n)
+        for key in range(n_keys):
+            values[n, key] = n_keys + below(rng, n_values)
+
+
+@njit(cache=True, nogil=True)
+def _sample(begin, end, seed, places, values, query, tokens):  # type: ignore[no-untyped-def]
+    """Fills the tokens (N, L) from the values (N, K) at these places (N,) of the seed's stream."""
+    n_keys, last = values.shape[1], tokens.shape[1] - 3
+    shown = np.empty(n_keys, np.int64)
+    for n in range(begin, end):
+        rng = stream(seed, _PAIRS, places[n])
+        is_new, n_shown = np.ones(n_keys, np.bool_), 0
+        for t in range(0, last, 2):
+            key = below(rng, n_keys)
+            tokens[n, t], tokens[n, t + 1] = key, values[n, key]
+            if is_new[key]:
+                is_new[key], shown[n_shown] = False, key
+                n_shown += 1
+        key = shown[below(rng, n_shown)]
+        tokens[n, last], tokens[n, last + 1], tokens[n, last + 2] = query, key, values[n, key]
+
+
+@njit(cache=True, nogil=True)
+def _measure(begin, end, n_keys, tokens, distances):  # type: ignore[no-untyped-def]
+    """Fills the distances (N, L), -1 before, behind every key that has occurred."""
+    last = np.empty(n_keys, np.int64)
+    for n in range(begin, end):
+        last[:] = -1
+        pair = 0
+        for t in range(tokens.shape[1] - 1):
+            key = tokens[n, t]
+            if key < n_keys:
+                if last[key] >= 0:
+                    distances[n, t + 1] = pair - last[key] - 1
+                last[key] = pair
+                pair += 1

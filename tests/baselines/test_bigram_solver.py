@@ -1,0 +1,191 @@
+"""The solver of the task `bigram`: against every set of triggers and every output in turn, by hand, and in its own right."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from math import prod
+
+import numpy as np
+import pytest
+
+from baselines.bigram_solver import BigramSolver
+from baselines.ngram import NGram
+from baselines.oracle import Oracle
+from baselines.uniform import Uniform
+from regbench.errors import UserError
+from regbench.scoring import score
+from regbench.tasks.bigram import Bigram, BigramParameters
+from regbench.tasks.bigram_chain import bigrams
+from regbench.tasks.pfa import PFAParameters
+from regbench.tasks.task import Splits
+
+TINY = [
+    BigramParameters(n_symbols=5, n_triggers=2, length=16),
+    BigramParameters(n_symbols=7, n_triggers=3, length=24),
+    BigramParameters(n_symbols=7, n_triggers=4, length=24, bigrams_seed=2),
+    BigramParameters(n_symbols=6, n_triggers=1, length=16, bigrams_seed=1),
+    BigramParameters(n_symbols=6, n_triggers=3, length=20, triggers="fixed"),
+]
+
+
+def every_context(p: BigramParameters) -> tuple[np.ndarray, np.ndarray]:
+    """All triggers with all outputs: what follows each symbol with certainty, or -1, (H, N), and how likely each is, (H,)."""
+    marginal = bigrams(p.n_symbols, p.bigrams_seed)[1]
+    sets = list(combinations(range(p.n_symbols), p.n_triggers))
+    if p.triggers == "fixed":
+        sets = [tuple(sorted(np.argsort(-marginal)[: p.n_triggers].tolist()))]
+    rules, weights = [], []
+    for chosen in sets:
+        others = [i for i in range(p.n_symbols) if i not in chosen]
+        for outputs in product(others, repeat=p.n_triggers):
+            rule = np.full(p.n_symbols, -1)
+            rule[list(chosen)] = outputs
+            rules.append(rule)
+            weights.append(prod(marginal[i] for i in chosen))
+    return np.array(rules), np.array(weights) / sum(weights)
+
+
+def enumerated(p: BigramParameters, tokens: np.ndarray) -> np.ndarray:
+    """(L, N): by Bayes' rule over all contexts, given too that the position counts; what comes from pi_b where none is left."""
+    matrix, marginal = bigrams(p.n_symbols, p.bigrams_seed)
+    rules, likely = every_context(p)
+    expected = np.empty((len(tokens), p.n_symbols))
+    expected[0] = marginal
+    seen: set[int] = set()
+    for t in range(1, len(tokens)):
+        last, token = tokens[t - 1], tokens[t]
+        certain = rules[:, last] >= 0
+        each = np.where(certain[:, None], rules[:, last, None] == np.arange(p.n_symbols), matrix[last])
+        counts = likely * (~certain | (last in seen))
+        expected[t] = counts @ each / counts.sum() if counts.sum() > 0 else matrix[last]
+        seen.add(last)
+        likely = likely * each[:, token]
+        if likely.sum() > 0:
+            likely = likely / likely.sum()
+    return expected
+
+
+@pytest.mark.parametrize("p", TINY, ids=str)
+def test_it_is_bayes_rule_over_all_triggers_and_outputs(p: BigramParameters) -> None:
+    tokens = Bigram(p).generate(Splits(train=12, validation=1, test=1, seed=5), "train").tokens
+    predicted = BigramSolver(p).predict(tokens)
+    for row, found in zip(tokens, predicted, strict=True):
+        np.testing.assert_allclose(found[:, :-1], enumerated(p, row.astype(int)), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0120120120120120",  # a cycle of three, each always followed by the same
+        "0101010123232323",  # two cycles of two
+        "0123401234567890123",  # a cycle of all, and a tail that leads into it
+        "0131013451345134",  # trees on a cycle
+        "0000112200001122",  # symbols that follow themselves
+        "0616263646560616",  # a star
+    ],
+)
+@pytest.mark.parametrize("p", TINY[:4], ids=str)
+def test_so_it_is_where_what_follows_what_makes_trees_and_cycles(p: BigramParameters, text: str) -> None:
+    for shift in range(p.n_symbols):
+        tokens = np.array([(int(c) + shift) % p.n_symbols for c in text])
+        predicted = BigramSolver(p).predict(tokens[None])[0, :, :-1]
+        np.testing.assert_allclose(predicted, enumerated(p, tokens), rtol=0, atol=1e-9)
+
+
+def test_so_it_is_of_any_symbols_at_all() -> None:
+    p, rng = TINY[1], np.random.default_rng(0)
+    for _ in range(20):
+        tokens = rng.integers(0, rng.integers(3, 8), 14)
+        predicted = BigramSolver(p).predict(tokens[None])[0, :, :-1]
+        np.testing.assert_allclose(predicted, enumerated(p, tokens), rtol=0, atol=1e-9)
+
+
+def test_by_hand() -> None:
+    """Three symbols, one trigger, the prompt 0 1 0: the trigger is 0 with output 1, or 1 with output 0, or 2."""
+    p = BigramParameters(n_symbols=3, n_triggers=1, length=8)
+    matrix, w = bigrams(3, 0)
+    predicted = BigramSolver(p).predict(np.array([[0, 1, 0, 1]]))[0]
+    to, back = matrix[0, 1], matrix[1, 0]
+    share = w[0] / 2 * back / (w[0] / 2 * back + w[1] / 2 * to + w[2] * to * back)
+    np.testing.assert_allclose(predicted[3, :3], share * np.array([0, 1, 0]) + (1 - share) * matrix[0], atol=1e-14)
+    np.testing.assert_array_equal(predicted[0], [*w, 0.0])
+    np.testing.assert_allclose(predicted[1], [*matrix[0], 0.0])  # scored only if 0 is no trigger
+
+
+def test_it_is_calibrated_and_best_of_all_that_do_not_know_the_triggers() -> None:
+    """What it expects of its own loss and accuracy is what they turn out to be."""
+    task = Bigram(BigramParameters())
+    instances = task.generate(Splits(train=1, validation=1, test=300, seed=9), "test")
+    predicted = BigramSolver(task.parameters).predict(instances.tokens)
+    scores = score(task, instances, [predicted])
+    rows = predicted[instances.scored]
+    entropy = -(rows * np.log(np.maximum(rows, 1e-300))).sum(-1).mean()
+    assert entropy == pytest.approx(scores["nll"].value, abs=4 * scores["nll"].stderr)
+    hits = (predicted.argmax(-1) == instances.tokens)[instances.scored].mean()
+    assert rows.max(-1).mean() == pytest.approx(hits, abs=0.01)
+    lineup = [cls.lineup(task, instances) for cls in (BigramSolver, NGram, Uniform, Oracle)]
+    others = {b.name: score(task, instances, [b.predict(instances.tokens)]) for some in lineup for b in some}
+    truth = others.pop("oracle")
+    assert truth["nll"].value < scores["nll"].value < truth["nll"].value + 0.03
+    assert all(other["nll"].value > scores["nll"].value + 0.5 for name, other in others.items() if name != "solver")
+    assert scores["in_context_accuracy"].value == pytest.approx(0.984, abs=0.005)
+    assert others["2-gram"]["in_context_accuracy"].value == pytest.approx(0.9996, abs=0.0004)
+    assert others["2-gram"]["global_tvd"].value > 0.5
+    assert others["global bigrams"]["global_tvd"].value == pytest.approx(0.0, abs=1e-12)
+    assert others["global bigrams"]["in_context_accuracy"].value < 0.03
+    assert truth["in_context_accuracy"].value == 1.0
+
+
+def test_fixed_triggers_leave_nothing_to_doubt() -> None:
+    task = Bigram(BigramParameters(n_symbols=20, n_triggers=4, length=80, triggers="fixed"))
+    instances = task.generate(Splits(train=1, validation=1, test=50, seed=1), "test")
+    predicted = BigramSolver(task.parameters).predict(instances.tokens)
+    np.testing.assert_allclose(predicted[instances.scored], task.truth(instances)[instances.scored], atol=1e-12)
+
+
+def test_the_future_does_not_matter() -> None:
+    task = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=60))
+    tokens = task.generate(Splits(train=1, validation=1, test=4, seed=3), "test").tokens
+    solver = BigramSolver(task.parameters)
+    whole = solver.predict(tokens)
+    rng = np.random.default_rng(0)
+    for cut in (1, 2, 7, 30, tokens.shape[1] - 1):
+        np.testing.assert_array_equal(solver.predict(tokens[:, :cut]), whole[:, :cut])
+        changed = tokens.copy()
+        changed[:, cut:] = rng.integers(0, 13, changed[:, cut:].shape)
+        np.testing.assert_array_equal(solver.predict(changed)[:, : cut + 1], whole[:, : cut + 1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_prompts_that_no_task_makes_still_get_distributions(seed: int) -> None:
+    """Separators among the symbols, every symbol followed by several, or by the same a thousand times."""
+    rng = np.random.default_rng(seed)
+    solver = BigramSolver(BigramParameters())
+    for tokens in (rng.integers(0, 65, (10, 300)), np.arange(3000)[None] % 64, np.arange(2000)[None] % 2 + seed):
+        probs = solver.predict(tokens)
+        assert (probs >= 0).all()
+        np.testing.assert_allclose(probs.sum(-1), 1.0, atol=1e-12)
+    np.testing.assert_array_equal(solver.predict(np.array([[3, 64, 5]]))[0, 2, :-1], bigrams(64, 0)[1])
+    assert solver.predict(np.zeros((2, 0), np.int64)).shape == (2, 0, 65)
+
+
+def test_threads_do_not_matter(threads: object) -> None:
+    task = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=60))
+    tokens = task.generate(Splits(train=1, validation=1, test=7, seed=3), "test").tokens
+    threads(1)  # type: ignore[operator]
+    one = BigramSolver(task.parameters).predict(tokens)
+    threads(3)  # type: ignore[operator]
+    np.testing.assert_array_equal(BigramSolver(task.parameters).predict(tokens), one)
+
+
+def test_lineup_and_refusals() -> None:
+    task = Bigram(BigramParameters())
+    instances = task.generate(Splits(train=1, validation=1, test=5, seed=0), "test")
+    solver, alone = BigramSolver.lineup(task, instances)
+    assert (solver.name, solver.anchor, alone.name, alone.anchor) == ("solver", None, "global bigrams", None)
+    assert solver.options == {**alone.options, "in_context": True}
+    assert solver.options["n_triggers"] == 5
+    with pytest.raises(UserError, match="takes the parameters of the task bigram, not PFAParameters"):
+        BigramSolver(PFAParameters())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="token 65 is outside"):
+        solver.predict(np.array([[65]]))

@@ -1,0 +1,291 @@
+"""The task `associative_recall`: instances against a slow reading of the definition, splits, and the same bytes everywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import pytest
+import yaml
+from rich.console import Console
+
+from baselines.ngram import NGram
+from baselines.oracle import Oracle
+from regbench.data import Instances
+from regbench.errors import UserError
+from regbench.predictor import Baseline
+from regbench.scoring import Scores, predict_in_batches, score
+from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
+from regbench.tasks.task import Splits
+from regbench.tracks import load_track
+
+PAPER = AssociativeRecall(AssociativeRecallParameters())
+SMALL = AssociativeRecall(AssociativeRecallParameters(n_keys=4, n_values=5, n_pairs=12))
+SPLITS = Splits(train=60, validation=10, test=30, seed=0)
+CROWDED = AssociativeRecall(AssociativeRecallParameters(n_keys=2, n_values=4, n_pairs=6))  # 16 maps in all
+
+FINGERPRINTS = """
+import sys
+from regbench import threads
+from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
+from regbench.tasks.task import Splits
+threads.available = lambda: int(sys.argv[1])
+splits = Splits(train=60, validation=10, test=30, seed=0)
+task = AssociativeRecall(AssociativeRecallParameters())
+print(*(task.generate(splits, s).fingerprint for s in ("train", "validation", "test")))
+"""
+
+
+def written(task: AssociativeRecall, text: str, values: str) -> Instances:
+    """One instance as in the module's example: what it shows, and all keys' values; scored as its progress is."""
+    token = {name: number for number, name in enumerate(task.io.names)}
+    n_keys = task.parameters.n_keys
+    tokens = np.array([[token[name] for name in text.split()]], np.uint8)
+    truth = {"values": np.array([[n_keys + int(value) for value in values.split()]], np.uint8)}
+    bare = Instances(tokens, np.array([tokens.shape[1]]), np.zeros(tokens.shape, np.bool_), "by hand", truth)
+    return Instances(tokens, bare.lengths, task.progress(bare) >= 0, "by hand", truth)
+
+
+def read_slowly(names: list[str]) -> list[int]:
+    """The progress of a sequence of names, from the definition: -1 but at values whose key has occurred."""
+    pairs = [*zip(names[:-3:2], names[1:-3:2], strict=True), (names[-2], names[-1])]
+    found = []
+    for i, (key, _) in enumerate(pairs):
+        before = [j for j in range(i) if pairs[j][0] == key]
+        found += [-1, i - max(before) - 1 if before else -1]
+    return [*found[:-2], -1, *found[-2:]]  # the query stands before the last pair
+
+
+def scores_of(baseline: Baseline, task: AssociativeRecall, instances: Instances) -> Scores:
+    return score(task, instances, predict_in_batches(baseline, instances))
+
+
+def test_the_example_of_the_module() -> None:
+    task = AssociativeRecall(AssociativeRecallParameters(n_keys=3, n_values=2, n_pairs=5))
+    one = written(task, "a 1 c 1 a 1 a 1 c 1 ? c 1", values="1 0 1")
+    assert task.progress(one)[0].tolist() == [-1, -1, -1, -1, -1, 1, -1, 0, -1, 2, -1, -1, 0]
+    assert np.flatnonzero(one.scored[0]).tolist() == [5, 7, 9, 12]
+    assert np.flatnonzero(task.groups(one)["final"][0]).tolist() == [12]
+    truth = task.truth(one)[0]
+    assert (truth[one.scored[0]] == np.eye(7)[4]).all()  # 1, behind a, b, c and 0
+    assert (truth[~one.scored[0]] == 0).all()
+    assert (task.io.vocab_size, task.io.separator, task.io.max_length) == (7, 6, 13)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"n_keys": 4, "n_values": 5, "n_pairs": 12},
+        {"n_keys": 30, "n_values": 2, "n_pairs": 9},  # most keys occur once or never
+        {"n_keys": 2, "n_values": 300, "n_pairs": 1},  # two bytes a token; only the last value is scored
+        {"n_keys": 700, "n_values": 3, "n_pairs": 40},
+    ],
+)
+def test_instances_are_what_the_definition_says(parameters: dict[str, int]) -> None:
+    task = AssociativeRecall(AssociativeRecallParameters(**parameters))
+    p, instances = task.parameters, task.generate(SPLITS, "test")
+    keys, values = task.io.names[: p.n_keys], task.io.names[p.n_keys : p.n_keys + p.n_values]
+    progress, truth = task.progress(instances), task.truth(instances)
+    assert instances.tokens.shape == (30, 2 * p.n_pairs + 3) == (30, task.io.max_length)
+    assert (instances.lengths == task.io.max_length).all()
+    for row in range(len(instances)):
+        names = [task.io.names[token] for token in instances.tokens[row]]
+        map_of = {key: task.io.names[token] for key, token in zip(keys, instances.truth["values"][row], strict=True)}
+        assert set(map_of.values()) <= set(values)
+        assert names[-3] == "?"
+        shown = [*zip(names[:-3:2], names[1:-3:2], strict=True)]
+        assert all(map_of[key] == value for key, value in [*shown, (names[-2], names[-1])])
+        assert names[-2] in dict(shown)
+        expected = read_slowly(names)
+        assert progress[row].tolist() == expected
+        assert instances.scored[row].tolist() == [distance >= 0 for distance in expected]
+        for t, name in enumerate(names):
+            assert truth[row, t].sum() == (expected[t] >= 0)
+            assert expected[t] < 0 or task.io.names[truth[row, t].argmax()] == name
+
+
+def test_the_papers_vocabulary_and_length() -> None:
+    assert PAPER.io.vocab_size == 40
+    assert PAPER.io.max_length == 382 + 3
+    assert PAPER.io.names[:20] == (*"abcdefghijklmnopqrs", "0")
+    assert PAPER.io.names[-3:] == ("18", "?", "|")
+
+
+def test_every_token_has_a_name_of_its_own() -> None:
+    largest = AssociativeRecall(AssociativeRecallParameters(n_keys=4096, n_values=4096)).io
+    assert len(set(largest.names)) == len(largest.names) == largest.vocab_size
+    assert (largest.names[25], largest.names[26], largest.names[26 + 26**2]) == ("z", "aa", "aaa")
+
+
+def test_keys_and_values_are_uniform() -> None:
+    """Of all pairs, of all maps, and of the last key among those shown, within five standard errors."""
+    instances = SMALL.generate(Splits(train=400, validation=1, test=1, seed=2), "train")
+    keys, values = instances.tokens[:, :-3:2], instances.truth["values"] - 4
+    for drawn, n in ((keys, 4), (values, 5)):
+        share = np.bincount(drawn.ravel(), minlength=n) / drawn.size
+        np.testing.assert_allclose(share, 1 / n, atol=5 * np.sqrt(1 / n / drawn.size))
+    few = AssociativeRecall(AssociativeRecallParameters(n_keys=4, n_values=60, n_pairs=3))
+    tokens = few.generate(Splits(train=6000, validation=1, test=1, seed=2), "train").tokens
+    shown = np.sort(tokens[:, :-3:2], 1)
+    both = (shown[:, 0] < shown[:, 2]) & ((shown[:, 0] == shown[:, 1]) | (shown[:, 1] == shown[:, 2]))  # a a b, a b b
+    twice = (tokens[both, -2] == shown[both, 1]).mean()
+    assert abs(twice - 0.5) < 5 * np.sqrt(0.25 / both.sum())  # each key alike, however often it stood there
+
+
+def test_no_instance_shares_its_map_with_another() -> None:
+    found = [PAPER.identities(PAPER.generate(SPLITS, s)) for s in ("train", "validation", "test")]
+    flat = [identity for split in found for identity in split]
+    assert len(set(flat)) == len(flat) == 100
+
+
+def test_where_maps_are_few_all_are_found() -> None:
+    splits = Splits(train=7, validation=4, test=5, seed=3)
+    found = {s: CROWDED.identities(CROWDED.generate(splits, s)) for s in ("test", "validation", "train")}
+    assert {split: len(maps) for split, maps in found.items()} == {"test": 5, "validation": 4, "train": 7}
+    assert sorted(identity for maps in found.values() for identity in maps) == sorted(
+        bytes((2 + i, 2 + j)) for i in range(4) for j in range(4)
+    )
+    fewer = Splits(train=1, validation=4, test=5, seed=3)
+    for split in ("test", "validation", "train"):
+        assert CROWDED.identities(CROWDED.generate(fewer, split)) == found[split][: fewer.size(split)]
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_too_few_maps_is_said(split: str) -> None:
+    with pytest.raises(
+        UserError, match=r"^2 keys with 4 values have 16 maps, and each of the 17 instances needs"
+    ) as said:
+        CROWDED.generate(Splits(train=8, validation=4, test=5, seed=3), split)
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    "task", [PAPER, AssociativeRecall(AssociativeRecallParameters(n_keys=3, n_values=6, n_pairs=9))]
+)
+def test_other_splits_stay_when_training_grows(task: AssociativeRecall) -> None:
+    larger = Splits(train=90, validation=10, test=30, seed=0)
+    for split in ("validation", "test"):
+        assert task.generate(larger, split).fingerprint == task.generate(SPLITS, split).fingerprint
+    np.testing.assert_array_equal(task.generate(larger, "train").tokens[:60], task.generate(SPLITS, "train").tokens)
+
+
+def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
+    expected = " ".join(PAPER.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINTS, str(threads)],
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout.strip()
+        for threads, hash_seed in ((1, 0), (3, 17))
+    }
+    assert found == {expected}
+    assert PAPER.generate(Splits(60, 10, 30, 1), "test").fingerprint not in expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_keys": 1}, "greater than or equal to 2"),
+        ({"n_values": 1}, "greater than or equal to 2"),
+        ({"n_pairs": 0}, "greater than or equal to 1"),
+        ({"n_keys": 4097}, "less than or equal to 4096"),
+        ({"n_values": 1.5}, "valid integer"),
+        ({"keys": 3}, "Extra inputs"),
+    ],
+)
+def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, float], message: str, tmp_path: Path) -> None:
+    with pytest.raises(pydantic.ValidationError, match=message):
+        AssociativeRecallParameters(**fields)  # type: ignore[arg-type]
+    definition = {
+        "name": "tiny-assoc-v1",
+        "task": "associative_recall",
+        "parameters": fields,
+        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
+        "budget": {"train_tokens": 1},
+        "main_score": "final_accuracy",
+    }
+    path = tmp_path / "tiny-assoc-v1.yaml"
+    path.write_text(yaml.safe_dump(definition))
+    with pytest.raises(UserError, match=next(iter(fields))) as said:
+        load_track(str(path))
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("task", [PAPER, SMALL])
+def test_a_2_gram_recalls_and_a_unigram_guesses(task: AssociativeRecall) -> None:
+    """Only its value has followed a key, so back-off gives it half of the mass or more. The other half goes to what else was
+    shown: to one token, the key, where that is the only one yet. Of such equal halves the first counts, and it is the key's.
+    """
+    io, instances = task.io, task.generate(Splits(train=1, validation=1, test=200, seed=0), "test")
+    tokens = instances.tokens
+    twice = tokens[:, 0] == tokens[:, 2]
+    thrice = twice & (tokens[:, 0] == tokens[:, 4])  # "7 a" has been followed once, then, and "a" twice
+    assert twice.any()
+    for order, equal_halves in ((2, twice.sum()), (3, twice.sum() + thrice.sum())):
+        scores = scores_of(NGram(order, io.vocab_size, io.separator), task, instances)
+        assert scores["final_accuracy"].value == 1.0
+        assert scores["final_accuracy"].stderr == 0.0
+        expected = 1.0 - float(equal_halves / instances.scored.sum())
+        assert scores["token_accuracy"].value == pytest.approx(expected, abs=1e-12)
+    scores = scores_of(NGram(1, io.vocab_size, io.separator), task, instances)
+    commonest = np.array([np.bincount(row[:-1]).argmax() for row in tokens])
+    assert scores["final_accuracy"].value == pytest.approx(np.mean(commonest == tokens[:, -1]), abs=1e-12)
+
+
+def test_the_truth_is_certain() -> None:
+    instances = PAPER.generate(SPLITS, "test")
+    scores = scores_of(Oracle(PAPER, instances), PAPER, instances)
+    assert [scores[name].value for name in PAPER.scores] == [1.0, 1.0, 0.0]
+    assert PAPER.scores[0] == PAPER.main_score
+
+
+def test_the_curve_shows_for_how_long_one_remembers() -> None:
+    """A predictor that knows the last three pairs, and of older keys says a key."""
+    instances = SMALL.generate(SPLITS, "train")
+    predicted = SMALL.truth(instances)
+    forgotten = SMALL.progress(instances) >= 3
+    predicted[~instances.scored | forgotten] = np.eye(SMALL.io.vocab_size)[0]
+    scores = score(SMALL, instances, [predicted[:7], predicted[7:]])
+    steps, by_step, counts = scores.steps["token_accuracy"].curve()
+    assert steps.tolist() == list(range(len(steps)))
+    assert [s.value for s in by_step] == [1.0] * 3 + [0.0] * (len(steps) - 3)
+    assert counts.sum() == instances.scored.sum()
+    known = (instances.scored & ~forgotten)[:, -1].mean()
+    assert scores["final_accuracy"].value == pytest.approx(known)
+    assert 0 < known < 1
+    _, _, final_counts = scores.steps["final_accuracy"].curve()
+    assert final_counts.sum() == len(instances)
+
+
+def test_statistics() -> None:
+    instances = SMALL.generate(SPLITS, "train")
+    found = SMALL.statistics(instances)
+    names = [[SMALL.io.names[token] for token in row] for row in instances.tokens]
+    distances = [distance for row in names for distance in read_slowly(row) if distance >= 0]
+    assert found["keys_shown"] == pytest.approx(np.mean([len(set(row[:-3:2])) for row in names]))
+    assert found["recalled_values"] == pytest.approx(len(distances) / (60 * 13))
+    assert found["mean_distance"] == pytest.approx(np.mean(distances))
+    assert found["mean_final_distance"] == pytest.approx(np.mean([read_slowly(row)[-1] for row in names]))
+
+
+def test_show_has_the_map_the_pairs_and_the_query() -> None:
+    instances = SMALL.generate(SPLITS, "test")
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        console.print(SMALL.show(instances, 3))
+    lines = [line.strip() for line in capture.get().splitlines()]
+    names = [SMALL.io.names[token] for token in instances.tokens[3]]
+    values = [SMALL.io.names[token] for token in instances.truth["values"][3]]
+    assert lines[lines.index("values") + 1].split() == [x for pair in zip("abcd", values, strict=True) for x in pair]
+    assert lines[lines.index("instance, new keys dim") + 1].split() == names[:-3]
+    distance = SMALL.progress(instances)[3, -1]
+    assert lines[lines.index("query") + 1] == f"? {names[-2]} {names[-1]}   last shown {distance} pairs before"

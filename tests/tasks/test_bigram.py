@@ -1,0 +1,382 @@
+"""The task `bigram`: its table, triggers and chains, what is scored, its splits, and the same bytes everywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import combinations
+from math import log, prod
+
+import numpy as np
+import pydantic
+import pytest
+from rich.console import Console
+
+from regbench.data import Instances
+from regbench.errors import UserError
+from regbench.scoring import score
+from regbench.tasks.bigram import Bigram, BigramParameters, trigger_weights
+from regbench.tasks.bigram_chain import bigrams
+from regbench.tasks.task import Splits
+
+PAPER = Bigram(BigramParameters())
+SMALL = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=40))
+FIXED = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=40, triggers="fixed"))
+SPLITS = Splits(train=60, validation=10, test=30, seed=0)
+
+FINGERPRINTS = """
+import sys
+from regbench import threads
+from regbench.tasks.bigram import Bigram, BigramParameters
+from regbench.tasks.task import Splits
+threads.available = lambda: int(sys.argv[1])
+splits = Splits(train=60, validation=10, test=30, seed=0)
+print(*(Bigram(BigramParameters()).generate(splits, s).fingerprint for s in ("train", "validation", "test")))
+"""
+
+
+def written(text: str, pairs: dict[str, str]) -> tuple[Bigram, Instances]:
+    """The task of 26 letters, and one instance of it, written by hand; pairs: triggers and outputs."""
+    task = Bigram(BigramParameters(n_symbols=26, n_triggers=len(pairs), length=len(text)))
+    letters = task.io.names.index
+    truth = {
+        "triggers": np.array([[letters(c) for c in pairs]], np.uint8),
+        "outputs": np.array([[letters(c) for c in pairs.values()]], np.uint8),
+    }
+    tokens = np.array([[letters(c) for c in text]], np.uint8)
+    whole = Instances(tokens, np.array([len(text)]), np.ones(tokens.shape, np.bool_), "by hand", truth)
+    return task, whole
+
+
+def deviates(counts: np.ndarray, expected: np.ndarray) -> float:
+    """By how many standard deviations Pearson's chi-square is above its mean; cells that expect less than 5 are put together."""
+    rare = expected < 5
+    counts, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, expected))
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    freedom = len(counts) - 1
+    return float((((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom))
+
+
+# --- The table. ---
+
+
+def mixed(z: int) -> int:
+    """SplitMix64's finish, in Python's own integers."""
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+    return z ^ (z >> 31)
+
+
+def slow_bigrams(n: int, seed: int) -> tuple[list[list[float]], list[float]]:
+    """The same table by Python's own numbers, one operation after the other."""
+    golden, rows = 0x9E3779B97F4A7C15, []
+    for i in range(n):
+        purpose = mixed((mixed((seed + golden) % 2**64) + 8 * golden) % 2**64)
+        state = mixed((purpose + i * golden) % 2**64)
+        row = []
+        for j in range(n):
+            state = (state + golden) % 2**64
+            u = (mixed(state) >> 11) * 2.0**-53
+            row.append((u * u * u) * (u * u * u) * u / (1.0 + j))
+        total = 0.0
+        for weight in row:
+            total += weight
+        rows.append([weight / total for weight in row])
+    marginal = [1.0 / n] * n
+    for _ in range(100):
+        moved = [0.0] * n
+        for i in range(n):
+            for j in range(n):
+                moved[j] += marginal[i] * rows[i][j]
+        marginal = moved
+    return rows, marginal
+
+
+@pytest.mark.parametrize(("n", "seed"), [(64, 0), (5, 2**63 - 1)])
+def test_the_table_has_the_bits_of_plain_arithmetic(n: int, seed: int) -> None:
+    rows, marginal = slow_bigrams(n, seed)
+    matrix, found = bigrams(n, seed)
+    np.testing.assert_array_equal(matrix, rows)
+    np.testing.assert_array_equal(found, marginal)
+
+
+def test_the_entropies_are_those_of_the_docstring() -> None:
+    matrix, marginal = bigrams(64, 0)
+    np.testing.assert_allclose(matrix.sum(1), 1.0, atol=1e-14)
+    np.testing.assert_allclose(marginal @ matrix, marginal, atol=1e-15)
+    rate = -sum(p * q * log(q) for p, row in zip(marginal, matrix, strict=True) for q in row)
+    assert rate == pytest.approx(2.36, abs=0.005)
+    assert -sum(p * log(p) for p in marginal) == pytest.approx(3.49, abs=0.005)
+    rates = [-(m * (t * np.log(t)).sum(1)).sum() for t, m in (bigrams(64, seed) for seed in range(1, 9))]
+    assert 2.3 < np.mean(rates) < 2.6
+
+
+def test_the_table_cannot_be_written_to() -> None:
+    for array in bigrams(12, 0):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0.0
+
+
+# --- What is drawn. ---
+
+
+def test_transitions_of_ordinary_symbols_and_beginnings_are_those_of_the_table() -> None:
+    task = Bigram(BigramParameters(n_symbols=10, n_triggers=2, length=100))
+    instances = task.generate(Splits(train=4000, validation=1, test=1, seed=3), "train")
+    matrix, marginal = bigrams(10, 0)
+    tokens, ordinary = instances.tokens.astype(int), task.groups(instances)["global"][:, 1:]
+    counts = np.zeros((10, 10))
+    np.add.at(counts, (tokens[:, :-1][ordinary], tokens[:, 1:][ordinary]), 1)
+    found = [deviates(row, row.sum() * p) for row, p in zip(counts, matrix, strict=True)]
+    assert max(found) < 4
+    assert min(found) > -4  # nor closer than chance makes them
+    assert abs(deviates(np.bincount(tokens[:, 0], minlength=10), 4000 * marginal)) < 4
+    other = bigrams(10, 1)[0]
+    assert min(deviates(row, row.sum() * p) for row, p in zip(counts, other, strict=True)) > 100
+
+
+def test_a_set_of_triggers_is_as_likely_as_the_product_of_its_frequencies() -> None:
+    task = Bigram(BigramParameters(n_symbols=6, n_triggers=3, length=60))
+    drawn = task.generate(Splits(train=20_000, validation=1, test=1, seed=4), "train").truth
+    marginal = bigrams(6, 0)[1]
+    sets = list(combinations(range(6), 3))
+    weights = np.array([prod(marginal[i] for i in s) for s in sets])
+    places = {s: k for k, s in enumerate(sets)}
+    numbers = [places[tuple(row)] for row in drawn["triggers"].tolist()]  # ascending, so in the dictionary
+    assert abs(deviates(np.bincount(numbers, minlength=20), 20_000 * weights / weights.sum())) < 4
+    first = drawn["triggers"][:, 0] == 0
+    others = drawn["triggers"][first].tolist() == np.array([0, 1, 2])
+    outputs = drawn["outputs"][first][others.all(1)]
+    for column in outputs.T:  # of the triggers 0, 1 and 2
+        assert abs(deviates(np.bincount(column, minlength=6)[3:], np.full(3, len(outputs) / 3))) < 4
+
+
+@pytest.mark.parametrize("task", [PAPER, SMALL, FIXED], ids=["paper", "small", "fixed"])
+def test_behind_a_trigger_always_comes_its_output_which_is_no_trigger(task: Bigram) -> None:
+    instances = task.generate(SPLITS, "test")
+    n, k = task.parameters.n_symbols, task.parameters.n_triggers
+    met = 0
+    for row, triggers, outputs in zip(instances.tokens, *instances.truth.values(), strict=True):
+        rule = dict(zip(triggers.tolist(), outputs.tolist(), strict=True))
+        assert len(rule) == k
+        assert not set(rule) & set(rule.values())
+        assert row.max() < n
+        for before, token in zip(row.tolist(), row[1:].tolist(), strict=False):
+            if before in rule:
+                assert token == rule[before]
+                met += 1
+    assert met > 100
+
+
+def test_fixed_triggers_are_the_most_frequent_symbols() -> None:
+    marginal = bigrams(12, 0)[1]
+    expected = sorted(sorted(range(12), key=lambda i: -marginal[i])[:3])
+    instances = FIXED.generate(SPLITS, "train")
+    assert (instances.truth["triggers"] == expected).all()
+    assert len(np.unique(instances.truth["outputs"], axis=0)) > 50
+    np.testing.assert_array_equal(np.flatnonzero(trigger_weights(FIXED.parameters)), expected)
+
+
+def test_random_triggers_are_the_default_and_differ() -> None:
+    triggers = PAPER.generate(SPLITS, "train").truth["triggers"]
+    assert len(np.unique(triggers, axis=0)) > 50
+    assert np.all(np.diff(triggers.astype(int), axis=1) > 0)
+
+
+# --- Groups, progress and truth. ---
+
+
+def test_the_modules_own_example() -> None:
+    task, instances = written("sinethoxaretunox", {"e": "t", "o": "x"})
+    groups = task.groups(instances)
+    assert np.flatnonzero(groups["in_context"][0]).tolist() == [11, 15]
+    first_outputs = [4, 7]
+    assert np.flatnonzero(~groups["in_context"][0] & ~groups["global"][0]).tolist() == first_outputs
+    #                                             s  i  n  e  t  h  o  x  a  r  e  t  u  n  o  x
+    assert task.progress(instances)[0].tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1]
+    matrix, marginal = bigrams(26, 0)
+    truth = task.truth(instances)[0]
+    np.testing.assert_array_equal(truth[0, :26], marginal)
+    np.testing.assert_array_equal(truth[14, :26], matrix[13])
+    assert truth[11, 19] == truth[15, 23] == 1.0
+    assert task.identities(instances) == [bytes([4, 14, 19, 23])]
+
+
+@pytest.mark.parametrize("task", [PAPER, SMALL, FIXED], ids=["paper", "small", "fixed"])
+def test_truth_is_the_definition(task: Bigram) -> None:
+    """By a twin that reads each sequence symbol by symbol."""
+    instances = task.generate(SPLITS, "test")
+    matrix, marginal = bigrams(task.parameters.n_symbols, 0)
+    truth, progress, groups = task.truth(instances), task.progress(instances), task.groups(instances)
+    for n in range(len(instances)):
+        rule = dict(zip(*(instances.truth[k][n].tolist() for k in ("triggers", "outputs")), strict=True))
+        seen: list[int] = []
+        for t, token in enumerate(instances.tokens[n].tolist()):
+            before = seen[-1] if seen else None
+            earlier = seen[:-1].count(before) if before is not None else 0
+            expected = np.zeros(task.io.vocab_size)
+            if before not in rule:
+                expected[:-1] = marginal if before is None else matrix[before]
+            elif earlier:
+                expected[rule[before]] = 1.0
+            np.testing.assert_array_equal(truth[n, t], expected)
+            assert instances.scored[n, t] == (before not in rule or earlier > 0)
+            assert progress[n, t] == (earlier if earlier <= 32 else -1)
+            assert groups["in_context"][n, t] == (before in rule and earlier > 0)
+            assert groups["global"][n, t] == (before not in rule)
+            seen.append(token)
+    np.testing.assert_allclose(truth.sum(-1), instances.scored, atol=1e-14)
+    np.testing.assert_array_equal(task.truth(instances[3:7]), truth[3:7])
+
+
+def test_the_truths_own_loss_is_the_entropy_of_what_is_scored() -> None:
+    instances = PAPER.generate(Splits(train=300, validation=1, test=1, seed=0), "train")
+    truth = PAPER.truth(instances)
+    probs = np.where(instances.scored[..., None], truth, 1 / 65)
+    scores = score(PAPER, instances, [probs])
+    entropy = -(truth * np.log(np.maximum(truth, 1e-300))).sum() / instances.scored.sum()
+    assert scores["nll"].value == pytest.approx(entropy, abs=4 * scores["nll"].stderr)
+    assert scores["in_context_accuracy"].value == 1.0
+    assert scores["global_tvd"].value == scores["tvd"].value == 0.0
+    behind = PAPER.groups(instances)
+    for name, group in (("in_context_accuracy", "in_context"), ("global_tvd", "global")):
+        assert scores.counts_of(name).sum() == behind[group].sum()
+        steps, _, counts = scores.steps[name].curve()
+        assert steps.tolist() == list(range(int(group == "in_context"), 33))
+        earlier = PAPER.progress(instances)[behind[group]]
+        assert counts.tolist() == [(earlier == step).sum() for step in steps]
+        assert (earlier == -1).any()
+
+
+def test_statistics_count_what_they_say() -> None:
+    instances = SMALL.generate(SPLITS, "train")
+    found = SMALL.statistics(instances)
+    in_context = first = 0
+    for row, triggers in zip(instances.tokens, instances.truth["triggers"], strict=True):
+        for trigger in triggers:
+            times = int((row[:-1] == trigger).sum())
+            first += times > 0
+            in_context += max(0, times - 1)
+    assert found["in_context_share"] == pytest.approx(in_context / found["scored_tokens"])
+    assert found["mean_occurrences"] == pytest.approx((in_context + first) / 60 / 3)
+    assert found["scored_tokens"] == 60 * 40 - first
+    matrix, marginal = bigrams(12, 0)
+    assert found["bigram_entropy_nats"] == pytest.approx(-marginal @ (matrix * np.log(matrix)).sum(1))
+
+
+# --- Splits. ---
+
+
+@pytest.mark.parametrize("task", [PAPER, SMALL, FIXED], ids=["paper", "small", "fixed"])
+def test_splits_share_no_triggers_and_outputs(task: Bigram) -> None:
+    test, validation, train = (task.identities(task.generate(SPLITS, s)) for s in ("test", "validation", "train"))
+    assert len(set(test) | set(validation)) == 40
+    assert not set(train) & (set(test) | set(validation))
+
+
+def test_where_there_are_few_training_repeats_them_and_the_others_do_not() -> None:
+    """Three fixed triggers and two symbols that can be outputs: eight instances are possible."""
+    task = Bigram(BigramParameters(n_symbols=5, n_triggers=3, length=30, triggers="fixed"))
+    splits = Splits(train=100, validation=2, test=3, seed=1)
+    test, validation, train = (task.identities(task.generate(splits, s)) for s in ("test", "validation", "train"))
+    assert [len(set(x)) for x in (test, validation, train)] == [3, 2, 3]
+    assert len({*test, *validation, *train}) == 8
+    for splits, split, message in (
+        (Splits(100, 4, 5, 1), "validation", "too few distinct triggers and outputs: 8 found where 9 are needed"),
+        (Splits(100, 3, 5, 1), "train", "too few distinct triggers and outputs: 8 found where 108 are needed"),
+    ):
+        with pytest.raises(UserError, match=message):
+            task.generate(splits, split)
+
+
+def test_other_splits_stay_when_training_grows() -> None:
+    larger = Splits(train=900, validation=10, test=30, seed=0)
+    for split in ("validation", "test"):
+        assert SMALL.generate(larger, split).fingerprint == SMALL.generate(SPLITS, split).fingerprint
+    np.testing.assert_array_equal(SMALL.generate(larger, "train").tokens[:60], SMALL.generate(SPLITS, "train").tokens)
+
+
+def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
+    expected = " ".join(PAPER.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINTS, str(threads)],
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout.strip()
+        for threads, hash_seed in ((1, 0), (3, 17))
+    }
+    assert found == {expected}
+    assert PAPER.generate(Splits(60, 10, 30, 1), "test").fingerprint not in expected
+    other = Bigram(BigramParameters(bigrams_seed=1)).generate(SPLITS, "test")
+    assert other.fingerprint not in expected
+
+
+# --- What is refused, and what people see. ---
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_symbols": 6}, r"n_triggers \(5\) leaves fewer than two of n_symbols \(6\) to be outputs"),
+        ({"n_symbols": 94}, "less than or equal to 93"),
+        ({"n_symbols": 2}, "greater than or equal to 3"),
+        ({"n_triggers": 0}, "greater than or equal to 1"),
+        ({"length": 1}, "greater than or equal to 2"),
+        ({"triggers": "some"}, "'random' or 'fixed'"),
+        ({"bigrams_seed": -1}, "greater than or equal to 0"),
+        ({"n_trigger": 3}, "Extra inputs"),
+    ],
+)
+def test_impossible_parameters_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=message):
+        BigramParameters(**fields)  # type: ignore[arg-type]
+
+
+def test_a_split_in_which_no_trigger_comes_back_is_refused() -> None:
+    task = Bigram(BigramParameters(length=2))
+    with pytest.raises(
+        UserError, match="^bigram: in the test split no trigger has an output twice, so there is nothing"
+    ):
+        task.generate(SPLITS, "test")
+
+
+def test_many_triggers_among_many_symbols_stay_within_range() -> None:
+    task = Bigram(BigramParameters(n_symbols=93, n_triggers=91, length=50))
+    triggers = task.generate(SPLITS, "test").truth["triggers"].astype(int)
+    assert (np.diff(triggers, axis=1) > 0).all()
+    assert triggers.max() == 92
+
+
+def test_names_are_distinct_characters_up_to_the_most_symbols_there_can_be() -> None:
+    io = Bigram(BigramParameters(n_symbols=93)).io
+    assert len(set(io.names)) == io.vocab_size == 94
+    assert all(len(name) == 1 and name.isprintable() and name != " " for name in io.names)
+    assert PAPER.io.names[:3] == ("a", "b", "c")
+
+
+def test_show_has_the_triggers_and_marks_their_outputs() -> None:
+    task, instances = written("sinethoxaretunox", {"e": "t", "o": "x"})
+    instances.scored[0, [4, 7]] = False
+    console = Console(width=100, no_color=True)
+    with console.capture() as capture:
+        console.print(task.show(instances, 0))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert [line.split() for line in lines[2:4]] == [["e", "t", "2"], ["o", "x", "2"]]
+    assert lines[-2] == "sinethoxaretunox"
+    assert lines[-1] == "    .  .   ^   ^"
+    with console.capture() as capture:
+        console.print(PAPER.show(PAPER.generate(SPLITS, "test"), 3))
+    assert len(capture.get().splitlines()) == 1 + 1 + 5 + 1 + 1 + 2 * 4
+
+
+def test_brackets_among_the_symbols_are_shown_as_they_are() -> None:
+    task = Bigram(BigramParameters(n_symbols=93, n_triggers=91, length=50))
+    console = Console(width=100, no_color=True)
+    with console.capture() as capture:
+        console.print(task.show(task.generate(SPLITS, "test"), 0))
+    assert "[" in capture.get()
