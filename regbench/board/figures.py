@@ -155,7 +155,10 @@ def possible(case: Case) -> Iterator[str]:
         return
     for metric in sorted({*PROPER} & {*case.reference.metrics}):
         for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):
-            ahead = Score.of(truth.sums[metric] - np.array(sums[metric], np.float64), truth.counts_of(metric))
+            given = np.array(sums[metric], np.float64)
+            if _beyond_measure(given):  # `means` says so
+                continue
+            ahead = Score.of(truth.sums[metric] - given, truth.counts_of(metric))
             if ahead.value > _CHANCE * ahead.stderr + _ROUNDING:
                 yield (
                     f"seed {seed.seed}: {metric} is {ahead.value:.3f} below that of the truth, by {_CHANCE} standard errors "
@@ -269,9 +272,14 @@ def _sums_fault(metric: str, sums: NDArray[np.float64], counts: NDArray[np.int64
     return None
 
 
+def _beyond_measure(sums: NDArray[np.float64]) -> bool:
+    """Whether squares of them would overflow."""
+    return not np.abs(sums).max(initial=0.0) < 1e100
+
+
 def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
     """Whether score and standard error can come from sums that were rounded to these; the bounds are exact, not guesses."""
-    if not sums.sum() < 1e100:
+    if _beyond_measure(sums):
         return "an instance's sum is beyond all measure"
     own = Score.of(sums, counts)
     off = _HALF_DIGIT * sums * (1 + 1e-6)
