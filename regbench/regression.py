@@ -316,8 +316,9 @@ def _measure_seed(seed: SeedRecord, metric: str) -> SeedMeasurement:
 def _environment(result: Result) -> dict[str, str]:
     found: Environment = result.environment
     backends = {f"backend of {op}": form for op, form in found.backend.items()}
+    trained = {f"backend of {op} in training": form for op, form in (found.training_backend or {}).items()}
     machine = {"processor": found.processor, "device": found.device, "python": found.python}
-    return {**machine, **backends, **found.packages}
+    return {**machine, "precision": found.precision, **backends, **trained, **found.packages}
 
 
 def _seeds(measurement: Measurement) -> str:

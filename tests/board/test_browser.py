@@ -263,3 +263,12 @@ def test_a_page_without_entries_loads(tmp_path: Path) -> None:
     seen = visit(build_page([]), "return one('main').innerText", tmp_path)
     assert seen.problems == []
     assert "There are no entries yet." in seen.outcome
+
+
+def test_there_is_no_plot_by_state_where_every_state_grows(tiny: Track, tmp_path: Path) -> None:
+    script = "await frame(); return all('.trio figure').filter((f) => f.offsetHeight > 0).length"
+    for state_bytes, plots in ((1024, 3), (None, 2)):
+        entry = make_entry(tiny, "lstm", "lstm", 0.5, state_bytes=state_bytes)
+        seen = visit(build_page(rank([entry], tiny)), script, tmp_path)
+        assert seen.problems == []
+        assert seen.outcome == plots

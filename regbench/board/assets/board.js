@@ -100,7 +100,10 @@ function scatterCharts(section, board) {
     state: { label: "state (bytes)", log: 2, format: bytes, missing: "grows\nwith L", value: (v) => (v === null ? "grows with L" : bytes(v)) },
     speed: { label: "training speed (tokens/s)", format: short, value: (v) => `${v.toLocaleString("en")} tokens/s` },
   };
-  const redraws = Object.entries(axes).map(([key, axis]) =>
+  // Where every state grows with the context there is nothing to draw against.
+  const told = Object.entries(axes).filter(([key]) => board.entries.some((entry) => entry[key] !== null));
+  for (const figure of part.querySelectorAll("[data-x]")) figure.parentElement.hidden = !told.some(([key]) => key === figure.dataset.x);
+  const redraws = told.map(([key, axis]) =>
     scatterPlot(part.querySelector(`[data-x="${key}"]`), () => ({
       title: `${metric.label} against ${axis.label}`,
       x: axis,
