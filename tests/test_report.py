@@ -75,11 +75,13 @@ class TestThePage:
     def test_a_run_writes_it_and_the_command_writes_the_same_bytes(
         self, folder: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        written = (folder / "report.html").read_bytes()
-        (folder / "report.html").unlink()
+        paths = [folder / name for name in ("report.html", "score_by_position.png", "training.png")]
+        written = [path.read_bytes() for path in paths]
+        for path in paths:
+            path.unlink()
         assert cli.main(["report", str(folder)]) == 0
         assert capsys.readouterr().out.strip() == str(folder / "report.html")
-        assert (folder / "report.html").read_bytes() == written
+        assert [path.read_bytes() for path in paths] == written
 
     def test_it_holds_the_scores_of_the_result(self, finished: Path, result: Result) -> None:
         html = (finished / "report.html").read_text()

@@ -11,7 +11,7 @@ from regbench.errors import UserError
 
 DESCRIPTION = (
     "Writes DIR/report.html: the scores beside the baselines, the curves, and instances with the true and the predicted "
-    "distributions of every token. The page needs no network and no server."
+    "distributions of every token. The page needs no network and no server. The curves are drawn as PNG beside it, too."
 )
 
 
@@ -29,7 +29,7 @@ def configure(report: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Writes the page and says where it is."""
     from regbench.files import explain_full_disk
-    from regbench.report import track_of, write_report
+    from regbench.report import plot_scores_by_position, plot_training, track_of, write_report
     from regbench.results import read_result
 
     folder: Path = arguments.folder
@@ -39,6 +39,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"{folder} holds a run that is not finished; go on with: regbench run --resume {folder}")
     result = read_result(folder)
     with explain_full_disk(folder):
+        plot_scores_by_position(result, folder / "score_by_position.png")
+        plot_training(result, folder / "training.png")
         path = write_report(folder, result, track_of(folder, result), arguments.instance)
     console.print(str(path), highlight=False, soft_wrap=True, markup=False)
     return 0

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from regbench.files import atomic_write
 from regbench.report.curves import axis, by_what, main_loss, well_founded
@@ -27,6 +27,7 @@ _BASELINE_STYLES = (
     ("#E69F00", (0, (4, 3))),
     ("#000000", (0, (2, 2))),
 )
+_NATS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16)
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -83,8 +84,9 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
     # The floor makes the first few positions of some baselines cost ten times the rest.
     if metric in ("nll", "nll_behind_cut"):
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16]))
-        axes.yaxis.set_major_formatter(ScalarFormatter())
+        beyond = axes.dataLim.minposy < _NATS[0]
+        axes.yaxis.set_major_locator(LogLocator() if beyond else FixedLocator(_NATS))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
     if metric in ("mse", "truth_mse"):  # errors fall by orders of magnitude, and least squares has a peak above all
         axes.set_yscale("log")
