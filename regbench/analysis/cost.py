@@ -1,4 +1,4 @@
-"""What a model costs: floating-point operations a token, as PyTorch counts them, and bytes of a stream's state."""
+"""What a model costs: operations a token, as PyTorch counts them, memory in training, and bytes of a stream's state."""
 
 from __future__ import annotations
 
@@ -30,6 +30,28 @@ def training_flops(model: Model, tokens: Tensor, scored: Tensor) -> int:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         torch.stack([term.reshape(()) for term in model.losses(tokens, scored).values()]).sum().backward()
     return int(counter.get_total_flops())
+
+
+def training_bytes(model: Model, tokens: Tensor, scored: Tensor) -> int:
+    """Memory of one training step on (B, L), (B, L) bool: weights, gradients and AdamW's two moments, buffers, and all that the
+    forward pass keeps for the backward pass. What operations need while they run is not in it.
+
+    Under torch's `FakeTensorMode` a model of any size is counted in no memory.
+    """
+    standing = {p.untyped_storage()._cdata: 4 * p.nbytes for p in model.parameters()}
+    standing |= {b.untyped_storage()._cdata: b.nbytes for b in model.buffers()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        terms = model.losses(tokens, scored)  # alive to the end, so that no two storages had one place
+    total = sum(standing.values()) + sum(size for place, size in kept.items() if place not in standing)
+    del terms
+    return total
 
 
 def flops_per_token(model: Model, tokens: Tensor) -> float:

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from architectures.cgt import ContextuallyGuided
 from regbench import registry
-from regbench.analysis.cost import training_flops
+from regbench.analysis.cost import training_bytes, training_flops
 from regbench.configuration import Config, read_config
 from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count
@@ -40,6 +40,25 @@ def io_of(config: Config) -> IO:
     return io
 
 
+def inputs(io: IO, batch_size: int) -> torch.Tensor:
+    shape = (batch_size, io.max_length)
+    return torch.randn(*shape, io.d_in) if isinstance(io, VectorIO) else torch.randint(io.vocab_size, shape)
+
+
+def memory(name: str) -> int:
+    """Bytes of a step of the configuration's own batches, from those of batches of two and of four: what is added is the same."""
+    config = read_config(CONFIGS[name])
+    io, cls = io_of(config), registry.load(registry.ARCHITECTURE, config.architecture)
+    options = resolve_options(cls, {k: v for k, v in config.settings.items() if not k.startswith("training.")})
+    with FakeTensorMode() if name in LARGE else contextlib.nullcontext():
+        model, counted = build(cls, options, io), []
+        for batch_size in (2, 4):
+            tokens = inputs(io, batch_size)
+            counted.append(training_bytes(model, tokens, torch.ones(tokens.shape[:2], dtype=torch.bool)))
+    two, four = counted
+    return two + (config.settings["training.batch_size"] - 2) * (four - two) // 2
+
+
 @cache
 def step(name: str) -> tuple[int, float, bool]:
     """One training step of two instances: parameters, operations a token, and whether the weights have moved."""
@@ -49,17 +68,13 @@ def step(name: str) -> tuple[int, float, bool]:
     torch.manual_seed(0)
     with FakeTensorMode() if name in LARGE else contextlib.nullcontext():
         model = build(cls, options, io)
-        shape = (2, io.max_length)
-        if isinstance(io, VectorIO):
-            tokens = torch.randn(*shape, io.d_in)
-        else:
-            tokens = torch.randint(io.vocab_size, shape)
+        tokens = inputs(io, 2)
         before = [p.detach().clone() for p in model.parameters()]
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        operations = training_flops(model, tokens, torch.ones(shape, dtype=torch.bool))
+        operations = training_flops(model, tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))
         optimizer.step()
         moved = name in LARGE or all((p != old).any() for p, old in zip(model.parameters(), before, strict=True))
-        return parameter_count(model), operations / (shape[0] * shape[1]), moved
+        return parameter_count(model), operations / (2 * io.max_length), moved
 
 
 def test_there_is_one_for_each_experiment() -> None:
@@ -84,7 +99,8 @@ def test_its_cost_is_what_the_page_says(name: str) -> None:
     hours = tokens * operations / (UTILISATION * H100_FLOPS) / 3600
     row = table_rows((FOLDER / "cgt.md").read_text(encoding="utf-8"))[name]
     shown = [f"{parameters:,}", f"{tokens:,}", f"{operations / 1e6:,.1f} M", f"{tokens * operations:.2e}"]
-    assert row == [*shown, f"{hours:.2g}" if hours < 10 else f"{hours:.0f}"]
+    hours_shown = f"{hours:.2g}" if hours < 10 else f"{hours:.0f}"
+    assert row == [*shown, hours_shown, f"{memory(name) / 2**30:.1f} GiB"]
 
 
 def test_arithmetic_is_the_papers() -> None:
