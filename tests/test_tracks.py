@@ -26,6 +26,12 @@ def test_a_built_in_track_is_what_was_frozen(name: str) -> None:
     assert set(frozen_tracks()[name]["overlap"].values()) == {0}
 
 
+def test_every_track_says_what_it_is_in_one_line_that_stands_alone() -> None:
+    for summary in track_names().values():
+        assert summary.endswith(".")
+        assert not summary.startswith("The same")
+
+
 def test_every_frozen_track_still_has_its_file() -> None:
     assert set(frozen_tracks()) == set(FREEZABLE)
 
