@@ -170,7 +170,8 @@ def curves(case: Case) -> Iterator[str]:
     """Curves have the track's positions and counts, and average to the score."""
     for where, record in _records(case):
         for metric, curve in record.curves.items():
-            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value)
+            positions = int(case.reference.frame.counts_of(metric).sum())
+            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value, positions, metric)
             if fault:
                 yield f"{where}: the curve of {metric} {fault}"
 
@@ -294,14 +295,18 @@ def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[
     return None
 
 
-def _curve_fault(curve: Curve, frame: Curve, value: float) -> str | None:
+def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, metric: str) -> str | None:
+    """positions: how many the score is over. Those that are in no curve (`Task.progress` below 0) can be anything."""
     if (curve.position, curve.count, curve.axis) != (frame.position, frame.count, frame.axis):
         return "has other positions than the test split"
     if (curve.stderr is None) != (frame.stderr is None) or min(curve.stderr or [0.0]) < 0:
         return "has standard errors of its own"
-    mean = sum(v * c for v, c in zip(curve.value, curve.count, strict=True)) / sum(curve.count)
-    if not abs(mean - value) <= _CURVE_TOLERANCE:
-        return f"averages to {mean:.6f}, and the score is {value:.6f}"
+    drawn = sum(v * c for v, c in zip(curve.value, curve.count, strict=True))
+    left_out = positions - sum(curve.count)
+    rest = value * positions - drawn
+    most = _highest(metric) * left_out if left_out else 0.0
+    if not -_CURVE_TOLERANCE * positions <= rest <= most + _CURVE_TOLERANCE * positions:
+        return f"averages to {drawn / sum(curve.count):.6f}, and the score is {value:.6f}"
     return None
 
 

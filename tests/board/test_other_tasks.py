@@ -26,7 +26,7 @@ TRACKS: dict[str, dict[str, Any]] = {
         "parameters": {"n_keys": 4, "n_values": 6, "n_pairs": 12},
         "main_score": "final_accuracy",
     },
-    "bigram": {"parameters": {"n_symbols": 8, "n_triggers": 2, "length": 24}, "main_score": "nll"},
+    "bigram": {"parameters": {"n_symbols": 6, "n_triggers": 2, "length": 160}, "main_score": "nll"},
 }
 
 
@@ -61,9 +61,13 @@ def test_from_a_run_to_a_table(task: str, committed: None, tmp_path: Path) -> No
             if place != ("digest",) and not verify_entry(path, track=track).faults:
                 accepted[".".join(map(str, place))] += 1
             path.unlink()
-    curve_errors = ["result.seeds.*.curves.*.stderr.*"]  # of an entry without its predictions
+    loose = ["result.seeds.*.curves.*.stderr.*"]  # of an entry without its predictions
+    if (
+        task == "bigram"
+    ):  # positions behind symbols that have occurred more than 32 times are in no curve, and can make up for it
+        loose.append("result.seeds.*.curves.*.value.*")
     rare = [".".join(map(str, place)) for place in one_of_each_kind(content) if not drawn(content, place)]
-    taken = [n for n in accepted if not unseen(tuple(n.split(".")), UNSEEN_ALONE + curve_errors + rare)]
+    taken = [n for n in accepted if not unseen(tuple(n.split(".")), UNSEEN_ALONE + loose + rare)]
     assert taken == []
 
 
