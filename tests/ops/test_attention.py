@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 
 from regbench.errors import UserError
-from regbench.ops.attention import attention
-from regbench.ops.backend import use_backend
+from regbench.ops.attention import _OP, attention
+from regbench.ops.backend import Form, use_backend
 
 
 @pytest.mark.parametrize("length", [1, 2, 17, 64, 65])
@@ -39,8 +41,33 @@ def test_the_form_that_ran_is_recorded_and_no_other_is_taken() -> None:
     with use_backend("auto") as ran:
         attention(x, x, x)
     assert ran == {"attention": "torch"}
-    with pytest.raises(UserError, match="attention has no backend 'trition'; known: flash-attn, naive, torch"):
-        attention(x, x, x, backend="trition")
+    with pytest.raises(UserError, match="^attention has no backend 'fused'; known: flash-attn, naive, torch, triton$"):
+        attention(x, x, x, backend="fused")
+
+
+def test_the_kernels_of_our_own_run_when_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the type, and though they are installed: `auto` takes what has been measured."""
+    monkeypatch.setattr(Form, "missing", property(lambda form: "flash_attn" if form.requires == "flash_attn" else None))
+    cuda = torch.device("cuda")
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        with use_backend("auto") as ran:
+            _OP.choose("auto", cuda, dtype)
+        assert ran == {"attention": "torch"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_the_kernels_of_our_own_are_chosen_and_refused_by_name() -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        with use_backend("attention=triton") as ran:
+            _OP.choose("auto", torch.device("cuda"), dtype)
+        assert ran == {"attention": "triton"}
+    x = torch.randn(1, 1, 3, 2)
+    with pytest.raises(UserError, match="^backend 'triton' of attention does not run on cpu; there: torch, naive$"):
+        attention(x, x, x, backend="triton")
+    with pytest.raises(
+        UserError, match="^backend 'triton' of attention takes float16, bfloat16, float32, not float64$"
+    ):
+        _OP.choose("triton", torch.device("cuda"), torch.float64)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

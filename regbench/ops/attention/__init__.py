@@ -20,6 +20,14 @@ _OP = Op(
             exact=(torch.float16, torch.bfloat16),
         ),
         "torch": Form("regbench.ops.attention.fused:attention", ("cpu", "cuda")),
+        # Below PyTorch's, which runs everywhere, so that it runs when asked for and `auto` never takes it: no GPU has timed it.
+        "triton": Form(
+            "regbench.ops.attention.triton:attention",
+            ("cuda",),
+            requires="triton",
+            install="pip install triton",
+            dtypes=(torch.float16, torch.bfloat16, torch.float32),
+        ),
         "naive": Form("regbench.ops.attention.naive:attention", ("cpu", "cuda")),
     },
 )
