@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench import registry, threads
+from regbench.baseline_contract import blaming, check_said
 from regbench.data import Instances, cache_root
 from regbench.errors import UserError
 from regbench.files import atomic_write, read_arrays
@@ -158,13 +159,17 @@ def _make(
     given, best = [], []
     seconds, processor_seconds = 0.0, 0.0
     at_once = rows_at_once(track.task.io, instances.tokens.shape[1], _AT_ONCE)
-    baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
+    with blaming(baseline):
+        baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
     for first in range(0, len(instances), at_once):
         some = instances[first : first + at_once]
         started, processor_started = time.perf_counter(), time.process_time()
-        predicted = baseline.predict(some.tokens)
+        with blaming(baseline):
+            predicted = baseline.predict(some.tokens)
         seconds += time.perf_counter() - started
         processor_seconds += time.process_time() - processor_started
+        with blaming(baseline):
+            check_said(predicted, some.tokens, track.task.io)
         if track.task.knows_truth:
             parts += [row[:length].astype(np.float64) for row, length in zip(predicted, some.lengths, strict=True)]
         else:

@@ -24,7 +24,7 @@ from regbench.baseline_predictions import (
 )
 from regbench.data import Instances
 from regbench.errors import UserError, nearest
-from regbench.evaluation import lineup
+from regbench.evaluation import forms_of, lineup
 from regbench.files import atomic_write
 from regbench.predictions import Predictions
 from regbench.predictor import Baseline, FloatArray
@@ -189,13 +189,13 @@ def _voices(spec: str, track: Track, test: Instances, early: Instances, announce
     if Path(name).is_dir():
         return [_run(Path(name), label, track, test, early)]
     baselines = lineup(track, test)
-    chosen = [b for b in baselines if b.name == name]
+    chosen = forms_of(name, track, test) if registry.is_file(name) else [b for b in baselines if b.name == name]
     registered = registry.entries(registry.BASELINE)
     if not chosen and name in registered:
         cls = registry.load(registry.BASELINE, name)
         chosen = [b for b in baselines if type(b) is cls]
-        if not chosen:
-            raise UserError(f"the baseline '{name}' has no place on {track.name}")
+    if not chosen and (name in registered or registry.is_file(name)):
+        raise UserError(f"the baseline '{name}' has no place on {track.name}")
     if not chosen:
         if "/" in name or name.endswith((".json", ".npz")):
             raise UserError(f"there is no run folder {name}")
@@ -223,7 +223,8 @@ def _said(
 def _run(folder: Path, label: str | None, track: Track, test: Instances, early: Instances) -> Voice:
     result = read_result(folder)
     if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
-        raise UserError(f"{folder} is a run on {result.track.name}, not on {track.name} as the others are")
+        now = f"what {track.name} is now" if result.track.name == track.name else track.name
+        raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")
     seeds = []
     for seed in result.seeds:
         path = folder / f"seed-{seed.seed}" / "predictions.npz"

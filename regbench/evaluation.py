@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regbench import registry, scoring
+from regbench.baseline_contract import blaming, examined
 from regbench.baseline_predictions import baseline_key, files_digest
 from regbench.data import Instances, cache_root
+from regbench.errors import UserError
 from regbench.files import atomic_write
 from regbench.predictor import Baseline
 from regbench.results import BaselineRecord, Curve, ScoreRecord
@@ -42,19 +44,41 @@ def _curve_by_step(steps: Steps) -> Curve:
 
 
 def lineup(track: Track, instances: Instances) -> list[Baseline]:
-    """Every registered baseline that fits the track's task; where nobody knows the truth, none that is the truth itself."""
-    found: list[Baseline] = []
-    for name in registry.entries(registry.BASELINE):
-        cls = registry.load(registry.BASELINE, name)
-        if track.task.io.kind in cls.takes and (track.task.knows_truth or cls.anchor != "end"):
-            found += cls.lineup(track.task, instances)
+    """Every registered baseline that fits the track's task; where nobody knows the truth, none that is the truth itself.
+
+    Raises:
+        UserError: the task or a baseline is not built in and breaks its contract, or two baselines have one name or one place.
+    """
+    track.examine_once()
+    found = [b for name in registry.entries(registry.BASELINE) for b in forms_of(name, track, instances)]
+    anchors = [str(b.anchor) for b in found if b.anchor is not None]
+    for what, said in (("called", [b.name for b in found]), ("the anchor", anchors)):
+        twice = next((name for name in said if said.count(name) > 1), None)
+        if twice is not None:
+            raise UserError(f"two baselines on {track.name} are {what} '{twice}'")
     return found
+
+
+def forms_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
+    """The forms of one baseline, a registered one or a file, that stand beside results on the track; [] where it has none.
+
+    Raises:
+        UserError: there is no such baseline, or it is not built in and breaks its contract.
+    """
+    cls = registry.load(registry.BASELINE, name)
+    if track.task.io.kind not in cls.takes or (cls.anchor == "end" and not track.task.knows_truth):
+        return []
+    if registry.is_built_in(registry.BASELINE, cls):
+        made: list[Baseline] = cls.lineup(track.task, instances)
+        return made
+    return examined(cls, registry.short_name(name), track.task, instances)
 
 
 def score_baseline(baseline: Baseline, task: Task, instances: Instances) -> Scores:
     """Its scores, computed now."""
     rows = rows_at_once(task.io, instances.tokens.shape[1], len(instances))
-    return score(task, instances, predict_in_batches(baseline, instances, rows))
+    with blaming(baseline):
+        return score(task, instances, predict_in_batches(baseline, instances, rows))
 
 
 def score_baselines(track: Track, instances: Instances, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:

@@ -25,6 +25,7 @@ WORDS = {
     "device": "the device",
     "backend": "the backend",
     "text": "the text that the track is cut from",
+    "task": "the task's code",
 }
 """How people are told of each part."""
 

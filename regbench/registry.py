@@ -6,6 +6,7 @@ Listing reads file names and metadata and imports nothing; an object is imported
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib
 import importlib.metadata
@@ -73,14 +74,15 @@ def entries(kind: Kind) -> dict[str, Entry]:
     return dict(sorted(found.items()))
 
 
-def load(kind: Kind, name: str) -> type[Any]:
-    """The class registered as `name`, or found in a file given as `path/to/file.py[:Class]`.
+def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
+    """The class registered as `name`, or found in a file given as `path/to/file.py[:Class]`, as seen from `folder`.
 
     Raises:
         UserError: no such name or file, the file does not import, or it does not hold exactly one such class.
     """
     path, class_name = _as_file(name)
     if path is not None:
+        path = folder / path
         return _pick(kind, _import_file(path), class_name, str(path))
     known = entries(kind)
     if name not in known:
@@ -93,10 +95,20 @@ def load(kind: Kind, name: str) -> type[Any]:
     return _pick(kind, module, attribute or None, known[name].source)
 
 
+def is_file(name: str) -> bool:
+    """Whether something asked for as `name` is a `path/to/file.py[:Class]`, there or not, and no registered name."""
+    return _as_file(name)[0] is not None
+
+
 def short_name(name: str) -> str:
     """How a thing asked for as `name` is called in tables and folders: a file's stem, or the name itself."""
     path, class_name = _as_file(name)
     return class_name or path.stem if path is not None else name
+
+
+def is_built_in(kind: Kind, cls: type[Any]) -> bool:
+    """Whether a class of `kind` is one of regbench's own, and not of a file or another distribution."""
+    return cls.__module__.startswith(f"{kind.package}.")
 
 
 def source_digest(cls: type[Any]) -> str:
@@ -111,18 +123,31 @@ def source_files(cls: type[Any]) -> list[Path]:
     """The file that defines `cls` and those of its own package that it imports, directly or through one another, sorted."""
     root = cls.__module__.partition(".")[0]
     found: set[Path] = set()
-    waiting = [Path(inspect.getfile(cls))]
+    waiting = [(Path(inspect.getfile(cls)), sys.modules[cls.__module__].__package__)]
     while waiting:
-        path = waiting.pop()
+        path, package = waiting.pop()
         if path in found:
             continue
         found.add(path)
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == root:
-                names = [f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)]
-                modules = [sys.modules[name] for name in names if name in sys.modules]
-                waiting += [Path(m.__file__) for m in modules if m.__file__ and not m.__file__.endswith("__init__.py")]
+        for name in _imports(path, package or ""):
+            module = sys.modules.get(name) if name.partition(".")[0] == root else None
+            file = getattr(module, "__file__", None) or "__init__.py"
+            if module is not None and not file.endswith("__init__.py"):
+                waiting.append((Path(file), module.__package__))
     return sorted(found)
+
+
+def _imports(path: Path, package: str) -> list[str]:
+    """Names of what a file of `package` imports, that may be modules: relative ones resolved."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # relative to nothing: such a line has not run
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def blame(error: BaseException) -> str:

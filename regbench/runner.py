@@ -103,8 +103,8 @@ class _Plan:
             "device": self.device.type,
             "backend": self.config.backend,
         }
-        text = self.track.task.source_digest()
-        return parts if text is None else {**parts, "text": text}  # else what it was before there were sources
+        more = {"text": self.track.task.source_digest(), "task": self.track.task_code}
+        return parts | {name: digest for name, digest in more.items() if digest is not None}
 
 
 def run(
@@ -151,7 +151,8 @@ def run(
     folder = Path(out) if out is not None else _new_folder(plan)
     if (folder / "result.json").exists() or (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
-    probe = _probe(plan)  # before anything is written: a refused architecture leaves no folder behind
+    _examine(plan, reporter or Silent())
+    probe = _probe(plan)  # before anything is written: a refused architecture or task leaves no folder behind
     with explain_full_disk(folder), exclusive(folder):
         with atomic_write(folder / "config.yaml") as file:
             yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
@@ -176,6 +177,7 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
                 load_track(config.track)  # its task says which way scores of its own are better
             return result
         plan = _plan(config)
+        _examine(plan, reporter or Silent())
         return _execute(plan, _probe(plan), folder, reporter or Silent())
 
 
@@ -186,6 +188,12 @@ def _plan(config: Config) -> _Plan:
     own, training = split_settings(config.settings)
     options, training_options = resolve_options(cls, own), resolve_training(cls, training)
     return _Plan(config, track, cls, source, options, training_options, find_device(config.device))
+
+
+def _examine(plan: _Plan, reporter: Reporter) -> None:
+    if plan.track.task_code is not None:
+        reporter.phase(f"examining the task {plan.track.task_name}")
+    plan.track.examine_once()
 
 
 def _new_folder(plan: _Plan) -> Path:

@@ -26,7 +26,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
         "regbench.report",
         "regbench.analysis",
     ),
-    ("regbench.tracks", "regbench.contract", "architectures"),
+    ("regbench.tracks", "regbench.contract", "regbench.baseline_contract", "architectures"),
     (
         "regbench.tasks",
         "regbench.models",

@@ -388,6 +388,7 @@ from regbench.tasks.pfa import PFA
 
 
 class Mine(PFA):
+    main_score = "late_accuracy"
     scores = ("late_accuracy", "tvd", "late_nll")
     group_scores = {"late_accuracy": ("token_accuracy", "late"), "late_nll": ("nll", "late")}
 

@@ -42,7 +42,9 @@ def find_reference(name: str, given: Track | None = None) -> Reference:
     if given is not None and given.name == name:
         return _checkable(_own(given))
     if name not in track_names():
-        raise Refused(f"unknown track {name[:80]!a}{nearest(name[:80], track_names())}")
+        hint = nearest(name[:80], track_names())
+        own = "" if "did you mean" in hint else " (one of your own: --track FILE.yaml)"
+        raise Refused(f"unknown track {name[:80]!a}{own}{hint}")
     return _checkable(_built_in(name))
 
 

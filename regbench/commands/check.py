@@ -30,7 +30,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.training import find_device, resolve_training
 
     names = list(registry.entries(registry.ARCHITECTURE)) if arguments.all else [arguments.arch]
-    task_io = load_track(arguments.track or "pfa-small-v1").task.io
+    track = load_track(arguments.track or "pfa-small-v1")
+    track.examine_once()
     device, backend = find_device(arguments.device or "auto"), arguments.backend or "auto"
     with use_backend(backend):
         pass  # refused at once where an op or its form is not known
@@ -40,7 +41,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     for name in names:
         with apart_from_stdout():
             cls = registry.load(registry.ARCHITECTURE, name)
-        subject = Subject(cls, resolve_options(cls, own), task_io, device, resolve_training(cls, training))
+        subject = Subject(cls, resolve_options(cls, own), track.task.io, device, resolve_training(cls, training))
         console.print(f"[bold]{registry.short_name(name)}[/]")
         ran: dict[str, str] = {}
         for check in CONTRACT:

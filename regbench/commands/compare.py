@@ -30,7 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "predictor",
         nargs="+",
         metavar="PREDICTOR",
-        help="a baseline (3-gram, Bayes, ...; ngram: all its forms) or a run folder; LABEL=PREDICTOR names it",
+        help="a baseline (3-gram, Bayes, ...; ngram: all its forms; your own FILE.py[:CLASS]) or a run folder; "
+        "LABEL=PREDICTOR names it",
     )
     parser.add_argument("--track", metavar="T", help="default: that of the run folders, else pfa-small-v1")
     parser.add_argument(

@@ -19,10 +19,12 @@ def configure(data: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a table of the splits and draws the instance."""
+    from regbench.tasks.contract import CONTRACT, blaming
     from regbench.tracks import SPLITS, load_track
 
     track = load_track(arguments.track)
     splits = {split: track.instances(split) for split in SPLITS}
+    track.examine()
     if arguments.fingerprint:
         for split, instances in splits.items():
             print(f"{split} {instances.fingerprint}")
@@ -46,6 +48,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if source is not None:
         console.print(f"text: {source}; with another, fingerprints are others", highlight=False)
     console.print(f"budget: {track.definition.budget.train_tokens:,} training tokens", highlight=False)
+    lines = ", ".join(check.__name__.replace("_", " ") for check in CONTRACT)
+    console.print(f"the task keeps its contract: {lines}", highlight=False)
     console.print()
-    console.print(track.task.show(test, arguments.instance))
+    with blaming(track.task_name):
+        shown = track.task.show(test, arguments.instance)
+    console.print(shown)
     return 0

@@ -38,9 +38,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if not (folder / "result.json").exists() and (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a run that is not finished; go on with: regbench run --resume {folder}")
     result = read_result(folder)
+    track = track_of(folder, result)  # at first: its task says which way scores of its own are better
     with explain_full_disk(folder):
         plot_scores_by_position(result, folder / "score_by_position.png")
         plot_training(result, folder / "training.png")
-        path = write_report(folder, result, track_of(folder, result), arguments.instance)
+        path = write_report(folder, result, track, arguments.instance)
     console.print(str(path), highlight=False, soft_wrap=True, markup=False)
     return 0

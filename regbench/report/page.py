@@ -233,6 +233,10 @@ def _instances(folder: Path, result: Result, track: Track | None, instance: int 
         return Drawn(why_not="the task is not one of tokens")
     models: list[KeptPredictions] = []
     test = track.instances("test")
+    if test.fingerprint != result.track.fingerprints["test"]:
+        return Drawn(
+            why_not=f"the test instances of {track.name} are others now: what makes them has changed since this run"
+        )
     for seed in result.seeds:
         path = folder / f"seed-{seed.seed}" / "predictions.npz"
         if not path.exists():

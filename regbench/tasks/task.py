@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
+from rich.text import Text
 
 from regbench.data import Instances
 from regbench.predictor import FloatArray, IntArray
@@ -126,7 +127,10 @@ class Task(ABC):
 
     @abstractmethod
     def identities(self, instances: Instances) -> list[bytes]:
-        """What each instance is an instance of (for `pfa` its automaton, canonical); no two splits share one."""
+        """What each instance is an instance of (for `pfa` its automaton, canonical); no two splits share one.
+
+        As many for each, if it is made of several things, as two documents.
+        """
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
         """Named groups of positions, each (N, L): what `group_scores` speak of. Only scored positions of them count."""
@@ -150,5 +154,22 @@ class Task(ABC):
         }
 
     def show(self, instances: Instances, index: int) -> Any:
-        """One instance and its truth as something rich can print."""
-        raise NotImplementedError
+        """One instance and its truth as something rich can print.
+
+        Unless a task has a better way: each token by its name, and behind it, where it is scored, its true probability; of
+        vectors a line for each, and behind it the mean of what is predicted.
+        """
+        one = instances[index : index + 1]
+        truth = self.truth(one)[0] if self.knows_truth else None
+        text, tokens, io = Text(), one.tokens[0], self.io
+        for t, scored in enumerate(one.scored[0]):
+            vector = not isinstance(io, TokenIO)
+            text.append(_numbers(tokens[t]) if vector else io.names[tokens[t]], "" if scored else "dim")
+            if scored and truth is not None:
+                text.append(f"  -> {_numbers(truth[t])}" if vector else f":{truth[t, tokens[t]]:.2f}", "italic")
+            text.append("\n" if vector else "  ")
+        return text
+
+
+def _numbers(vector: FloatArray) -> str:
+    return " ".join(f"{value:6.2f}" for value in vector)

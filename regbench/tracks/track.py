@@ -15,6 +15,8 @@ from regbench.data import Instances, cached
 from regbench.errors import UserError, describe_validation, nearest
 from regbench.files import read_mapping
 from regbench.scoring import know_scores
+from regbench.tasks.contract import Subject, blaming, refuse_broken
+from regbench.tasks.form import ill_formed, unfinished
 from regbench.tasks.task import Splits, Task
 
 SPLITS = ("train", "validation", "test")
@@ -59,16 +61,27 @@ class Definition(_Strict):
 
 
 class Track:
-    """A loaded track: its definition, its task, and its instances by split."""
+    """A loaded track: its definition, its task, and its instances by split.
+
+    where: its file; a task that is a file too is looked for from there.
+    task_code: SHA-256 of the code of a task that is not built in, as it was loaded: it may change without a new version.
+    """
 
     def __init__(self, definition: Definition, where: str) -> None:
         self.definition = definition
-        cls = registry.load(registry.TASK, definition.task)
-        try:
-            parameters = cls.Parameters(**definition.parameters)
-        except pydantic.ValidationError as error:
-            raise UserError(describe_validation(error, f"{where}: parameters", cls.Parameters.model_fields)) from None
-        self.task: Task = cls(parameters)
+        cls = registry.load(registry.TASK, definition.task, Path(where).parent)
+        self.task_code = None if registry.is_built_in(registry.TASK, cls) else _code(cls)
+        self._examined = False
+        lacking = unfinished(cls)
+        if lacking:
+            raise UserError(f"{where}: {cls.__name__} of {definition.task} is no whole task: {lacking}")
+        with blaming(self.task_name):
+            try:
+                parameters = cls.Parameters(**definition.parameters)
+            except pydantic.ValidationError as error:
+                fields = cls.Parameters.model_fields
+                raise UserError(describe_validation(error, f"{where}: parameters", fields)) from None
+            self.task: Task = cls(parameters)
         know_scores(self.task)
         if definition.main_score not in self.task.scores:
             hint = nearest(definition.main_score, self.task.scores)
@@ -87,6 +100,11 @@ class Track:
     def version(self) -> int:
         return int(self.name.rpartition("-v")[2])
 
+    @property
+    def task_name(self) -> str:
+        """How the task is called: a registered name, or a file's stem."""
+        return registry.short_name(self.definition.task)
+
     def instances(self, split: str) -> Instances:
         """The instances of "train", "validation" or "test", from the cache where it has them.
 
@@ -103,17 +121,50 @@ class Track:
             "splits": d.splits.model_dump(),
             "split": split,
         }
-        source = self.task.source_digest()
+        with blaming(self.task_name):
+            source = self.task.source_digest()
         if source is not None:  # else the key is what it was before there were sources
             config["source"] = source
-        splits = Splits(**d.splits.model_dump())
-        instances = cached(config, lambda: self.task.generate(splits, split))
+        if self.task_code is not None:
+            config["code"] = self.task_code
+        instances = cached(config, lambda: self._generate(split))
         if self.frozen is not None and self.frozen["fingerprints"][split] != instances.fingerprint:
             raise UserError(
                 f"the {split} split of {self.name} came out as {instances.fingerprint[:12]}, not "
                 f"{self.frozen['fingerprints'][split][:12]} as when the track was frozen: results would not compare"
             )
         return instances
+
+    def _generate(self, split: str) -> Instances:
+        """Made now. What is no Instances does not get into the cache."""
+        splits = self._splits
+        if self.task_code is None:
+            return self.task.generate(splits, split)
+        with blaming(self.task_name):
+            instances = self.task.generate(splits, split)
+            fault = ill_formed(self.task, instances, splits.size(split), split)
+        if fault:
+            raise UserError(f"task '{self.task_name}' cannot be scored: {fault}")
+        return instances
+
+    @property
+    def _splits(self) -> Splits:
+        return Splits(**self.definition.splits.model_dump())
+
+    def examine(self) -> None:
+        """Asks the whole contract of the task: see `regbench.tasks.contract`.
+
+        Raises:
+            UserError: with the first line that does not hold.
+        """
+        made = {split: self.instances(split) for split in SPLITS}
+        refuse_broken(Subject(self.task, self._splits, made), self.task_name)
+        self._examined = True
+
+    def examine_once(self) -> None:
+        """As `examine`, of a task that is not built in, unless that was done; built-in tasks have tests that ask it."""
+        if self.task_code is not None and not self._examined:
+            self.examine()
 
     def freeze(self) -> dict[str, Any]:
         """What `statistics.json` records of this track: digest, fingerprints, statistics and the overlap of its splits."""
@@ -129,6 +180,12 @@ class Track:
                 for split, i in splits.items()
             },
         }
+
+
+def _code(cls: type[Any]) -> str:
+    """Of the files of a task and of those it is built on, up to what is built in."""
+    own = [b for b in cls.__mro__ if issubclass(b, Task) and not registry.is_built_in(registry.TASK, b)]
+    return hashlib.sha256("".join(registry.source_digest(base) for base in own).encode()).hexdigest()
 
 
 def track_names() -> dict[str, str]:
@@ -148,7 +205,9 @@ def load_track(name: str) -> Track:
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and path.stem not in track_names():
-        raise UserError(f"unknown track '{name}'{nearest(name, track_names())}")
+        hint = nearest(name, track_names())
+        own = "" if "did you mean" in hint else " (one of your own is given by its YAML file)"
+        raise UserError(f"unknown track '{name}'{own}{hint}")
     content = read_mapping(path, "a track")
     try:
         definition = Definition(**content)
