@@ -173,12 +173,13 @@ def write_result(path: Path, result: Result) -> None:
         file.write("\n")
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: str | Path) -> Result:
     """Reads and checks a result file, or the `result.json` of a run folder.
 
     Raises:
         UserError: no such file, not JSON, or not of the schema.
     """
+    path = Path(path)
     path = path / "result.json" if path.is_dir() else path
     try:
         text = path.read_text(encoding="utf-8")

@@ -49,7 +49,7 @@ from regbench.results import (
 )
 from regbench.scoring import HIGHER_IS_BETTER, score, share_of_the_way
 from regbench.tracks import SPLITS, Track, load_track
-from regbench.training import Progress, Trainer, TrainingOptions, find_device, resolve_training
+from regbench.training import Progress, Trainer, TrainingOptions, check_budget, find_device, resolve_training
 
 
 class Reporter(Protocol):
@@ -151,8 +151,12 @@ def run(
     folder = Path(out) if out is not None else _new_folder(plan)
     if (folder / "result.json").exists() or (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
-    _examine(plan, reporter or Silent())
-    probe = _probe(plan)  # before anything is written: a refused architecture or task leaves no folder behind
+    _examine(plan, reporter or Silent())  # before anything is written: what is refused leaves no folder behind
+    for seed in config.seeds:
+        check_budget(
+            plan.track.instances("train").lengths, plan.training, plan.track.definition.budget.train_tokens, seed
+        )
+    probe = _probe(plan)
     with explain_full_disk(folder), exclusive(folder):
         with atomic_write(folder / "config.yaml") as file:
             yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)

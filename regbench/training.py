@@ -134,9 +134,7 @@ def training_steps(lengths: IntArray, options: TrainingOptions, budget: int, see
     Raises:
         UserError: more tokens are asked for than the budget has, or not even one batch fits.
     """
-    limit = options.train_tokens or budget
-    if limit > budget:
-        raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
+    limit = check_budget(lengths, options, budget, seed)
     plan: list[tuple[int, IntArray]] = []
     used = 0
     for rows in _batches(lengths, options, seed):
@@ -145,9 +143,21 @@ def training_steps(lengths: IntArray, options: TrainingOptions, budget: int, see
             break
         used += tokens
         plan.append((tokens, rows))
-    if not plan:
-        raise UserError(f"{limit:,} training tokens are less than one batch of {options.batch_size} instances")
     return plan
+
+
+def check_budget(lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> int:
+    """How many tokens may be trained on; costs one epoch's shuffling.
+
+    Raises:
+        UserError: more are asked for than the budget has, or not even one batch fits.
+    """
+    limit = options.train_tokens or budget
+    if limit > budget:
+        raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
+    if int(lengths[next(_batches(lengths, options, seed))].sum()) > limit:
+        raise UserError(f"{limit:,} training tokens are less than one batch of {options.batch_size} instances")
+    return limit
 
 
 def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int = 0) -> float:

@@ -247,16 +247,20 @@ class TestRefusals:
                 "training option: batch_size: input should be a valid integer",
             ),
             ({"settings": {"training.train_tokens": 7000}}, r"\(7,000\) is above the track's budget of 6,000"),
+            ({"settings": {"training.train_tokens": 10}}, "10 training tokens are less than one batch"),
             ({"device": "gpu"}, "unknown device 'gpu'"),
             ({"seeds": ()}, "seeds"),
             ({"seeds": (1, 1)}, "a seed is given twice: 1 1"),
             ({"trials": 0}, "trials: input should be greater than or equal to 1"),
         ],
     )
-    def test_wrong_input(self, go: Callable[..., regbench.Result], changes: dict[str, Any], message: str) -> None:
+    def test_wrong_input(
+        self, go: Callable[..., regbench.Result], changes: dict[str, Any], message: str, tmp_path: Path
+    ) -> None:
         with pytest.raises(UserError, match=message) as caught:
             go(**changes)
         assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out").exists()
 
     def test_no_gpu(self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -54,5 +55,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         return 1
     for old in made.replaced:
         console.print(f"takes the place of {old}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{made.path}; next: regbench leaderboard", markup=False, highlight=False, soft_wrap=True)
+    board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
+    console.print(f"{made.path}; next: regbench leaderboard{board}", markup=False, highlight=False, soft_wrap=True)
     return 0
