@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from regbench import cli
 from regbench.board.store import Stored
-from regbench.results import read_result
+from regbench.results import Result, read_result
 from tests.documents import blocks, commands, table_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +79,6 @@ def test_the_tree_is_the_tree() -> None:
 
 def test_its_scores_are_the_boards() -> None:
     """Every row of the tables of architectures is an entry's, to the digits."""
-    entries = [Stored(path).read()[0] for path in sorted((ROOT / "leaderboard/entries/pfa-small-v1").glob("*.json"))]
     tables = README.partition("Architectures with their default options")[2].partition("Without make")[0]
     board, _, rest = tables.partition("One layer instead of two")
     parts = (board, rest.partition("N-gram heads after")[2])
@@ -86,12 +86,36 @@ def test_its_scores_are_the_boards() -> None:
         name: cells for part in parts for name, cells in table_rows(part).items() if name not in ("architecture", "---")
     }
     assert len(rows) >= 14
-    by_name = {entry.name: entry for entry in entries}
+    compare(rows, "pfa-small-v1", ("legal_accuracy", "token_accuracy", "tvd", "nll"))
+
+
+@pytest.mark.parametrize(
+    ("heading", "track", "metrics"),
+    [
+        ("**Associative recall**", "assoc-recall-small-v1", ("final_accuracy", "token_accuracy", "nll")),
+        ("**In-context bigrams**", "bigram-small-v1", ("nll", "in_context_accuracy", "global_tvd", "tvd")),
+    ],
+)
+def test_so_are_those_of_other_tracks(heading: str, track: str, metrics: tuple[str, ...]) -> None:
+    """All entries of the track, and what the text says of baselines."""
+    part = README.partition(heading)[2].partition("\n**")[0].partition("\n## ")[0]
+    rows = {name: cells for name, cells in table_rows(part).items() if name not in ("architecture", "---")}
+    result = compare(rows, track, metrics)
+    said = re.findall(r"\b\d\.\d{3}\b", part.partition("|")[0])
+    known = {f"{score.value:.3f}" for record in result.baselines.values() for score in record.scores.values()}
+    assert said
+    assert set(said) <= known
+
+
+def compare(rows: dict[str, list[str]], track: str, metrics: tuple[str, ...]) -> Result:
+    """Rows of architectures against the entries of a track, of which the last one's result is returned."""
+    found = [Stored(path).read()[0] for path in sorted((ROOT / "leaderboard" / "entries" / track).glob("*.json"))]
+    by_name = {entry.name: entry.result for entry in found}
     for name, cells in rows.items():
-        result = by_name[name].result
-        scores = [result.score(m) for m in ("legal_accuracy", "token_accuracy", "tvd", "nll")]
-        assert cells[:4] == [f"{s.value:.3f} ± {s.stderr:.3f}" for s in scores], name
-        assert cells[4] == f"{result.architecture.parameters:,}"
+        scores = [by_name[name].score(m) for m in metrics]
+        assert cells[: len(metrics)] == [f"{s.value:.3f} ± {s.stderr:.3f}" for s in scores], name
+        assert cells[len(metrics)] == f"{by_name[name].architecture.parameters:,}"
+    return found[-1].result
 
 
 @pytest.mark.slow

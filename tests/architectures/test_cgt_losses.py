@@ -201,7 +201,7 @@ def test_the_auxiliary_loss_is_that_of_the_specialised_model(context: int, freez
             used = [y[t if freeze == "never" else min(t, cut)] for t in range(start, end)]
             out = model.with_context(text, torch.stack(used)[None])
         chosen = scored[b, start:end] & (torch.arange(end - start) >= context)
-        total += float(F.cross_entropy(out[0][chosen], text[0][chosen], reduction="sum"))
+        total += F.cross_entropy(out[0][chosen], text[0][chosen], reduction="sum").item()
         count += int(chosen.sum())
     torch.manual_seed(5)
     terms = model.losses(tokens, scored)
