@@ -205,7 +205,7 @@ def test_the_auxiliary_loss_is_that_of_the_specialised_model(context: int, freez
         count += int(chosen.sum())
     torch.manual_seed(5)
     terms = model.losses(tokens, scored)
-    assert float(terms["auxiliary"]) == pytest.approx(0.25 / 0.75 * total / count, rel=1e-5)
+    assert terms["auxiliary"].item() == pytest.approx(0.25 / 0.75 * total / count, rel=1e-5)
     expected = F.cross_entropy(model(tokens)[scored], tokens[scored])
     torch.testing.assert_close(terms["cross_entropy"], expected)
 
@@ -247,7 +247,7 @@ def test_a_seed_decides_the_windows() -> None:
 
     def value(seed: int) -> float:
         torch.manual_seed(seed)
-        return float(model.losses(tokens, scored)["auxiliary"])
+        return model.losses(tokens, scored)["auxiliary"].item()
 
     assert value(1) == value(1)
     assert value(1) != value(2)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from fractions import Fraction
 from math import floor
 
@@ -18,19 +15,10 @@ from regbench.data import Instances
 from regbench.scoring import score
 from regbench.tasks.arithmetic import Arithmetic, ArithmeticParameters
 from regbench.tasks.task import Splits
+from tests.tasks.elsewhere import assert_same_elsewhere
 
 PAPER = Arithmetic(ArithmeticParameters())
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
-
-FINGERPRINTS = """
-import sys
-from regbench import threads
-from regbench.tasks.arithmetic import Arithmetic, ArithmeticParameters
-from regbench.tasks.task import Splits
-threads.available = lambda: int(sys.argv[1])
-splits = Splits(train=60, validation=10, test=30, seed=0)
-print(*(Arithmetic(ArithmeticParameters()).generate(splits, s).fingerprint for s in ("train", "validation", "test")))
-"""
 
 
 def text_of(task: Arithmetic, instances: Instances, row: int) -> str:
@@ -157,20 +145,7 @@ def test_other_splits_stay_when_training_grows() -> None:
 
 
 def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
-    expected = " ".join(PAPER.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", FINGERPRINTS, str(threads)],
-            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout.strip()
-        for threads, hash_seed in ((1, 0), (3, 17))
-    }
-    assert found == {expected}
-    assert PAPER.generate(Splits(60, 10, 30, 1), "test").fingerprint not in expected
+    assert_same_elsewhere(PAPER, SPLITS)
 
 
 @pytest.mark.parametrize(

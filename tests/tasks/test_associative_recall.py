@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,22 +19,12 @@ from regbench.scoring import Scores, predict_in_batches, score
 from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
 from regbench.tasks.task import Splits
 from regbench.tracks import load_track
+from tests.tasks.elsewhere import assert_same_elsewhere
 
 PAPER = AssociativeRecall(AssociativeRecallParameters())
 SMALL = AssociativeRecall(AssociativeRecallParameters(n_keys=4, n_values=5, n_pairs=12))
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 CROWDED = AssociativeRecall(AssociativeRecallParameters(n_keys=2, n_values=4, n_pairs=6))  # 16 maps in all
-
-FINGERPRINTS = """
-import sys
-from regbench import threads
-from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
-from regbench.tasks.task import Splits
-threads.available = lambda: int(sys.argv[1])
-splits = Splits(train=60, validation=10, test=30, seed=0)
-task = AssociativeRecall(AssociativeRecallParameters())
-print(*(task.generate(splits, s).fingerprint for s in ("train", "validation", "test")))
-"""
 
 
 def written(task: AssociativeRecall, text: str, values: str) -> Instances:
@@ -175,20 +162,7 @@ def test_other_splits_stay_when_training_grows(task: AssociativeRecall) -> None:
 
 
 def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
-    expected = " ".join(PAPER.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", FINGERPRINTS, str(threads)],
-            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout.strip()
-        for threads, hash_seed in ((1, 0), (3, 17))
-    }
-    assert found == {expected}
-    assert PAPER.generate(Splits(60, 10, 30, 1), "test").fingerprint not in expected
+    assert_same_elsewhere(PAPER, SPLITS)
 
 
 @pytest.mark.parametrize(

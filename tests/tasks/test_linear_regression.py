@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pydantic
 import pytest
@@ -14,20 +10,10 @@ from rich.console import Console
 from regbench.scoring import score
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
 from regbench.tasks.task import Splits, VectorIO
+from tests.tasks.elsewhere import assert_same_elsewhere
 
 TASK = LinearRegression(LinearRegressionParameters(d_x=3, d_y=2, n_examples=6, noise=0.5))
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
-
-FINGERPRINTS = """
-import sys
-from regbench import threads
-from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
-from regbench.tasks.task import Splits
-threads.available = lambda: int(sys.argv[1])
-task = LinearRegression(LinearRegressionParameters(d_x=3, d_y=2, n_examples=6, noise=0.5))
-splits = Splits(train=60, validation=10, test=30, seed=0)
-print(*(task.generate(splits, split).fingerprint for split in ("train", "validation", "test")))
-"""
 
 
 def test_the_io_says_what_goes_in_and_out() -> None:
@@ -91,20 +77,7 @@ def test_splits_share_no_matrix_and_do_not_move_when_training_grows() -> None:
 
 
 def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
-    expected = " ".join(TASK.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", FINGERPRINTS, str(threads)],
-            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout.strip()
-        for threads, hash_seed in ((1, 0), (3, 17))
-    }
-    assert found == {expected}
-    assert TASK.generate(Splits(60, 10, 30, 1), "test").fingerprint not in expected
+    assert_same_elsewhere(TASK, SPLITS)
 
 
 @pytest.mark.parametrize(
