@@ -17,7 +17,7 @@ from regbench import registry
 from regbench.data import Instances
 from regbench.errors import UserError
 from regbench.predictor import Baseline, FloatArray
-from regbench.registry import BASELINE, blame
+from regbench.registry import BASELINE
 from regbench.scoring import check_distributions, check_finite
 from regbench.tasks.task import IO, Task, VectorIO
 
@@ -36,12 +36,11 @@ def blaming(baseline: Baseline) -> Iterator[None]:
         yield
         return
     name = getattr(baseline, "name", type(baseline).__name__)
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"baseline '{name}': {error}") from None
-    except (Exception, SystemExit) as error:
-        raise UserError(f"baseline '{name}' raises {blame(error)}") from error
+    with registry.blaming(f"baseline '{name}' raises"):
+        try:
+            yield
+        except UserError as error:
+            raise UserError(f"baseline '{name}': {error}") from None
 
 
 def check_said(said: Any, tokens: NDArray[Any], io: IO) -> FloatArray:
@@ -67,14 +66,13 @@ def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> lis
     Raises:
         UserError: a fault, in one line.
     """
-    try:
-        found = cls.lineup(task, instances)
-    except UserError:
-        raise
-    except NotImplementedError:
-        raise UserError(f"baseline '{name}' has no lineup: a class method that makes it for a task, or []") from None
-    except (Exception, SystemExit) as error:
-        raise UserError(f"baseline '{name}' raises {blame(error)}") from error
+    with registry.blaming(f"baseline '{name}' raises"):
+        try:
+            found = cls.lineup(task, instances)
+        except NotImplementedError:
+            raise UserError(
+                f"baseline '{name}' has no lineup: a class method that makes it for a task, or []"
+            ) from None
     if not isinstance(found, list) or not all(isinstance(baseline, cls) for baseline in found):
         raise UserError(f"the lineup of baseline '{name}' must be a list of {cls.__name__}, made for the task")
     for baseline in found:

@@ -147,7 +147,7 @@ def _task_digest(cls: type[Task]) -> str:
     files: set[Path] = set()
     for base in cls.__mro__:
         if issubclass(base, Task):
-            folder, built_in = Path(inspect.getfile(base)).parent, base.__module__.startswith("regbench.")
+            folder, built_in = Path(inspect.getfile(base)).parent, registry.is_built_in(registry.TASK, base)
             files |= {path for path in registry.source_files(base) if not built_in or path.parent == folder}
     return files_digest(sorted(files))
 

@@ -321,9 +321,7 @@ def _known_by_heart(subject: Subject) -> float:
         model = learner.model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
         for step in range(1, LEARNING_STEPS + 1):
-            for (
-                group
-            ) in optimizer.param_groups:  # falling to nothing, or the last few percent come and go with rounding
+            for group in optimizer.param_groups:  # it falls: else the last few percent come and go with rounding
                 group["lr"] = rate * (1 - (step - 1) / LEARNING_STEPS)
             with torch.enable_grad():
                 loss = torch.stack(list(model.train().losses(tokens, scored).values())).sum()

@@ -12,17 +12,22 @@ class UserError(Exception):
     """The input was wrong. The message is one line; the command line prints it and exits with code 2."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint to end an error line with: the closest known name, or all of them where none is close.
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` looks like a misspelling of, if any."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint to end an error line with: the closest known name; or `otherwise` and all of them where none is close.
 
     >>> nearest("manba", ["lstm", "mamba"])
     "; did you mean 'mamba'?"
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean '{close[0]}'?"
-    return f"; known: {', '.join(names)}" if names else ""
+    close = closest(name, names)
+    if close is not None:
+        return f"; did you mean '{close}'?"
+    return f"{otherwise}; known: {', '.join(names)}" if names else otherwise
 
 
 def describe_validation(error: pydantic.ValidationError, what: str, known: Iterable[str]) -> str:

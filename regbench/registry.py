@@ -15,6 +15,7 @@ import inspect
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -88,10 +89,8 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
     if name not in known:
         raise UserError(f"unknown {kind.noun} '{name}'{nearest(name, known)}")
     module_name, _, attribute = known[name].target.partition(":")
-    try:
+    with blaming(f"{kind.noun} '{name}' cannot be imported:"):
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{kind.noun} '{name}' cannot be imported: {blame(error)}") from error
     return _pick(kind, module, attribute or None, known[name].source)
 
 
@@ -162,6 +161,21 @@ def blame(error: BaseException) -> str:
     return f"{theirs[-1].filename}:{theirs[-1].lineno}: {text}" if theirs else text
 
 
+@contextlib.contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Turns what someone's own code raises into one line: `what`, and then where and what it was.
+
+    Raises:
+        UserError: anything was raised inside.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what} {blame(error)}") from error
+
+
 def _built_in(kind: Kind) -> list[Entry]:
     spec = importlib.util.find_spec(kind.package)
     folders = list(spec.submodule_search_locations or []) if spec else []
@@ -216,10 +230,11 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with blaming(f"{path} cannot be imported:"):
+            spec.loader.exec_module(module)
+    except UserError:
         del sys.modules[name]
-        raise UserError(f"{path} cannot be imported: {blame(error)}") from error
+        raise
     return module
 
 

@@ -33,7 +33,7 @@ from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
 from regbench.ops.backend import require_use, use_backend
 from regbench.predictions import keep
-from regbench.report import plot_scores_by_position, plot_training, write_report
+from regbench.report import write_pictures, write_report
 from regbench.results import (
     ArchitectureRecord,
     BaselineRecord,
@@ -49,7 +49,7 @@ from regbench.results import (
 )
 from regbench.scoring import HIGHER_IS_BETTER, score, share_of_the_way
 from regbench.tracks import SPLITS, Track, load_track
-from regbench.training import Progress, Trainer, TrainingOptions, check_budget, find_device, resolve_training
+from regbench.training import Progress, Trainer, TrainingOptions, find_device, next_steps, resolve_training
 
 
 class Reporter(Protocol):
@@ -152,10 +152,9 @@ def run(
     if (folder / "result.json").exists() or (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
     _examine(plan, reporter or Silent())  # before anything is written: what is refused leaves no folder behind
+    lengths, budget = plan.track.instances("train").lengths, plan.track.definition.budget.train_tokens
     for seed in config.seeds:
-        check_budget(
-            plan.track.instances("train").lengths, plan.training, plan.track.definition.budget.train_tokens, seed
-        )
+        next(next_steps(lengths, plan.training, budget, seed))
     probe = _probe(plan)
     with explain_full_disk(folder), exclusive(folder):
         with atomic_write(folder / "config.yaml") as file:
@@ -241,8 +240,7 @@ def _execute(plan: _Plan, probe: _Probe, folder: Path, reporter: Reporter) -> Re
         environment=describe_environment(plan.device, probe.scored, probe.trained, plan.training.precision),
         code=describe_code(),
     )
-    plot_scores_by_position(result, folder / "score_by_position.png")
-    plot_training(result, folder / "training.png")
+    write_pictures(folder, result)
     write_report(folder, result, plan.track)
     write_result(folder / "result.json", result)
     for seed in plan.config.seeds:

@@ -6,7 +6,6 @@ of threads): batches depend on seed and epoch alone, and the generator's state i
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -26,7 +25,7 @@ from regbench.data import Instances, length_bucketed_batches
 from regbench.errors import UserError, describe_validation, nearest
 from regbench.models.model import Model, token_tensor
 from regbench.predictor import IntArray
-from regbench.registry import blame
+from regbench.registry import blaming
 from regbench.scoring import rows_at_once
 from regbench.settings import Settings
 
@@ -134,30 +133,27 @@ def training_steps(lengths: IntArray, options: TrainingOptions, budget: int, see
     Raises:
         UserError: more tokens are asked for than the budget has, or not even one batch fits.
     """
-    limit = check_budget(lengths, options, budget, seed)
-    plan: list[tuple[int, IntArray]] = []
+    return list(next_steps(lengths, options, budget, seed))
+
+
+def next_steps(lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> Iterator[tuple[int, IntArray]]:
+    """The same, step by step: whoever takes the first knows that there is one.
+
+    Raises:
+        UserError: as `training_steps`, when the first is taken.
+    """
+    limit = options.train_tokens or budget
+    if limit > budget:
+        raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
     used = 0
     for rows in _batches(lengths, options, seed):
         tokens = int(lengths[rows].sum())
         if used + tokens > limit:
             break
         used += tokens
-        plan.append((tokens, rows))
-    return plan
-
-
-def check_budget(lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> int:
-    """How many tokens may be trained on; costs one epoch's shuffling.
-
-    Raises:
-        UserError: more are asked for than the budget has, or not even one batch fits.
-    """
-    limit = options.train_tokens or budget
-    if limit > budget:
-        raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
-    if int(lengths[next(_batches(lengths, options, seed))].sum()) > limit:
+        yield tokens, rows
+    if not used:
         raise UserError(f"{limit:,} training tokens are less than one batch of {options.batch_size} instances")
-    return limit
 
 
 def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int = 0) -> float:
@@ -274,27 +270,17 @@ class Trainer:
         batch = self.train_split[rows]
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.progress.step, total, self.options, self.progress.lowered)
-        with self._blaming(f"step {self.progress.step + 1} of {total}"):
+        with blaming(f"training fails at step {self.progress.step + 1} of {total}:"):
             terms = train_step(self.model, self.optimizer, _tensors(batch, self.device), self.options)
         self.progress.step += 1
         self.progress.tokens += tokens
         return terms
 
-    @contextlib.contextmanager
-    def _blaming(self, where: str) -> Iterator[None]:
-        """What the architecture's own code raises becomes one line, and what was trained until then stays."""
-        try:
-            yield
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"training fails at {where}: {blame(error)}") from error
-
     def _evaluate(self) -> float:
         """The first term of the loss over the scored positions of the validation split; keeps the weights if it is the best."""
         self.model.eval()
         total, count = 0.0, 0
-        validating = self._blaming(f"the validation split, after step {self.progress.step}")
+        validating = blaming(f"training fails at the validation split, after step {self.progress.step}:")
         with validating, torch.no_grad(), autocast(self.device, self.options):
             at_once = rows_at_once(self.model.io, self.validation.tokens.shape[1], 64)
             for i in range(0, len(self.validation), at_once):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,16 +21,15 @@ from torch.utils import backend_registration
 from regbench import registry
 from regbench.configuration import read_config
 from regbench.errors import UserError
-from regbench.models.build import build, resolve_options
+from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Mixer
 from regbench.ops import backend
 from regbench.tasks.task import IO, TokenIO, VectorIO
-from regbench.tracks import load_track
 from regbench.training import make_optimizer, resolve_training, train_step
+from tests.papers_configs import CONFIGS, io_of
 
 DEVICE = "pretended"
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=16, names=tuple("abcdefgh|"))
-CONFIGS = Path(__file__).resolve().parents[1] / "architectures" / "configs"
 KERNELS = ("triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
 """Forms that are kernels."""
 NARROW = ("conv1d", "conv2d", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention")
@@ -120,8 +118,8 @@ def move(model: torch.nn.Module) -> None:
 def step(architecture: str, settings: dict[str, Any], io: IO, batch_size: int) -> str:
     """ "" where one training step leaves all gradients on the device, else what was wrong."""
     cls = registry.load(registry.ARCHITECTURE, architecture)
-    own = {k: v for k, v in settings.items() if not k.startswith("training.")}
-    training = resolve_training(cls, {k.removeprefix("training."): v for k, v in settings.items() if k not in own})
+    own, more = split_settings(settings)
+    training = resolve_training(cls, more)
     with FakeTensorMode(shape_env=ShapeEnv()):
         model = build(cls, resolve_options(cls, own), io)
         move(model)
@@ -144,21 +142,11 @@ def cases() -> dict[str, tuple[str, dict[str, Any], IO, int]]:
         made_of_a_mixer = issubclass(registry.load(registry.ARCHITECTURE, name), Mixer)
         heads: dict[str, Any] = {"ngram_heads": [1, 2]} if made_of_a_mixer else {}
         found[name] = (name, {"training.precision": "bfloat16", **heads}, TOKENS, 4)
-    for path in sorted(CONFIGS.glob("*.yaml")):
+    for name, path in CONFIGS.items():
         config = read_config(path)
         settings = dict(config.settings)
-        found[path.stem] = (config.architecture, settings, _io(config.track), settings.get("training.batch_size", 32))
+        found[name] = (config.architecture, settings, io_of(config), settings["training.batch_size"])
     return found
-
-
-def _io(track: str) -> IO:
-    """That of texts is told by its parameters, without reading any text."""
-    task = load_track(track).task
-    if track.startswith("text-mixture"):
-        size, length = task.parameters.vocab_size, task.parameters.length
-        return TokenIO(vocab_size=size, separator=size - 1, max_length=length, names=tuple(map(str, range(size))))
-    io: IO = task.io
-    return io
 
 
 def main() -> None:

@@ -100,6 +100,7 @@ def test_so_are_those_of_other_tracks(heading: str, track: str, metrics: tuple[s
     """All entries of the track, and what the text says of baselines."""
     part = README.partition(heading)[2].partition("\n**")[0].partition("\n## ")[0]
     rows = {name: cells for name, cells in table_rows(part).items() if name not in ("architecture", "---")}
+    assert len(rows) == len(list((ROOT / "leaderboard" / "entries" / track).glob("*.json")))
     result = compare(rows, track, metrics)
     said = re.findall(r"\b\d\.\d{3}\b", part.partition("|")[0])
     known = {f"{score.value:.3f}" for record in result.baselines.values() for score in record.scores.values()}

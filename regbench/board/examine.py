@@ -42,9 +42,8 @@ def find_reference(name: str, given: Track | None = None) -> Reference:
     if given is not None and given.name == name:
         return _checkable(_own(given))
     if name not in track_names():
-        hint = nearest(name[:80], track_names())
-        own = "" if "did you mean" in hint else " (one of your own: --track FILE.yaml)"
-        raise Refused(f"unknown track {name[:80]!a}{own}{hint}")
+        hint = nearest(name[:80], track_names(), " (one of your own: --track FILE.yaml)")
+        raise Refused(f"unknown track {name[:80]!a}{hint}")
     return _checkable(_built_in(name))
 
 

@@ -32,8 +32,9 @@ _CHANCE = 5
 """Paired standard errors by which a seed may be ahead of it: one honest seed in three million is, were it the truth itself."""
 _ROUNDING = 1e-3
 """More than the float16 of stored predictions moves a mean of nats."""
-_CURVE_TOLERANCE = 1.5e-6
-"""Curves are kept to six decimals."""
+_CURVE_DIGIT = 1e-6
+"""Curves are kept to six decimals: nats at the floor are rounded up."""
+_CURVE_TOLERANCE = 1.5 * _CURVE_DIGIT
 _HALF_DIGIT = 0.5 * 10.0 ** (1 - DIGITS)
 """How far an instance's sum may be from the exact one, relative to it."""
 
@@ -122,11 +123,11 @@ def learning(case: Case) -> Iterator[str]:
 def ranges(case: Case) -> Iterator[str]:
     """Every score lies where its metric can."""
     for where, record in _records(case):
-        values = [(m, s.value) for m, s in record.scores.items()]
-        values += [(m, value) for m, curve in record.curves.items() for value in curve.value]
-        for metric, value in values:
+        values = [(m, s.value, 1e-9) for m, s in record.scores.items()]
+        values += [(m, value, _CURVE_DIGIT / 2 + 1e-9) for m, curve in record.curves.items() for value in curve.value]
+        for metric, value, slack in values:
             low, high = 0.0, _highest(metric)
-            if not low - 1e-6 <= value <= high + 1e-6:  # the floor of nats as a float32 costs 3e-9 more
+            if not low - slack <= value <= high + slack:
                 yield f"{where}: {metric} is {value:g}, outside {low:g} to {high:g}"
                 break
 
@@ -167,7 +168,7 @@ def possible(case: Case) -> Iterator[str]:
 
 
 def curves(case: Case) -> Iterator[str]:
-    """Curves have the track's positions and counts, and average to the score."""
+    """Curves have the track's positions and counts, and average to the score, but for what positions in no curve leave open."""
     for where, record in _records(case):
         for metric, curve in record.curves.items():
             positions = int(case.reference.frame.counts_of(metric).sum())

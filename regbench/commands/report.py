@@ -29,7 +29,7 @@ def configure(report: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Writes the page and says where it is."""
     from regbench.files import explain_full_disk
-    from regbench.report import plot_scores_by_position, plot_training, track_of, write_report
+    from regbench.report import track_of, write_pictures, write_report
     from regbench.results import read_result
 
     folder: Path = arguments.folder
@@ -40,8 +40,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     result = read_result(folder)
     track = track_of(folder, result)  # at first: its task says which way scores of its own are better
     with explain_full_disk(folder):
-        plot_scores_by_position(result, folder / "score_by_position.png")
-        plot_training(result, folder / "training.png")
+        write_pictures(folder, result)
         path = write_report(folder, result, track, arguments.instance)
     console.print(str(path), highlight=False, soft_wrap=True, markup=False)
     return 0

@@ -1,7 +1,7 @@
 """What people look at after a run: pictures, and a page that shows where the model errs."""
 
 from regbench.report.page import build_report, track_of, write_report
-from regbench.report.pictures import plot_scores_by_position, plot_training
+from regbench.report.pictures import plot_scores_by_position, plot_training, write_pictures
 from regbench.report.words import LABELS, human_bytes
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "plot_scores_by_position",
     "plot_training",
     "track_of",
+    "write_pictures",
     "write_report",
 ]

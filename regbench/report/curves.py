@@ -25,7 +25,7 @@ def axis(result: Result, metric: str) -> str:
 
 def by_what(result: Result) -> str:
     """The same for headings, of the main score."""
-    return result.seeds[0].curves[result.track.main_score].axis or "position in the context"
+    return axis(result, result.track.main_score).removesuffix(" (tokens)")
 
 
 def main_loss(result: Result) -> str:

@@ -39,6 +39,12 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+def write_pictures(folder: Path, result: Result) -> None:
+    """Both pictures of a run, into its folder."""
+    plot_scores_by_position(result, folder / "score_by_position.png")
+    plot_training(result, folder / "training.png")
+
+
 def plot_scores_by_position(result: Result, path: Path) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines."""
     # What is over the last two examples alone is a line of two points: it is in the curve by example.

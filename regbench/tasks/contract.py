@@ -7,15 +7,15 @@ A task's code may be anyone's. Of one that is not built in, all lines are asked 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from regbench import registry
 from regbench.data import Instances
 from regbench.errors import UserError, nearest
-from regbench.registry import blame
 from regbench.scoring import METRICS, WITHOUT_TRUTH
 from regbench.tasks.form import arrays_of, ill_formed
 from regbench.tasks.task import Splits, Task, TokenIO, VectorIO
@@ -310,19 +310,9 @@ CONTRACT: tuple[Check, ...] = (
 """In this order: a line may rely on those before it."""
 
 
-@contextmanager
-def blaming(name: str) -> Iterator[None]:
-    """Turns what a task's own code raises into one line that says where.
-
-    Raises:
-        UserError: anything was raised inside.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"task '{name}' raises {blame(error)}") from error
+def blaming(name: str) -> AbstractContextManager[None]:
+    """Turns what a task's own code raises into one line that says where."""
+    return registry.blaming(f"task '{name}' raises")
 
 
 def refuse_broken(subject: Subject, name: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regbench.data import cache_root
-from regbench.errors import UserError, nearest
+from regbench.errors import UserError, closest
 from regbench.files import atomic_write
 from regbench.text.bars import bar
 from regbench.text.sources import Document, field_of
@@ -171,8 +171,8 @@ def _one_line(dataset: HubDataset) -> Iterator[None]:
 
 def _hint(name: str) -> str:
     """The nearest short name, where the one given looks like a misspelling of it."""
-    hint = nearest(name.lower(), ["stdlib", *PRESETS])
-    return hint if "did you mean" in hint else ""
+    found = closest(name.lower(), ["stdlib", *PRESETS])
+    return "" if found is None else f"; did you mean '{found}'?"
 
 
 @contextlib.contextmanager

@@ -205,9 +205,8 @@ def load_track(name: str) -> Track:
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and path.stem not in track_names():
-        hint = nearest(name, track_names())
-        own = "" if "did you mean" in hint else " (one of your own is given by its YAML file)"
-        raise UserError(f"unknown track '{name}'{own}{hint}")
+        hint = nearest(name, track_names(), " (one of your own is given by its YAML file)")
+        raise UserError(f"unknown track '{name}'{hint}")
     content = read_mapping(path, "a track")
     try:
         definition = Definition(**content)

@@ -13,31 +13,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from architectures.cgt import ContextuallyGuided
 from regbench import registry
 from regbench.analysis.cost import training_bytes, training_flops
-from regbench.configuration import Config, read_config
-from regbench.models.build import build, resolve_options
+from regbench.configuration import read_config
+from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import parameter_count
-from regbench.tasks.task import IO, TokenIO, VectorIO
+from regbench.tasks.task import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training import TrainingOptions
 from tests.documents import table_rows
+from tests.papers_configs import CONFIGS, io_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "architectures"
-CONFIGS = {path.stem: path for path in sorted((FOLDER / "configs").glob("*.yaml"))}
 LARGE = {"cgt-text-mixture"}
 """Counted and stepped without memory: nothing is computed, but every shape and type is checked."""
 
 H100_FLOPS = 67e12
 UTILISATION = 0.3
-
-
-def io_of(config: Config) -> IO:
-    """What the track's models read. That of texts is told by its parameters, without reading any text."""
-    task = load_track(config.track).task
-    if config.track.startswith("text-mixture"):
-        size, length = task.parameters.vocab_size, task.parameters.length
-        return TokenIO(vocab_size=size, separator=size - 1, max_length=length, names=tuple(map(str, range(size))))
-    io: IO = task.io
-    return io
 
 
 def inputs(io: IO, batch_size: int) -> torch.Tensor:
@@ -49,7 +39,7 @@ def memory(name: str) -> int:
     """Bytes of a step of the configuration's own batches, from those of batches of two and of four: what is added is the same."""
     config = read_config(CONFIGS[name])
     io, cls = io_of(config), registry.load(registry.ARCHITECTURE, config.architecture)
-    options = resolve_options(cls, {k: v for k, v in config.settings.items() if not k.startswith("training.")})
+    options = resolve_options(cls, split_settings(config.settings)[0])
     with FakeTensorMode() if name in LARGE else contextlib.nullcontext():
         model, counted = build(cls, options, io), []
         for batch_size in (2, 4):
@@ -64,7 +54,7 @@ def step(name: str) -> tuple[int, float, bool]:
     """One training step of two instances: parameters, operations a token, and whether the weights have moved."""
     config = read_config(CONFIGS[name])
     io, cls = io_of(config), registry.load(registry.ARCHITECTURE, config.architecture)
-    options = resolve_options(cls, {k: v for k, v in config.settings.items() if not k.startswith("training.")})
+    options = resolve_options(cls, split_settings(config.settings)[0])
     torch.manual_seed(0)
     with FakeTensorMode() if name in LARGE else contextlib.nullcontext():
         model = build(cls, options, io)
@@ -91,9 +81,7 @@ def test_it_trains_a_step(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_its_cost_is_what_the_page_says(name: str) -> None:
     config = read_config(CONFIGS[name])
-    training = TrainingOptions(
-        **{k.removeprefix("training."): v for k, v in config.settings.items() if k.startswith("training.")}
-    )
+    training = TrainingOptions(**split_settings(config.settings)[1])
     tokens = training.train_tokens or load_track(config.track).definition.budget.train_tokens
     parameters, operations, _ = step(name)
     hours = tokens * operations / (UTILISATION * H100_FLOPS) / 3600
@@ -105,7 +93,7 @@ def test_its_cost_is_what_the_page_says(name: str) -> None:
 
 def test_arithmetic_is_the_papers() -> None:
     config = read_config(CONFIGS["cgt-arithmetic"])
-    own = {k: v for k, v in config.settings.items() if not k.startswith("training.")}
+    own, _ = split_settings(config.settings)
     model = ContextuallyGuided(resolve_options(ContextuallyGuided, own), io_of(config))  # type: ignore[arg-type]
     assert model.y_layer == 4
     assert len(model.guides) == 2
