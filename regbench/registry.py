@@ -89,8 +89,10 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
     if name not in known:
         raise UserError(f"unknown {kind.noun} '{name}'{nearest(name, known)}")
     module_name, _, attribute = known[name].target.partition(":")
-    with blaming(f"{kind.noun} '{name}' cannot be imported:"):
+    try:
         module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{kind.noun} '{name}' cannot be imported: {blame(error)}") from error
     return _pick(kind, module, attribute or None, known[name].source)
 
 
@@ -163,7 +165,7 @@ def blame(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Turns what someone's own code raises into one line: `what`, and then where and what it was.
+    """Turns what someone's own code raises into one line: `what`, and then where and what it was. A UserError is one already.
 
     Raises:
         UserError: anything was raised inside.
@@ -230,11 +232,10 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with blaming(f"{path} cannot be imported:"):
-            spec.loader.exec_module(module)
-    except UserError:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise
+        raise UserError(f"{path} cannot be imported: {blame(error)}") from error
     return module
 
 
