@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.errors import UserError
+from regbench.models.backbone import embedding, sinusoids
 from regbench.models.rotary import rotate
-from regbench.models.skeleton import embedding, sinusoids
 from regbench.ops.attention import attention
-from regbench.tasks.task import IO
+from regbench.tasks.base import IO
+from regbench.utils.errors import UserError
 
 
 @dataclass

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from architectures._cgt_generator import Operator
 from architectures._cgt_layers import Block, Cache, Reader
-from regbench.errors import UserError
 from regbench.models import mixer
+from regbench.models.backbone import unembedding
 from regbench.models.model import Model, shift_in
-from regbench.models.skeleton import unembedding
-from regbench.tasks.task import IO
+from regbench.tasks.base import IO
+from regbench.utils.errors import UserError
 
 
 @dataclass

@@ -40,12 +40,12 @@ from architectures._cgt_losses import (
     real_positions,
 )
 from architectures._cgt_specialize import Specialised, fold, one_prompt
-from regbench.errors import UserError
 from regbench.models import mixer
+from regbench.models.backbone import unembedding
 from regbench.models.mixer import Paper
 from regbench.models.model import Model, shift_in
-from regbench.models.skeleton import unembedding
-from regbench.tasks.task import IO, VectorIO
+from regbench.tasks.base import IO, VectorIO
+from regbench.utils.errors import UserError
 
 
 @dataclass

@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.models import mixer
 from regbench.ops.linear_attention import linear_attention
+from regbench.utils.errors import UserError
 
 GAIN = 2**-2.5
 """Of the Xavier starting weights of queries, keys and decay gate, as in the authors' code."""

@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from architectures.s4 import DiagonalSSM
-from regbench.errors import UserError
 from regbench.models import mixer
 from regbench.ops.long_conv import long_conv
+from regbench.utils.errors import UserError
 
 NEARLY_ZERO = 0.02
 """Spread at the start of all taps but the one that remembers the token before."""

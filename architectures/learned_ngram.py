@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import regbench
 from regbench.models.model import Model, shift_in
 from regbench.ops.ngram_counts import ngram_counts
-from regbench.tasks.task import TokenIO
+from regbench.tasks.base import TokenIO
 
 
 class LearnedNGram(Model):

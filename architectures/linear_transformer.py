@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.models import mixer
 from regbench.ops.linear_attention import linear_attention
+from regbench.utils.errors import UserError
 
 TINY = 1e-6
 """Added to the normaliser, as in the authors' code: with `relu` all weights of a position can be zero."""

@@ -9,10 +9,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.models import mixer
 from regbench.models.rotary import rotate
 from regbench.ops.linear_attention import linear_attention
+from regbench.utils.errors import UserError
 
 State = tuple[Tensor, int]
 """S (B, H, K, V), and how many positions it has seen."""

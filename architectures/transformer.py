@@ -23,11 +23,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.models.mixer import Mixer, Options, Paper
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
 from regbench.ops.ngram import NGramIndex, NGramState, ngram_head
+from regbench.utils.errors import UserError
 
 State = tuple[Tensor, Tensor, list[NGramState]]
 

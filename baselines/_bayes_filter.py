@@ -24,8 +24,8 @@ from baselines._bayes_hypotheses import (
     uniform,
     without_negligible,
 )
-from regbench.predictor import FloatArray, IntArray
-from regbench.tasks.rng import below, stream
+from regbench.data.rng import below, stream
+from regbench.utils.arrays import FloatArray, IntArray
 
 _DRAWS = 3  # the stream's purpose
 _NEW = 0.15

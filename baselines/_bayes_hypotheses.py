@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.predictor import FloatArray
-from regbench.tasks.rng import below
+from regbench.data.rng import below
+from regbench.utils.arrays import FloatArray
 
 _KNOWN, _SEEN, _NOVEL, FRESH = range(4)
 _NEGLIGIBLE = 1e-12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbench.errors import UserError
+from regbench.utils.errors import UserError
 
 
 def check_vocabulary(vocab_size: int, separator: int) -> None:

@@ -15,12 +15,13 @@ from typing import Any, Self
 import numpy as np
 from numba import njit
 
-from regbench import threads
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline, check_tokens
 from regbench.tasks.arithmetic import END, EQUALS, MINUS, PLUS, SEPARATOR, TIMES, ArithmeticParameters
-from regbench.tasks.task import Task
+from regbench.tasks.base import Task
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 
 _VOCAB = SEPARATOR + 1
 

@@ -23,10 +23,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from baselines._checks import check_at_least, check_vocabulary
-from regbench.data import Instances
-from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
-from regbench.tasks.task import Task
-from regbench.threads import for_each
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline, check_tokens
+from regbench.tasks.base import Task
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.threads import for_each
 
 _WARM = 0.9
 

@@ -34,11 +34,12 @@ from baselines._bayes_filter import predict_row
 from baselines._bayes_hypotheses import Hypotheses, Scratch, Tables
 from baselines._checks import check_at_least, check_vocabulary
 from baselines.ngram import NGram
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
-from regbench.tasks.task import Task
-from regbench.threads import for_each
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline, check_tokens
+from regbench.tasks.base import Task
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
+from regbench.utils.threads import for_each
 
 _BEYOND = 30.0
 """What every edge beyond the prior's maximum costs, in nats. As good as never, but then no hypothesis need die of a wrong

@@ -26,13 +26,14 @@ from typing import Any, Self
 import numpy as np
 from numba import njit
 
-from regbench import threads
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline, check_tokens
+from regbench.tasks.base import Task
 from regbench.tasks.bigram import BigramParameters, trigger_weights
 from regbench.tasks.bigram_chain import bigrams
-from regbench.tasks.task import Task
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 
 _NEW, _SEVERAL = -1, -2
 """Of what has followed a symbol: nothing yet, or different symbols."""

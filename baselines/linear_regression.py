@@ -15,11 +15,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.data import Instances
-from regbench.errors import UserError, nearest
-from regbench.predictor import Baseline, FloatArray, check_vectors
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline, check_vectors
+from regbench.tasks.base import Task
 from regbench.tasks.linear_regression import LinearRegressionParameters
-from regbench.tasks.task import Task
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError, nearest
 
 METHODS = ("zero", "least squares", "ridge")
 

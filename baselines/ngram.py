@@ -22,11 +22,12 @@ import numpy as np
 from numba import njit
 
 from baselines._checks import check_at_least, check_vocabulary
-from regbench import threads
-from regbench.data import Instances
-from regbench.errors import UserError, nearest
-from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
-from regbench.tasks.task import Task
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline, check_tokens
+from regbench.tasks.base import Task
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError, nearest
 
 SMOOTHINGS = ("reserved", "add-one", "witten-bell", "kneser-ney")
 _RESERVED, _ADD_ONE, _WITTEN_BELL, _KNESER_NEY = range(4)

@@ -7,10 +7,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.predictor import Baseline, FloatArray, check_tokens, check_vectors
-from regbench.tasks.task import Task, VectorIO
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline, check_tokens, check_vectors
+from regbench.tasks.base import Task, VectorIO
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
 
 
 class Oracle(Baseline):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Self
 
 from baselines.ngram import NGram
-from regbench.data import Instances
-from regbench.predictor import Baseline
-from regbench.tasks.task import Task
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline
+from regbench.tasks.base import Task
 
 
 class SmoothedNGram(NGram, Baseline):

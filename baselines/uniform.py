@@ -7,9 +7,10 @@ from typing import Any, Self
 import numpy as np
 
 from baselines._checks import check_vocabulary
-from regbench.data import Instances
-from regbench.predictor import Baseline, FloatArray, IntArray, check_tokens
-from regbench.tasks.task import Task
+from regbench.data.instances import Instances
+from regbench.models.predictor import Baseline, check_tokens
+from regbench.tasks.base import Task
+from regbench.utils.arrays import FloatArray, IntArray
 
 
 class Uniform(Baseline):

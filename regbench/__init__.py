@@ -9,33 +9,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regbench.errors import UserError as UserError
     from regbench.models.mixer import Mixer as Mixer
     from regbench.models.mixer import Options as Options
     from regbench.models.mixer import Paper as Paper
     from regbench.models.model import Model as Model
-    from regbench.predictor import Baseline as Baseline
-    from regbench.predictor import Predictor as Predictor
+    from regbench.models.predictor import Baseline as Baseline
+    from regbench.models.predictor import Predictor as Predictor
     from regbench.results import Result as Result
     from regbench.results import read_result as read_result
     from regbench.runner import resume as resume
     from regbench.runner import run as run
-    from regbench.tasks.task import Task as Task
+    from regbench.tasks.base import Task as Task
     from regbench.tracks import load_track as load_track
+    from regbench.utils.errors import UserError as UserError
 
 _HOMES = {
-    "UserError": "regbench.errors",
+    "UserError": "regbench.utils.errors",
     "Mixer": "regbench.models.mixer",
     "Options": "regbench.models.mixer",
     "Paper": "regbench.models.mixer",
     "Model": "regbench.models.model",
-    "Baseline": "regbench.predictor",
-    "Predictor": "regbench.predictor",
+    "Baseline": "regbench.models.predictor",
+    "Predictor": "regbench.models.predictor",
     "Result": "regbench.results",
     "read_result": "regbench.results",
     "resume": "regbench.runner",
     "run": "regbench.runner",
-    "Task": "regbench.tasks.task",
+    "Task": "regbench.tasks.base",
     "load_track": "regbench.tracks",
 }
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from regbench.cli import main
+from regbench.cli.app import main
 
 sys.exit(main())

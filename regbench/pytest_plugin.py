@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from regbench.regression import Measurement, Outcome
+    from regbench.evaluation.regression import Measurement, Outcome
 
 FOLDER = "regbench_scores"
 DEFAULT_TRACK = "pfa-small-v1"
@@ -101,7 +101,7 @@ class RegbenchScore:
         seed_noise: float | None = None,
         name: str | None = None,
     ) -> Outcome:
-        """Fails the test if the score is worse than recorded, beyond the noise that `regbench.significance` states.
+        """Fails the test if the score is worse than recorded, beyond the noise that `regbench.metrics.significance` states.
 
         Args:
             arch: a registered name, or `path/to/file.py[:Class]`, as seen from the test's folder.
@@ -119,7 +119,7 @@ class RegbenchScore:
         Returns:
             The measurement beside its record. Under `--regbench-update` the record is the measurement.
         """
-        from regbench.errors import UserError
+        from regbench.utils.errors import UserError
 
         here = self._request.path.parent
         asked = _Asked(
@@ -145,9 +145,16 @@ class RegbenchScore:
         architecture, track_name = self._subject(asked)
         self._skip_unless_chosen(track_name)
 
-        from regbench.errors import UserError
-        from regbench.regression import UPDATE, check_record, choose_metric, measure, plain_settings, read_record
+        from regbench.evaluation.regression import (
+            UPDATE,
+            check_record,
+            choose_metric,
+            measure,
+            plain_settings,
+            read_record,
+        )
         from regbench.tracks import load_track
+        from regbench.utils.errors import UserError
 
         track = load_track(track_name)
         metric = choose_metric(track, asked.metric)
@@ -165,8 +172,8 @@ class RegbenchScore:
 
     def _subject(self, asked: _Asked) -> tuple[str, str]:
         """The architecture's name and the track; of a finished run those it was on."""
-        from regbench.errors import UserError
-        from regbench.registry import short_name
+        from regbench.utils.errors import UserError
+        from regbench.utils.registry import short_name
 
         named = None if asked.arch is None else short_name(asked.arch)
         if asked.folder is None:
@@ -194,7 +201,7 @@ class RegbenchScore:
 
     def _record_path(self, label: str) -> Path:
         """The record of this call. Two calls of one test with one record would each undo the other's."""
-        from regbench.errors import UserError
+        from regbench.utils.errors import UserError
 
         test = self._request.node.nodeid.partition("::")[2].replace("::", ".")
         exact = f"{self._request.path.stem}.{test}.{label}"
@@ -228,7 +235,7 @@ class RegbenchScore:
     def _judge(
         self, record: Measurement | None, got: Measurement, path: Path, folder: Path, test: dict[str, float]
     ) -> Outcome:
-        from regbench.regression import UPDATE, Outcome, write_record
+        from regbench.evaluation.regression import UPDATE, Outcome, write_record
 
         if record is None:
             outcome = Outcome.of(got, got, **test)

@@ -15,8 +15,8 @@ import numpy
 import pydantic
 import torch
 
-from regbench.errors import UserError, describe_validation
-from regbench.files import atomic_write
+from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.files import atomic_write
 
 
 class _Strict(pydantic.BaseModel):

@@ -20,19 +20,17 @@ import pydantic
 import torch
 import yaml
 
-from regbench import identity, registry
-from regbench.checkpoint import save_tensors
-from regbench.configuration import Config, read_config
-from regbench.contract import SCORABLE, Subject, preflight, refuse_trained, trains
-from regbench.data import Instances
-from regbench.errors import UserError, describe_validation
-from regbench.evaluation import score_baselines, score_records
-from regbench.files import atomic_write, exclusive, explain_full_disk
+from regbench.checks.architecture import SCORABLE, Subject, preflight, refuse_trained, trains
+from regbench.checks.task import examine_task_once
+from regbench.config import Config, read_config
+from regbench.data.instances import Instances
+from regbench.evaluation.baselines import score_baselines, score_records
+from regbench.evaluation.predictions import keep
+from regbench.metrics.scores import HIGHER_IS_BETTER, score, share_of_the_way
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
 from regbench.ops.backend import require_use, use_backend
-from regbench.predictions import keep
 from regbench.report import write_pictures, write_report
 from regbench.results import (
     ArchitectureRecord,
@@ -47,9 +45,13 @@ from regbench.results import (
     read_result,
     write_result,
 )
-from regbench.scoring import HIGHER_IS_BETTER, score, share_of_the_way
 from regbench.tracks import SPLITS, Track, load_track
-from regbench.training import Progress, Trainer, TrainingOptions, find_device, next_steps, resolve_training
+from regbench.training import provenance as identity
+from regbench.training.checkpoint import save_tensors
+from regbench.training.trainer import Progress, Trainer, TrainingOptions, find_device, next_steps, resolve_training
+from regbench.utils import registry
+from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk
 
 
 class Reporter(Protocol):
@@ -94,7 +96,7 @@ class _Plan:
 
     @cached_property
     def parts(self) -> dict[str, Any]:
-        """All that a trained model and its scores follow from; see `regbench.identity`."""
+        """All that a trained model and its scores follow from; see `regbench.training.provenance`."""
         parts = {
             "track": self.track.definition.digest,
             "source": self.source,
@@ -196,7 +198,7 @@ def _plan(config: Config) -> _Plan:
 def _examine(plan: _Plan, reporter: Reporter) -> None:
     if plan.track.task_code is not None:
         reporter.phase(f"examining the task {plan.track.task_name}")
-    plan.track.examine_once()
+    examine_task_once(plan.track)
 
 
 def _new_folder(plan: _Plan) -> Path:

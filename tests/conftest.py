@@ -75,7 +75,7 @@ def regbench(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 MARKOV = {
     "name": "markov-text-v1",
-    "task": str(Path(__file__).with_name("markov_text.py")),
+    "task": str(Path(__file__).parent / "helpers" / "markov_text.py"),
     "parameters": {},
     "splits": {"train": 60, "validation": 16, "test": 20, "seed": 1},
     "budget": {"train_tokens": 3000},

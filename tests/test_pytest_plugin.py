@@ -16,7 +16,7 @@ import pytest
 
 import regbench
 from regbench import runner
-from regbench.predictions import Predictions
+from regbench.evaluation.predictions import Predictions
 from tests.test_readme import BLOCKS
 
 pytest_plugins = ["pytester"]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from regbench import cli
-from regbench.board.store import Stored
+from regbench.leaderboard.store import Stored
 from regbench.results import Result, read_result
-from tests.documents import blocks, commands, table_rows
+from tests.helpers.documents import blocks, commands, table_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def test_commands_run(
     elif arguments[0] == "run":
         arguments += ["--track", str(tiny_file), "--set", "d_model=16"]
     elif arguments[0] == "check":
-        monkeypatch.setattr("regbench.contract.LEARNING_STEPS", 50)  # its outcome is another test's
+        monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 50)  # its outcome is another test's
         assert cli.main(arguments) in (0, 1)
         return
     assert cli.main(arguments) == 0

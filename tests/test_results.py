@@ -10,8 +10,8 @@ from typing import Any
 import pydantic
 import pytest
 
-from regbench.errors import UserError
 from regbench.results import Result, read_result, write_result
+from regbench.utils.errors import UserError
 
 SCORE = {"value": 0.5, "stderr": 0.01}
 CURVE = {"position": [1.0], "value": [0.5], "count": [3]}

@@ -20,16 +20,17 @@ import torch
 import yaml
 
 import regbench
-from regbench import cli, runner, scoring
-from regbench.checkpoint import load_tensors
-from regbench.errors import UserError
-from regbench.evaluation import score_records
-from regbench.files import atomic_write, exclusive
+from regbench import cli, runner
+from regbench.evaluation.baselines import score_records
+from regbench.evaluation.predictions import Predictions
+from regbench.metrics import scores as scoring
+from regbench.metrics.scores import score
 from regbench.models.build import build, resolve_options
-from regbench.predictions import Predictions
 from regbench.results import read_result
-from regbench.scoring import score
 from regbench.tracks import Track
+from regbench.training.checkpoint import load_tensors
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write, exclusive
 from tests.conftest import MARKOV, TINY
 
 PLUGIN = """
@@ -117,7 +118,7 @@ def test_the_stored_weights_give_the_predictions(
     go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track, plugin: Path
 ) -> None:
     go()
-    cls = regbench.registry.load(regbench.registry.ARCHITECTURE, str(plugin))  # type: ignore[attr-defined]
+    cls = regbench.utils.registry.load(regbench.utils.registry.ARCHITECTURE, str(plugin))  # type: ignore[attr-defined]
     model = build(cls, resolve_options(cls, {"d_model": 8}), tiny.task.io)
     tensors, notes = load_tensors(tmp_path / "out" / "seed-0" / "checkpoint.safetensors")
     model.load_state_dict(tensors)
@@ -148,7 +149,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
 
     with monkeypatch.context() as patch:
         if where == "training":
-            patch.setattr("regbench.training.Trainer._evaluate", stop)
+            patch.setattr("regbench.training.trainer.Trainer._evaluate", stop)
         elif where == "scoring":
             patch.setattr(runner, "_score_seed", stop)
         elif where == "second seed":
@@ -209,7 +210,7 @@ class TestRefusals:
 
     def test_a_folder_in_use(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
         code = (
-            "import sys, time, pathlib; from regbench.files import exclusive\n"
+            "import sys, time, pathlib; from regbench.utils.files import exclusive\n"
             "with exclusive(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
         )
         holder = subprocess.Popen(

@@ -12,18 +12,19 @@ import torch
 import yaml
 
 import regbench
-from regbench import cli, registry, runner
-from regbench.contract import CONTRACT, Subject, examine, learns
-from regbench.errors import UserError
-from regbench.evaluation import lineup, score_records
+from regbench import cli, runner
+from regbench.checks.architecture import CONTRACT, Subject, examine, learns
+from regbench.evaluation.baselines import lineup, score_records
+from regbench.evaluation.predictions import Predictions
+from regbench.metrics.scores import score
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, ModelPredictor, shift_in
-from regbench.predictions import Predictions
 from regbench.results import read_result
-from regbench.scoring import score
-from regbench.tasks.task import TokenIO, VectorIO
+from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track, load_track
-from tests.mixers import MIXERS, SOME_MIXERS
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+from tests.helpers.mixers import MIXERS, SOME_MIXERS
 
 IO = VectorIO(d_in=5, d_out=2, max_length=12)
 TINY = {

@@ -6,9 +6,9 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor
 
-from regbench import registry
-from regbench.errors import UserError
 from regbench.models.model import Model
+from regbench.utils import registry
+from regbench.utils.errors import UserError
 
 
 class Guided(Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from regbench.analysis.segments import Segments
-from regbench.data import Instances
-from regbench.predictor import FloatArray, IntArray
+from regbench.data.instances import Instances
+from regbench.utils.arrays import FloatArray, IntArray
 
 AVERAGED = 4
 """Over so many positions y is averaged before a and b are read from it (2024, section 4.2, "Predicting the task from y")."""

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from regbench.analysis.guided import Guided
 from regbench.analysis.segments import Segments, windows
-from regbench.data import Instances
+from regbench.data.instances import Instances
+from regbench.metrics.scores import Brief, Score, rows_at_once, score_brief, score_positions, score_vectors
 from regbench.models.model import token_tensor
-from regbench.predictor import FloatArray
-from regbench.scoring import Brief, Score, rows_at_once, score_brief, score_positions, score_vectors
-from regbench.tasks.task import Task, VectorIO
+from regbench.tasks.base import Task, VectorIO
+from regbench.utils.arrays import FloatArray
 
 LOSSES = ("nll", "mse")
 MODES = ("dynamic", "specialised", "specialised, prompt read", "moving", "unprompted")

@@ -15,9 +15,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from regbench.analysis.linear_fit import LinearFit
-from regbench.files import atomic_write
-from regbench.predictor import FloatArray
 from regbench.report.words import better, label
+from regbench.utils.arrays import FloatArray
+from regbench.utils.files import atomic_write
 
 if TYPE_CHECKING:
     from regbench.analysis.table import Row, RunTable

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regbench.errors import UserError, nearest
-from regbench.predictor import IntArray
-from regbench.tasks.task import IO, TokenIO, VectorIO
+from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.utils.arrays import IntArray
+from regbench.utils.errors import UserError, nearest
 
 MANY = 64
 """Of a task with more tokens than this, an error line does not list them all."""

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from regbench.analysis.guided import Guided
 from regbench.analysis.segments import Segments, windows
-from regbench.data import Instances
+from regbench.data.instances import Instances
 from regbench.models.model import token_tensor
-from regbench.predictor import FloatArray
+from regbench.utils.arrays import FloatArray
 
 
 @torch.no_grad()

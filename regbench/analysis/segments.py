@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.data import Instances
-from regbench.predictor import IntArray
-from regbench.tasks.task import Task, TokenIO
+from regbench.data.instances import Instances
+from regbench.tasks.base import Task, TokenIO
+from regbench.utils.arrays import IntArray
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regbench import registry
 from regbench.analysis.cost import stream_bytes, total_flops
 from regbench.analysis.guided import guided
 from regbench.analysis.trained import Trained
-from regbench.checkpoint import load_tensors, save_tensors
-from regbench.errors import UserError
 from regbench.models.model import Model, parameter_count
-from regbench.tasks.task import IO, TokenIO, VectorIO
+from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.training.checkpoint import load_tensors, save_tensors
+from regbench.utils import registry
+from regbench.utils.errors import UserError
 
 COLDEST = 1e-3
 """Of temperatures above 0: below it, generation is at 0 but for rounding, and far below it divides by nothing."""

@@ -20,11 +20,11 @@ from regbench.analysis.trained import Trained
 from regbench.analysis.transitions import transitions
 from regbench.analysis.transplant import transplant
 from regbench.analysis.tsne import tsne
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.files import atomic_write
-from regbench.predictor import FloatArray
-from regbench.tasks.task import Task, TokenIO
+from regbench.data.instances import Instances
+from regbench.tasks.base import Task, TokenIO
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write
 
 DISTANCE_BIN = 4
 """So many tokens behind the cut are put together, where progress is not counted in examples."""

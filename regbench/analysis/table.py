@@ -29,13 +29,14 @@ from regbench.analysis.modes import Outcomes, read_in_modes
 from regbench.analysis.representation import contexts, travelled
 from regbench.analysis.segments import Segments, examples_before, stretches_to_read, windows
 from regbench.analysis.trained import Trained, load_trained, read_run
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.evaluation import lineup
-from regbench.predictor import FloatArray, IntArray, Predictor
-from regbench.scoring import Score
-from regbench.tasks.task import Task, VectorIO
+from regbench.data.instances import Instances
+from regbench.evaluation.baselines import lineup
+from regbench.metrics.scores import Score
+from regbench.models.predictor import Predictor
+from regbench.tasks.base import Task, VectorIO
 from regbench.tracks import Track
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 
 BASE = "dynamic"
 FROZEN = ("specialised", "specialised, prompt read", "unprompted")

@@ -6,15 +6,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbench import registry
-from regbench.checkpoint import load_tensors
-from regbench.configuration import Config, read_config
-from regbench.errors import UserError
-from regbench.identity import FILE
+from regbench.config import Config, read_config
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model
 from regbench.results import read_result
 from regbench.tracks import Track, load_track
+from regbench.training.checkpoint import load_tensors
+from regbench.training.provenance import FILE
+from regbench.utils import registry
+from regbench.utils.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from regbench.analysis.guided import Guided
 from regbench.analysis.representation import contexts
 from regbench.analysis.segments import Segments
-from regbench.data import Instances
-from regbench.predictor import FloatArray
+from regbench.data.instances import Instances
+from regbench.utils.arrays import FloatArray
 
 SMOOTHED = 4
 """Over so many positions y is averaged to see where it is on its way."""

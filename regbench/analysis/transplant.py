@@ -9,9 +9,9 @@ import torch
 
 from regbench.analysis.guided import Guided
 from regbench.analysis.segments import Segments
-from regbench.data import Instances
+from regbench.data.instances import Instances
 from regbench.models.model import token_tensor
-from regbench.predictor import FloatArray
+from regbench.utils.arrays import FloatArray
 
 KINDS = ("the donor's alone", "both texts'", "its own alone", "neither text's")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbench.errors import UserError
-from regbench.predictor import FloatArray
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
 
 _STEPS, _EXAGGERATED, _EXAGGERATION = 500, 125, 4.0
 

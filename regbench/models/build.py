@@ -7,12 +7,12 @@ from typing import Any
 
 import pydantic
 
-from regbench.errors import UserError, describe_validation
+from regbench.models.backbone import Skeleton
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model
-from regbench.models.skeleton import Skeleton
-from regbench.registry import blame
-from regbench.tasks.task import IO
+from regbench.tasks.base import IO
+from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.registry import blame
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from regbench.settings import Settings
+from regbench.utils.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Mixer(nn.Module):
     `forward(x, index)`, with the `NGramIndex` of the tokens (B, L), and `step(x, state, tokens)`, with the tokens (B,)."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Fields of `regbench.training.TrainingOptions` that suit this architecture better than the common defaults."""
+    """Fields of `regbench.training.trainer.TrainingOptions` that suit this architecture better than the common defaults."""
 
     def __init__(self, options: Any) -> None:
         """options: an instance of this class's `Options`."""

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.models.mixer import Options, Paper
-from regbench.predictor import FloatArray, IntArray
-from regbench.tasks.task import IO, VectorIO
+from regbench.tasks.base import IO, VectorIO
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 
 
 class Model(nn.Module):

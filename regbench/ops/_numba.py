@@ -12,7 +12,7 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-from regbench import threads
+from regbench.utils import threads
 
 
 def run(kernel: Callable[..., None], items: int, *tensors: Tensor) -> None:

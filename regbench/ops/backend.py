@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regbench.errors import UserError, nearest
+from regbench.utils.errors import UserError, nearest
 
 AUTO = "auto"
 

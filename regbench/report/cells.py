@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from regbench.metrics.scores import higher_is_better
 from regbench.report.curves import points
 from regbench.report.html import text
 from regbench.report.words import LIMITS, MEANINGS, arrow, better, label
 from regbench.results import Curve, ScoreRecord
-from regbench.scoring import higher_is_better
 
 _DASHES = ("7 3", "2 2.5", "8 3 2 3", "5 2 1.5 2 1.5 2", "12 4")
 _COLOURS = 6

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from regbench.files import atomic_write
+from regbench.utils.files import atomic_write
 
 # One hue from dark to nearly white, evenly by lightness: read by the colour-blind and in print without colour.
 _COLOURS = LinearSegmentedColormap.from_list("near to far", ["#08306b", "#2171b5", "#6baed6", "#c6dbef", "#f7fbff"])

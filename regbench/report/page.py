@@ -10,11 +10,9 @@ from typing import Any
 
 import yaml
 
-from regbench.errors import UserError
-from regbench.evaluation import lineup
-from regbench.files import atomic_write
-from regbench.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
-from regbench.predictor import Baseline
+from regbench.evaluation.baselines import lineup
+from regbench.evaluation.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
+from regbench.models.predictor import Baseline
 from regbench.report import strips, texts
 from regbench.report.cells import about_way, baseline_series, head, metric_words, score_cell, way_cell
 from regbench.report.curves import axis, by_what, main_loss, points
@@ -22,8 +20,10 @@ from regbench.report.html import asset, page, text
 from regbench.report.rows import Row, score_rows
 from regbench.report.words import arrow, human_bytes, human_seconds, label
 from regbench.results import Result, SeedRecord
-from regbench.tasks.task import TokenIO
+from regbench.tasks.base import TokenIO
 from regbench.tracks import Track, load_track
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write
 
 
 def write_report(folder: Path, result: Result, track: Track | None, instance: int | None = None) -> Path:

@@ -11,11 +11,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from regbench.files import atomic_write
+from regbench.metrics.scores import higher_is_better
 from regbench.report.curves import axis, by_what, main_loss, well_founded
 from regbench.report.words import better, label
 from regbench.results import Result
-from regbench.scoring import higher_is_better
+from regbench.utils.files import atomic_write
 
 # Okabe and Ito (2008): told apart by the colour-blind. Baselines are also told apart by their dashes.
 _MODEL_COLOUR = "#D55E00"

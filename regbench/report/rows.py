@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from regbench.metrics.scores import higher_is_better, share_of_the_way
 from regbench.results import Result, ScoreRecord
-from regbench.scoring import higher_is_better, share_of_the_way
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.predictions import KeptPredictions, Predictions
-from regbench.predictor import FloatArray, IntArray
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import KeptPredictions, Predictions
+from regbench.metrics.scores import higher_is_better, score, score_positions
 from regbench.results import Result
-from regbench.scoring import higher_is_better, score, score_positions
-from regbench.tasks.task import Task
+from regbench.tasks.base import Task
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 
 MOST_ROWS = 48
 """Of a larger vocabulary only so many tokens get a row: those with the most probability in the truth and the models."""

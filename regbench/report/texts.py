@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.data import Instances
-from regbench.predictions import BriefPredictions
-from regbench.predictor import Baseline
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import BriefPredictions
+from regbench.metrics.scores import Brief, score_brief
+from regbench.models.predictor import Baseline
 from regbench.report.strips import Choice, choose_by
 from regbench.report.words import as_text
-from regbench.scoring import Brief, score_brief
-from regbench.tasks.task import Task
+from regbench.tasks.base import Task
 
 
 def layout(

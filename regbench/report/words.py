@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regbench.scoring import NLL_FLOOR, higher_is_better
+from regbench.metrics.scores import NLL_FLOOR, higher_is_better
 
 LABELS = {
     "legal_accuracy": "legal accuracy",

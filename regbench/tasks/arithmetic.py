@@ -25,11 +25,11 @@ from numba import njit
 from numpy.typing import NDArray
 from rich.table import Table
 
-from regbench import threads
-from regbench.data import Instances
-from regbench.predictor import FloatArray, IntArray
-from regbench.tasks import task
-from regbench.tasks.rng import below, stream, unit
+from regbench.data.instances import Instances
+from regbench.data.rng import below, stream, unit
+from regbench.tasks import base as task
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
 
 TIMES, EQUALS, PLUS, MINUS, END, SEPARATOR = range(10, 16)
 """The tokens besides the digits, whose tokens are their values: * = + - and what ends an example (|) and a task (#)."""

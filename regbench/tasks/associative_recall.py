@@ -28,12 +28,12 @@ from rich.columns import Columns
 from rich.console import Group
 from rich.text import Text
 
-from regbench import threads
-from regbench.data import Instances, smallest_integer_type
-from regbench.errors import UserError
-from regbench.predictor import FloatArray, IntArray
-from regbench.tasks import task
-from regbench.tasks.rng import below, stream
+from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.rng import below, stream
+from regbench.tasks import base as task
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 
 _VALUES, _PAIRS = 6, 7  # the streams' purposes
 

@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench import threads
-from regbench.tasks.rng import between, choose, stream
+from regbench.data.rng import between, choose, stream
+from regbench.utils import threads
 
 _AUTOMATON = 1  # the stream's purpose; strings have another
 

@@ -40,11 +40,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.predictor import FloatArray, IntArray
-from regbench.tasks import task
+from regbench.data.instances import Instances
+from regbench.tasks import base as task
 from regbench.tasks.bigram_chain import bigrams, chains, contexts, earlier_occurrences
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 
 _NAMES = (string.ascii_letters + string.digits + string.punctuation).replace("|", "")
 _LAST = 32  # earlier occurrences, in a curve: of more than 64 steps it would put the first few together

@@ -1,6 +1,6 @@
 """The chains of the task `bigram`: the global table of transitions, the triggers and outputs of an instance, its symbols.
 
-All of it has the same bytes on any machine: numbers come from `regbench.tasks.rng`, sums go from the first to the last, and no
+All of it has the same bytes on any machine: numbers come from `regbench.data.rng`, sums go from the first to the last, and no
 function is used but + * / and comparison, whose results are the same everywhere.
 """
 
@@ -13,11 +13,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench import threads
-from regbench.data import smallest_integer_type
-from regbench.errors import UserError
-from regbench.predictor import FloatArray, IntArray
-from regbench.tasks.rng import below, stream, unit
+from regbench.data.instances import smallest_integer_type
+from regbench.data.rng import below, stream, unit
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 
 _TABLE, _CONTEXT, _SYMBOLS = 8, 9, 10  # the streams' purposes
 _STEPS = 100  # of the chain, from uniform: far more than it takes to forget where it began

@@ -21,11 +21,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from regbench import threads
-from regbench.data import Instances
-from regbench.predictor import FloatArray, IntArray
-from regbench.tasks import task
-from regbench.tasks.rng import gaussian, stream
+from regbench.data.instances import Instances
+from regbench.data.rng import gaussian, stream
+from regbench.tasks import base as task
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
 
 _VECTORS = 4  # the stream's purpose
 

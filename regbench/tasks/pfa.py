@@ -22,13 +22,13 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from regbench import threads
-from regbench.data import Instances, smallest_integer_type
-from regbench.errors import UserError
-from regbench.predictor import FloatArray
-from regbench.tasks import task
+from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.rng import between, stream
+from regbench.tasks import base as task
 from regbench.tasks.automata import sample_automata
-from regbench.tasks.rng import between, stream
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
 
 _STRINGS = 2  # the stream's purpose
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")

@@ -29,16 +29,16 @@ from numpy.typing import NDArray
 from rich.console import Group
 from rich.text import Text
 
-from regbench import threads
-from regbench.data import Instances, smallest_integer_type
-from regbench.errors import UserError
-from regbench.predictor import IntArray
-from regbench.tasks import task
-from regbench.tasks.rng import below, between, stream
-from regbench.text.bpe import N_BYTES
-from regbench.text.corpus import Corpus
-from regbench.text.hub import DEFAULT_LIMIT, PRESETS, HubDataset
-from regbench.text.sources import SUFFIXES, Files, Source, StandardLibrary
+from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.rng import below, between, stream
+from regbench.data.text.bpe import N_BYTES
+from regbench.data.text.corpus import Corpus
+from regbench.data.text.hub import DEFAULT_LIMIT, PRESETS, HubDataset
+from regbench.data.text.sources import SUFFIXES, Files, Source, StandardLibrary
+from regbench.tasks import base as task
+from regbench.utils import threads
+from regbench.utils.arrays import IntArray
+from regbench.utils.errors import UserError
 
 _EXCERPTS = 5  # the stream's purpose
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import sys
 
-from regbench.errors import UserError
-from regbench.files import atomic_write
 from regbench.tracks.track import FROZEN_FILE, frozen_tracks, load_track, track_names
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write
 
 
 def main() -> int:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
-from regbench import registry
-from regbench.data import Instances, cached
-from regbench.errors import UserError, describe_validation, nearest
-from regbench.files import read_mapping
-from regbench.scoring import know_scores
-from regbench.tasks.contract import Subject, blaming, refuse_broken
-from regbench.tasks.form import ill_formed, unfinished
-from regbench.tasks.task import Splits, Task
+from regbench.data.instances import Instances, cached
+from regbench.metrics.scores import know_scores
+from regbench.tasks.base import Splits, Task
+from regbench.tracks.form import ill_formed, unfinished
+from regbench.utils import registry
+from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.files import read_mapping
 
 SPLITS = ("train", "validation", "test")
 _FOLDER = Path(__file__).parent
@@ -71,11 +71,10 @@ class Track:
         self.definition = definition
         cls = registry.load(registry.TASK, definition.task, Path(where).parent)
         self.task_code = None if registry.is_built_in(registry.TASK, cls) else _code(cls)
-        self._examined = False
         lacking = unfinished(cls)
         if lacking:
             raise UserError(f"{where}: {cls.__name__} of {definition.task} is no whole task: {lacking}")
-        with blaming(self.task_name):
+        with self.blaming_task():
             try:
                 parameters = cls.Parameters(**definition.parameters)
             except pydantic.ValidationError as error:
@@ -121,7 +120,7 @@ class Track:
             "splits": d.splits.model_dump(),
             "split": split,
         }
-        with blaming(self.task_name):
+        with self.blaming_task():
             source = self.task.source_digest()
         if source is not None:  # else the key is what it was before there were sources
             config["source"] = source
@@ -137,10 +136,10 @@ class Track:
 
     def _generate(self, split: str) -> Instances:
         """Made now. What is no Instances does not get into the cache."""
-        splits = self._splits
+        splits = self.splits
         if self.task_code is None:
             return self.task.generate(splits, split)
-        with blaming(self.task_name):
+        with self.blaming_task():
             instances = self.task.generate(splits, split)
             fault = ill_formed(self.task, instances, splits.size(split), split)
         if fault:
@@ -148,23 +147,13 @@ class Track:
         return instances
 
     @property
-    def _splits(self) -> Splits:
+    def splits(self) -> Splits:
+        """How many instances each split has, and their seed."""
         return Splits(**self.definition.splits.model_dump())
 
-    def examine(self) -> None:
-        """Asks the whole contract of the task: see `regbench.tasks.contract`.
-
-        Raises:
-            UserError: with the first line that does not hold.
-        """
-        made = {split: self.instances(split) for split in SPLITS}
-        refuse_broken(Subject(self.task, self._splits, made), self.task_name)
-        self._examined = True
-
-    def examine_once(self) -> None:
-        """As `examine`, of a task that is not built in, unless that was done; built-in tasks have tests that ask it."""
-        if self.task_code is not None and not self._examined:
-            self.examine()
+    def blaming_task(self) -> AbstractContextManager[None]:
+        """Turns what the task's own code raises into one line that says where."""
+        return registry.blaming(f"task '{self.task_name}' raises")
 
     def freeze(self) -> dict[str, Any]:
         """What `statistics.json` records of this track: digest, fingerprints, statistics and the overlap of its splits."""

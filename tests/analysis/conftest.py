@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regbench import runner
 from regbench.analysis.trained import Trained, load_trained
-from regbench.tasks.task import TokenIO
+from regbench.tasks.base import TokenIO
 
 TINY_CGT = {"d_model": 16, "d_y": 8, "n_heads": 2, "templates": 4, "rank": 2, "training.train_tokens": 3000}
 

@@ -7,10 +7,10 @@ import pytest
 
 from regbench.analysis.linear_fit import LinearFit, fit_hidden, fitted_rows, hidden_targets, linear_fit
 from regbench.analysis.segments import Segments, segments
-from regbench.data import Instances
+from regbench.data.instances import Instances
 from regbench.tasks.arithmetic import Arithmetic
+from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression
-from regbench.tasks.task import Splits
 from regbench.tracks import Track
 
 SPLITS = Splits(train=1, validation=1, test=40, seed=0)

@@ -11,9 +11,9 @@ from regbench.analysis.guided import guided
 from regbench.analysis.modes import MODES, Outcomes, moving_average, read_in_modes
 from regbench.analysis.segments import segments
 from regbench.analysis.trained import Trained
-from regbench.scoring import score_positions
+from regbench.metrics.scores import score_positions
+from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression
-from regbench.tasks.task import Splits
 
 RATE = 0.2
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from regbench.analysis.segments import segments, windows
 from regbench.tasks.arithmetic import Arithmetic
+from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression
-from regbench.tasks.task import Splits
 from regbench.tracks import Track
 
 SPLITS = Splits(train=4, validation=2, test=3, seed=0)

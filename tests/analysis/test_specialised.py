@@ -18,9 +18,9 @@ from regbench.analysis.cost import flops_per_token, stream_bytes, total_flops
 from regbench.analysis.prompt import Encodes, read_prompt, write_tokens
 from regbench.analysis.specialised import generate, load_specialised, specialise
 from regbench.analysis.trained import Trained
-from regbench.errors import UserError
 from regbench.models.model import parameter_count
-from regbench.tasks.task import TokenIO, VectorIO
+from regbench.tasks.base import TokenIO, VectorIO
+from regbench.utils.errors import UserError
 
 LETTERS = TokenIO(vocab_size=3, separator=2, max_length=9, names=("a", "b", "|"))
 WORDS = TokenIO(vocab_size=3, separator=2, max_length=9, names=("one", "two", "|"))

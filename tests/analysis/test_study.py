@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 import yaml
 
-from regbench import cli, registry
+from regbench import cli
 from regbench.analysis.guided import guided
 from regbench.analysis.modes import MODES
 from regbench.analysis.segments import segments
 from regbench.analysis.study import caught_up_after, distance_behind, study
 from regbench.analysis.trained import load_trained
-from regbench.errors import UserError
-from regbench.identity import FILE
 from regbench.models.build import build, resolve_options
 from regbench.tasks.arithmetic import Arithmetic
-from regbench.tasks.task import Splits
+from regbench.tasks.base import Splits
 from regbench.tracks import Track
+from regbench.training.provenance import FILE
+from regbench.utils import registry
+from regbench.utils.errors import UserError
 
 PICTURES = {"loss_by_distance", "dot_products", "context", "topics", "transplant"}
 

@@ -25,12 +25,12 @@ from regbench.analysis.segments import segments
 from regbench.analysis.table import Figure as Mean
 from regbench.analysis.table import cut_after, tabulate
 from regbench.analysis.trained import load_trained
-from regbench.errors import UserError
+from regbench.metrics.scores import Score
 from regbench.models.model import ModelPredictor
-from regbench.scoring import Score
 from regbench.tasks.arithmetic import Arithmetic
-from regbench.tasks.task import Splits
+from regbench.tasks.base import Splits
 from regbench.tracks import load_track
+from regbench.utils.errors import UserError
 from tests.analysis.conftest import TINY_CGT
 
 VECTORS = {

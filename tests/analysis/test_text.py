@@ -16,7 +16,7 @@ from regbench.analysis.modes import MODES, read_in_modes
 from regbench.analysis.representation import documents
 from regbench.analysis.segments import segments, stretches_to_read
 from regbench.analysis.transplant import transplant
-from regbench.scoring import score
+from regbench.metrics.scores import score
 from regbench.tracks import Track
 from tests.analysis.conftest import Counting
 
@@ -72,7 +72,7 @@ def test_a_large_vocabulary_is_read_in_small_batches(text_track: Track, monkeypa
             sizes.append(len(tokens))
             return super().forward(tokens)
 
-    monkeypatch.setattr("regbench.scoring.BATCH_BYTES", 5 * 48 * 300 * 8)
+    monkeypatch.setattr("regbench.metrics.scores.BATCH_BYTES", 5 * 48 * 300 * 8)
     parts = segments(text_track.task, test)
     modes.read_in_modes(Watched(text_track.task.io), text_track.task, test, parts, 0.1, modes=("dynamic",))
     assert sizes == [5, 5, 5, 5]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regbench.analysis.segments import Segments, segments
 from regbench.analysis.transitions import Boundary, Move, Transitions, joined_texts, move, transitions
-from regbench.data import Instances
+from regbench.data.instances import Instances
 from regbench.tracks import Track
 from tests.analysis.conftest import Counting
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regbench.analysis.tsne import divergence, gradient, joint_probabilities, tsne
-from regbench.errors import UserError
+from regbench.utils.errors import UserError
 
 
 def clusters() -> tuple[np.ndarray, np.ndarray]:

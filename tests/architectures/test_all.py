@@ -18,13 +18,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench import registry
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count
 from regbench.ops.backend import Op, known_ops, use_backend
-from regbench.tasks.task import TokenIO
-from tests.mixers import MIXERS
+from regbench.tasks.base import TokenIO
+from regbench.utils import registry
+from tests.helpers.mixers import MIXERS
 
 V, LONGEST = 5, 80
 IO = TokenIO(vocab_size=V, separator=4, max_length=LONGEST, names=("a", "b", "c", "d", "|"))

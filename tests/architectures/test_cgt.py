@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from architectures._cgt_generator import Operator
 from architectures.cgt import ContextuallyGuided
-from regbench.contract import CONTRACT, Subject, examine, learns
-from regbench.errors import UserError
+from regbench.checks.architecture import CONTRACT, Subject, examine, learns
 from regbench.models.build import resolve_options
 from regbench.models.model import parameter_count, shift_in
-from regbench.tasks.task import IO, TokenIO, VectorIO
+from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.utils.errors import UserError
 
 TOKENS = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
 VECTORS = VectorIO(d_in=3, d_out=2, max_length=36)

@@ -19,7 +19,7 @@ from architectures._cgt_losses import (
     real_positions,
 )
 from architectures.cgt import ContextuallyGuided
-from regbench.tasks.task import TokenIO, VectorIO
+from regbench.tasks.base import TokenIO, VectorIO
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=40, names=("a", "b", "c", "d", "|"))
 TINY = {"d_model": 8, "d_y": 4, "n_heads": 2, "y_heads": 2, "templates": 3, "rank": 2}

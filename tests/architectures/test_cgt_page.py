@@ -14,8 +14,8 @@ import yaml
 from architectures.cgt import ContextuallyGuided
 from regbench import cli
 from regbench.analysis.specialised import load_specialised
-from tests.documents import blocks, commands
-from tests.text.conftest import write_corpus
+from tests.data.text.conftest import write_corpus
+from tests.helpers.documents import blocks, commands
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "architectures" / "cgt.md").read_text(encoding="utf-8")

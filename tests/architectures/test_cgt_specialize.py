@@ -11,11 +11,11 @@ from torch import Tensor
 
 from architectures.cgt import ContextuallyGuided, Specialised
 from regbench.analysis.cost import flops_per_token
-from regbench.checkpoint import load_tensors, save_tensors
-from regbench.contract import CONTRACT, Subject, examine, learns
-from regbench.errors import UserError
+from regbench.checks.architecture import CONTRACT, Subject, examine, learns
 from regbench.models.model import parameter_count, shift_in
-from regbench.tasks.task import IO, TokenIO, VectorIO
+from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.training.checkpoint import load_tensors, save_tensors
+from regbench.utils.errors import UserError
 
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=60, names=tuple("abcdefgh|"))
 VECTORS = VectorIO(d_in=3, d_out=2, max_length=60)

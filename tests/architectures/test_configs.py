@@ -11,16 +11,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from architectures.cgt import ContextuallyGuided
-from regbench import registry
 from regbench.analysis.cost import training_bytes, training_flops
-from regbench.configuration import read_config
+from regbench.config import read_config
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import parameter_count
-from regbench.tasks.task import IO, VectorIO
+from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
-from regbench.training import TrainingOptions
-from tests.documents import table_rows
-from tests.papers_configs import CONFIGS, io_of
+from regbench.training.trainer import TrainingOptions
+from regbench.utils import registry
+from tests.helpers.documents import table_rows
+from tests.helpers.papers_configs import CONFIGS, io_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "architectures"
 LARGE = {"cgt-text-mixture"}

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from architectures.h3 import H3
-from regbench.errors import UserError
 from regbench.ops.backend import use_backend
+from regbench.utils.errors import UserError
 
 OPTIONS = [{}, {"head_dim": 2, "init": "inv"}, {"head_dim": 6, "d_shift": 1}, {"d_model": 1, "d_state": 2}]
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from architectures.learned_ngram import LearnedNGram
-from regbench.contract import Subject, causal, compiles, examine, options_round_trip, streams
-from regbench.errors import UserError
+from regbench.checks.architecture import Subject, causal, compiles, examine, options_round_trip, streams
 from regbench.models.build import build, resolve_options
-from regbench.tasks.task import TokenIO
+from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
-from regbench.training import Trainer, TrainingOptions
+from regbench.training.trainer import Trainer, TrainingOptions
+from regbench.utils.errors import UserError
 
 IO = TokenIO(vocab_size=4, separator=3, max_length=30, names=("a", "b", "c", "|"))
 FEATURES = ("counts", "frequencies", "binary")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from architectures.linear_transformer import TINY, LinearTransformer
-from regbench.errors import UserError
 from regbench.ops.backend import use_backend
+from regbench.utils.errors import UserError
 
 MAPS = ["identity", "elu", "relu"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from regbench import cli
-from regbench.contract import CONTRACT
-from tests.documents import blocks, commands
+from regbench.checks.architecture import CONTRACT
+from tests.helpers.documents import blocks, commands
 
 TEXT = (Path(__file__).resolve().parents[2] / "architectures" / "README.md").read_text(encoding="utf-8")
 

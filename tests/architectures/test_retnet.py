@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from architectures.retnet import GAIN, RetNet
-from regbench.errors import UserError
 from regbench.ops.backend import use_backend
+from regbench.utils.errors import UserError
 
 
 def build(dtype: torch.dtype = torch.float64, **options: object) -> RetNet:

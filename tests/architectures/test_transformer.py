@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from architectures.transformer import Transformer
-from regbench.contract import CONTRACT, Subject, examine, learns
-from regbench.errors import UserError
+from regbench.checks.architecture import CONTRACT, Subject, examine, learns
 from regbench.models.build import resolve_options
 from regbench.models.rotary import rotate
 from regbench.ops.backend import use_backend
 from regbench.ops.ngram import ngram_index
-from regbench.tasks.task import TokenIO
+from regbench.tasks.base import TokenIO
+from regbench.utils.errors import UserError
 
 D, H = 12, 3
 HEADS = (1, 3, 1, 2)

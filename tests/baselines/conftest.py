@@ -29,7 +29,7 @@ def tokens():
 @pytest.fixture
 def threads(monkeypatch):
     """Sets the number of threads."""
-    return lambda number: monkeypatch.setattr("regbench.threads.available", lambda: number)
+    return lambda number: monkeypatch.setattr("regbench.utils.threads.available", lambda: number)
 
 
 def check_distributions(probs, tokens, separator=SEPARATOR, vocab=VOCAB):

@@ -9,11 +9,11 @@ import pytest
 
 from baselines.arithmetic_solver import ArithmeticSolver
 from baselines.ngram import NGram
-from regbench.errors import UserError
-from regbench.scoring import score
+from regbench.metrics.scores import score
 from regbench.tasks.arithmetic import Arithmetic, ArithmeticParameters
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFAParameters
-from regbench.tasks.task import Splits
+from regbench.utils.errors import UserError
 
 Polygon = list[tuple[Fraction, Fraction]]
 NAMES = "0123456789*=+-|#"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from baselines.baum_welch import BaumWelch
-from regbench.errors import UserError
 from regbench.tasks.pfa import PFA
+from regbench.utils.errors import UserError
 from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens, uniform
 
 

@@ -11,8 +11,8 @@ import pytest
 from hmmlearn.hmm import CategoricalHMM
 
 from baselines.baum_welch import BaumWelch
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
-from regbench.tasks.task import Splits
 from tests.baselines.conftest import SEPARATOR, VOCAB, random_tokens
 
 

@@ -5,11 +5,11 @@ import pytest
 
 from baselines.bayes import Bayes, Prior
 from baselines.ngram import NGram
-from regbench.errors import UserError
-from regbench.predictor import Baseline
-from regbench.scoring import score
+from regbench.metrics.scores import score
+from regbench.models.predictor import Baseline
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
-from regbench.tasks.task import Splits
+from regbench.utils.errors import UserError
 from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens
 
 PRIOR = Prior(states=(3, 5), edges=(1, 3), alphabet=(2, 4))

@@ -12,12 +12,12 @@ from baselines.bigram_solver import BigramSolver
 from baselines.ngram import NGram
 from baselines.oracle import Oracle
 from baselines.uniform import Uniform
-from regbench.errors import UserError
-from regbench.scoring import score
+from regbench.metrics.scores import score
+from regbench.tasks.base import Splits
 from regbench.tasks.bigram import Bigram, BigramParameters
 from regbench.tasks.bigram_chain import bigrams
 from regbench.tasks.pfa import PFAParameters
-from regbench.tasks.task import Splits
+from regbench.utils.errors import UserError
 
 TINY = [
     BigramParameters(n_symbols=5, n_triggers=2, length=16),

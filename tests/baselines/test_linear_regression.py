@@ -7,11 +7,11 @@ import pytest
 
 from baselines.linear_regression import METHODS, InContextRegression
 from baselines.oracle import Oracle
-from regbench.errors import UserError
-from regbench.scoring import score
+from regbench.metrics.scores import score
+from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
 from regbench.tasks.pfa import PFA, PFAParameters
-from regbench.tasks.task import Splits
+from regbench.utils.errors import UserError
 
 TASK = LinearRegression(LinearRegressionParameters(d_x=4, d_y=3, n_examples=11, noise=0.7))
 

@@ -3,8 +3,8 @@ import pytest
 
 from baselines import ngram
 from baselines.ngram import SMOOTHINGS, NGram
-from regbench.errors import UserError
 from regbench.tasks.pfa import PFA
+from regbench.utils.errors import UserError
 from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens, uniform
 
 ORDERS = [1, 2, 3, 4, 5, None]

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from baselines.oracle import Oracle
-from regbench.errors import UserError
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
-from regbench.tasks.task import Splits
+from regbench.utils.errors import UserError
 from tests.baselines.conftest import uniform
 
 TASK = PFA(

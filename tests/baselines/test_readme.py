@@ -11,12 +11,12 @@ import pytest
 from baselines.ngram import NGram
 from baselines.oracle import Oracle
 from baselines.uniform import Uniform
-from regbench import registry
-from regbench.baseline_predictions import code_digest
-from regbench.baseline_table import markdown, numbers_of, read_table
-from regbench.evaluation import lineup
-from regbench.scoring import HIGHER_IS_BETTER, predict_in_batches, score
+from regbench.evaluation.baseline_predictions import code_digest
+from regbench.evaluation.baselines import lineup
+from regbench.metrics.scores import HIGHER_IS_BETTER, predict_in_batches, score
+from regbench.report.baseline_table import markdown, numbers_of, read_table
 from regbench.tracks import load_track
+from regbench.utils import registry
 from tests.benchmarks import bayes_quality
 
 PAGE = Path(__file__).resolve().parents[2] / "baselines" / "README.md"

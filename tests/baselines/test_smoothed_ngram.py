@@ -6,7 +6,7 @@ import numpy as np
 
 from baselines.ngram import NGram
 from baselines.smoothed_ngram import SmoothedNGram
-from regbench.scoring import score
+from regbench.metrics.scores import score
 from regbench.tracks import Track
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from baselines.uniform import Uniform
-from regbench.errors import UserError
+from regbench.utils.errors import UserError
 
 
 def test_every_symbol_is_as_likely_and_the_separator_is_not():

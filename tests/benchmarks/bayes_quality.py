@@ -20,11 +20,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
-from regbench.baseline_predictions import baseline_predictions
-from regbench.files import atomic_write
-from regbench.predictor import Baseline
-from regbench.scoring import Score, Scores, score
+from regbench.evaluation.baseline_predictions import baseline_predictions
+from regbench.metrics.scores import Score, Scores, score
+from regbench.models.predictor import Baseline
 from regbench.tracks import load_track
+from regbench.utils.files import atomic_write
 
 TRACK, INSTANCES = "pfa-v1", 40
 SETTINGS = {25: (0, 3, 12, 36, 108), 100: (0, 3, 12, 36, 108), 400: (0, 3, 12, 36)}

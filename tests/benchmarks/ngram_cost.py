@@ -24,8 +24,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from regbench.files import atomic_write
 from regbench.ops.ngram import ngram_head
+from regbench.utils.files import atomic_write
 
 BATCH, WIDTH, ORDER, VOCABULARY = 4, 128, 3, 18
 LENGTHS = {"cpu": (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768), "naive": (128, 256, 512, 1024, 2048, 4096)}

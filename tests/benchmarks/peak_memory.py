@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regbench import registry
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model
 from regbench.ops.backend import use_backend
-from regbench.tasks.task import TokenIO
+from regbench.tasks.base import TokenIO
+from regbench.utils import registry
 
 WIDTH, LAYERS, VOCABULARY, LONGEST = 128, 2, 19, 1600
 SIZES = ((8, 400), (8, 1600), (32, 400))

@@ -23,9 +23,10 @@ import pytest
 from baselines.baum_welch import BaumWelch
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
-from regbench.predictor import Baseline, IntArray
+from regbench.models.predictor import Baseline
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
-from regbench.tasks.task import Splits
+from regbench.utils.arrays import IntArray
 
 BASE = {"length": 200, "states": 12, "alphabet": 18}
 AXES = {"length": (100, 200, 400), "states": (6, 12, 24), "alphabet": (6, 18, 54)}

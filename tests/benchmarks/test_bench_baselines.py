@@ -15,9 +15,9 @@ import pytest
 
 from baselines.baum_welch import BaumWelch
 from baselines.ngram import SMOOTHINGS, NGram
-from regbench.predictor import IntArray
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
-from regbench.tasks.task import Splits
+from regbench.utils.arrays import IntArray
 
 SMALL = {"n_symbols": 8, "max_states": 8, "max_alphabet": 8, "min_strings": 8, "max_strings": 12, "max_length": 20}
 TASKS = {"small": PFA(PFA.Parameters(**SMALL)), "paper": PFA(PFA.Parameters())}

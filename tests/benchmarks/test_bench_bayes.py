@@ -13,9 +13,9 @@ import pytest
 
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
-from regbench.scoring import score
+from regbench.metrics.scores import score
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
-from regbench.tasks.task import Splits
 from regbench.tracks import load_track
 
 INSTANCES = {"pfa-small-v1": 40, "pfa-v1": 6}

@@ -12,9 +12,9 @@ import torch
 
 from architectures.cgt import ContextuallyGuided
 from regbench.analysis.cost import stream_bytes, total_flops
-from regbench.configuration import read_config
+from regbench.config import read_config
 from regbench.models.model import parameter_count, shift_in
-from regbench.tasks.task import TokenIO
+from regbench.tasks.base import TokenIO
 
 IO = TokenIO(vocab_size=16, separator=15, max_length=512, names=tuple("0123456789*=+-|#"))
 CONFIGS = Path(__file__).resolve().parents[2] / "architectures" / "configs"

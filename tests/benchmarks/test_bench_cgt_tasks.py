@@ -12,8 +12,8 @@ import pytest
 from baselines.arithmetic_solver import ArithmeticSolver
 from baselines.linear_regression import InContextRegression
 from regbench.tasks.arithmetic import Arithmetic, ArithmeticParameters
+from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
-from regbench.tasks.task import Splits
 
 
 def in_python(p: ArithmeticParameters, n: int) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
-from regbench.tasks.task import Splits
 from regbench.tracks import load_track
 
 REFERENCE = 0.14e6  # tokens/s, measured once on two cores of a shared machine

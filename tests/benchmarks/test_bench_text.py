@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbench.text.bpe import BPE
-from regbench.text.corpus import Corpus
-from regbench.text.sources import StandardLibrary
+from regbench.data.text.bpe import BPE
+from regbench.data.text.corpus import Corpus
+from regbench.data.text.sources import StandardLibrary
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from tests.benchmarks.peak_memory import measure
 from tests.benchmarks.step_speed import BATCH, LENGTH, least_seconds, stepping, times_faster
-from tests.mixers import MIXERS
+from tests.helpers.mixers import MIXERS
 
 LINEAR = 1.25
 """Largest exponent of memory in L: what a process held before is known to about 15 MiB, which moves 1 to 1.2 at most."""

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import yaml
 
-from regbench import registry
 from regbench.models.build import build, resolve_options
 from regbench.tracks import Track, load_track
-from regbench.training import Trainer, TrainingOptions
+from regbench.training.trainer import Trainer, TrainingOptions
+from regbench.utils import registry
 from tests.conftest import TINY
 
 Curve = list[tuple[int, float, float]]

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from typing import Any
 
-from regbench.errors import nearest
-from regbench.files import atomic_write
+from regbench.utils.errors import nearest
+from regbench.utils.files import atomic_write
 from tests.golden.curves import SETTINGS, Curve, distance, names, path_of, tiny_track, train
 
 ROUNDINGS = 3

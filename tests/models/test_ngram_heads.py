@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from regbench import registry
-from regbench.contract import CONTRACT, Subject, examine, learns
-from regbench.errors import UserError
+from regbench.checks.architecture import CONTRACT, Subject, examine, learns
+from regbench.models.backbone import StreamState
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, parameter_count, shift_in
 from regbench.models.ngram_heads import NGramHead, NGramHeads
-from regbench.models.skeleton import StreamState
 from regbench.ops.ngram import ngram_head, ngram_index
-from regbench.tasks.task import TokenIO
-from tests.mixers import MIXERS, SOME_MIXERS
+from regbench.tasks.base import TokenIO
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+from tests.helpers.mixers import MIXERS, SOME_MIXERS
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
 D = 16

@@ -7,9 +7,9 @@ import importlib.util
 import pytest
 import torch
 
-from regbench.errors import UserError
 from regbench.ops.attention import _OP, attention
 from regbench.ops.backend import Form, use_backend
+from regbench.utils.errors import UserError
 
 
 @pytest.mark.parametrize("length", [1, 2, 17, 64, 65])

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regbench.errors import UserError
 from regbench.ops.attention import attention, naive
+from regbench.utils.errors import UserError
 
 pytest.importorskip("triton")
 

@@ -8,9 +8,9 @@ import re
 import pytest
 import torch
 
-from regbench.errors import UserError
 from regbench.ops.attention import attention
 from regbench.ops.backend import Form, Op, common_type, known_ops, require_use, use_backend
+from regbench.utils.errors import UserError
 
 OP = Op(
     "example",

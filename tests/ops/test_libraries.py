@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.ops.attention import _OP as ATTENTION
 from regbench.ops.attention import attention
 from regbench.ops.backend import Op, use_backend
@@ -33,6 +32,7 @@ from regbench.ops.selective_scan import OP as SELECTIVE_SCAN
 from regbench.ops.selective_scan import selective_scan
 from regbench.ops.wkv import OP as WKV
 from regbench.ops.wkv import WKVState, wkv
+from regbench.utils.errors import UserError
 
 HALF = (torch.float16, torch.bfloat16)
 LIBRARIES = {"flash-attn": "flash_attn", "mamba-ssm": "mamba_ssm", "flash-linear-attention": "fla"}

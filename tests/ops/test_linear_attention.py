@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.ops.backend import use_backend
 from regbench.ops.linear_attention import linear_attention
+from regbench.utils.errors import UserError
 
 FAST = ["cpu", "chunked"]
 FORMS = [*FAST, "naive"]

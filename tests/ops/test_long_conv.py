@@ -10,9 +10,9 @@ import torch
 from scipy.signal import lfilter
 from torch import Tensor
 
-from regbench.errors import UserError
 from regbench.ops.backend import use_backend
 from regbench.ops.long_conv import fft, long_conv
+from regbench.utils.errors import UserError
 
 FORMS = ["fft", "naive"]
 LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]

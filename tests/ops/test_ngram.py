@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regbench.ops.ngram
-from regbench.errors import UserError
 from regbench.ops.backend import use_backend
 from regbench.ops.ngram import ngram_head, ngram_index
+from regbench.utils.errors import UserError
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

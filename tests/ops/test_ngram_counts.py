@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regbench.ops.ngram_counts
-from regbench.errors import UserError
 from regbench.ops.backend import use_backend
 from regbench.ops.ngram_counts import ngram_counts
+from regbench.utils.errors import UserError
 
 FORMS = ("cpu", "torch", "naive")
 quick = settings(max_examples=60, deadline=None)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regbench.ops.ngram.stream
-from regbench.errors import UserError
 from regbench.ops.ngram import NGramState, ngram_head
+from regbench.utils.errors import UserError
 
 
 def streamed(state: NGramState, tokens: Tensor, hidden: Tensor) -> Tensor:

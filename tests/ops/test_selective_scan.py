@@ -12,10 +12,10 @@ import torch
 from scipy.signal import lfilter
 from torch import Tensor
 
-from regbench.errors import UserError
 from regbench.ops._numba import exp2
 from regbench.ops.backend import use_backend
 from regbench.ops.selective_scan import cpu, selective_scan
+from regbench.utils.errors import UserError
 
 FAST = ["cpu", "chunked"]
 FORMS = [*FAST, "naive"]

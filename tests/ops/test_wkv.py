@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.errors import UserError
 from regbench.ops.backend import use_backend
 from regbench.ops.wkv import WKVState, wkv
+from regbench.utils.errors import UserError
 
 FAST = ["cpu", "chunked"]
 FORMS = [*FAST, "naive"]

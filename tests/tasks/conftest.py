@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import blocks
+from tests.helpers.documents import blocks
 
 PAGE = (Path(__file__).resolve().parents[2] / "regbench" / "tasks" / "README.md").read_text(encoding="utf-8")
 SMALLER = {"train: 5000": "train: 60", "validation: 100": "validation: 10", "test: 200": "test: 20"}

@@ -11,11 +11,11 @@ import pydantic
 import pytest
 from rich.console import Console
 
-from regbench.data import Instances
-from regbench.scoring import score
+from regbench.data.instances import Instances
+from regbench.metrics.scores import score
 from regbench.tasks.arithmetic import Arithmetic, ArithmeticParameters
-from regbench.tasks.task import Splits
-from tests.tasks.elsewhere import assert_same_elsewhere
+from regbench.tasks.base import Splits
+from tests.helpers.elsewhere import assert_same_elsewhere
 
 PAPER = Arithmetic(ArithmeticParameters())
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)

@@ -12,14 +12,14 @@ from rich.console import Console
 
 from baselines.ngram import NGram
 from baselines.oracle import Oracle
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.predictor import Baseline
-from regbench.scoring import Scores, predict_in_batches, score
+from regbench.data.instances import Instances
+from regbench.metrics.scores import Scores, predict_in_batches, score
+from regbench.models.predictor import Baseline
 from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
-from regbench.tasks.task import Splits
+from regbench.tasks.base import Splits
 from regbench.tracks import load_track
-from tests.tasks.elsewhere import assert_same_elsewhere
+from regbench.utils.errors import UserError
+from tests.helpers.elsewhere import assert_same_elsewhere
 
 PAPER = AssociativeRecall(AssociativeRecallParameters())
 SMALL = AssociativeRecall(AssociativeRecallParameters(n_keys=4, n_values=5, n_pairs=12))

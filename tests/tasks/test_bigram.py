@@ -10,13 +10,13 @@ import pydantic
 import pytest
 from rich.console import Console
 
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.scoring import score
+from regbench.data.instances import Instances
+from regbench.metrics.scores import score
+from regbench.tasks.base import Splits
 from regbench.tasks.bigram import Bigram, BigramParameters, trigger_weights
 from regbench.tasks.bigram_chain import bigrams
-from regbench.tasks.task import Splits
-from tests.tasks.elsewhere import assert_same_elsewhere
+from regbench.utils.errors import UserError
+from tests.helpers.elsewhere import assert_same_elsewhere
 
 PAPER = Bigram(BigramParameters())
 SMALL = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=40))

@@ -7,10 +7,10 @@ import pydantic
 import pytest
 from rich.console import Console
 
-from regbench.scoring import score
+from regbench.metrics.scores import score
+from regbench.tasks.base import Splits, VectorIO
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
-from regbench.tasks.task import Splits, VectorIO
-from tests.tasks.elsewhere import assert_same_elsewhere
+from tests.helpers.elsewhere import assert_same_elsewhere
 
 TASK = LinearRegression(LinearRegressionParameters(d_x=3, d_y=2, n_examples=6, noise=0.5))
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)

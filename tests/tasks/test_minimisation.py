@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from baselines.bayes import Bayes
-from regbench.data import Instances
+from regbench.data.instances import Instances
+from regbench.data.rng import between, stream
 from regbench.tasks.automata import _canonical, _draw, sample_automata
 from regbench.tasks.pfa import PFA, _sample_strings
-from regbench.tasks.rng import between, stream
 from regbench.tracks import load_track
 
 TABLE = (Path(__file__).resolve().parents[2] / "baselines" / "README.md").read_text(encoding="utf-8")

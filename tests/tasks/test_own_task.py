@@ -11,10 +11,11 @@ import pytest
 
 import regbench
 from regbench import cli, runner
-from regbench.errors import UserError
+from regbench.checks.task import examine_task_once
 from regbench.report.page import _instances
 from regbench.results import read_result
 from regbench.tracks import Track, load_track
+from regbench.utils.errors import UserError
 
 RUN = ["run", "--arch", "lstm", "--set", "d_model=8", "--set", "n_layers=1", "--set", "training.train_tokens=1600"]
 
@@ -68,7 +69,7 @@ def test_of_a_distribution_all_that_it_imports_counts(
     (package / "task.py").write_text(
         text.replace("import regbench\n", "import regbench\nfrom .noise import changed\n", 1)
     )
-    noise = "from regbench.tasks.rng import unit\n\n\ndef changed(rng, noise):\n    return unit(rng) < noise\n"
+    noise = "from regbench.data.rng import unit\n\n\ndef changed(rng, noise):\n    return unit(rng) < noise\n"
     (package / "noise.py").write_text(noise)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     codes = []
@@ -77,8 +78,8 @@ def test_of_a_distribution_all_that_it_imports_counts(
         for name in [name for name in sys.modules if name.startswith("words_of_ones_own")]:
             del sys.modules[name]
         module = __import__("words_of_ones_own.task").task
-        codes.append(regbench.registry.source_files(module.Repeating))
-        codes.append(regbench.registry.source_digest(module.Repeating))
+        codes.append(regbench.utils.registry.source_files(module.Repeating))
+        codes.append(regbench.utils.registry.source_digest(module.Repeating))
     assert [path.name for path in codes[0]] == ["noise.py", "task.py"]
     assert codes[1] != codes[3]
 
@@ -141,7 +142,7 @@ def test_predictions_are_not_drawn_over_other_instances(own: Path, edit: Callabl
         (
             "        return Instances",
             "        return tokens, Instances",
-            "generate returns tuple, not regbench.data.Ins",
+            "generate returns tuple, not regbench.data.instances.Ins",
         ),
         ("return [row.tobytes()", "return [row.nothing()", "raises {}: AttributeError: 'numpy.ndarray' object has no"),
         ("        return Instances", "        return Instances)", "repeating.py cannot be imported: {}: SyntaxError"),
@@ -197,7 +198,7 @@ def test_built_in_tasks_are_examined_by_their_tests_and_by_data(
         raise UserError("asked")
 
     assert tiny.task_code is None
-    monkeypatch.setattr(Track, "examine", refuse)
-    tiny.examine_once()
+    monkeypatch.setattr("regbench.checks.task.examine_task", refuse)
+    examine_task_once(tiny)
     assert cli.main(["data", str(tiny_file)]) == 2
     assert capsys.readouterr().err == "regbench: asked\n"

@@ -11,9 +11,9 @@ import pydantic
 import pytest
 from rich.console import Console
 
-from regbench.errors import UserError
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA, PFAParameters
-from regbench.tasks.task import Splits
+from regbench.utils.errors import UserError
 
 SMALL = PFA(PFAParameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
 SPLITS = Splits(train=300, validation=50, test=100, seed=0)

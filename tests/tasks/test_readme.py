@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from regbench import cli, runner
+from regbench.checks.task import CONTRACT
 from regbench.results import Code
-from regbench.tasks.contract import CONTRACT
 from regbench.tracks import SPLITS, load_track
-from tests.documents import blocks, commands
+from tests.helpers.documents import blocks, commands
 from tests.tasks.conftest import PAGE
 
 

@@ -16,14 +16,14 @@ import yaml
 from rich.console import Console
 
 from regbench import cli
-from regbench.data import Instances
-from regbench.errors import UserError
-from regbench.scoring import HIGHER_IS_BETTER
-from regbench.tasks.task import Splits
+from regbench.data.instances import Instances
+from regbench.metrics.scores import HIGHER_IS_BETTER
+from regbench.tasks.base import Splits
 from regbench.tasks.text_mixture import TextMixture, TextMixtureParameters
 from regbench.tracks import load_track
 from regbench.tracks.track import frozen_tracks
-from tests.text.conftest import TOPICS, write_corpus
+from regbench.utils.errors import UserError
+from tests.data.text.conftest import TOPICS, write_corpus
 
 SPLITS = Splits(train=300, validation=40, test=80, seed=0)
 NAMES = ("train", "validation", "test")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.ops.backend import common_type
+from regbench.utils.errors import UserError
 
 WIDEST = 256
 """Channels of a head that the kernels take."""

@@ -17,9 +17,9 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regbench.errors import UserError
 from regbench.ops.attention.triton_kernels import forward_kernel, keys_kernel, queries_kernel
 from regbench.ops.backend import common_type
+from regbench.utils.errors import UserError
 
 WIDEST = 256
 """Channels of a head that the kernels take."""

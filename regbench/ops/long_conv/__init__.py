@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.errors import UserError
 from regbench.ops.backend import Form, Op
+from regbench.utils.errors import UserError
 
 OP = Op(
     "long_conv",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from regbench.errors import UserError
 from regbench.ops.backend import Form, Op
 from regbench.ops.ngram.index import INTEGERS, NGramIndex
 from regbench.ops.ngram.stream import NGramState
+from regbench.utils.errors import UserError
 
 __all__ = ["NGramIndex", "NGramState", "ngram_head", "ngram_index"]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.errors import UserError
 from regbench.ops.ngram.index import INTEGERS
+from regbench.utils.errors import UserError
 
 
 class NGramState:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.errors import UserError
 from regbench.ops.backend import Form, Op
 from regbench.ops.ngram.index import INTEGERS
+from regbench.utils.errors import UserError
 
 __all__ = ["ngram_counts"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.errors import UserError
 from regbench.ops.backend import Form, Op, common_type
+from regbench.utils.errors import UserError
 
 _HERE = "regbench.ops.selective_scan"
 

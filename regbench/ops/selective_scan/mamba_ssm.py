@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.errors import UserError
+from regbench.utils.errors import UserError
 
 LARGEST = 256
 """State of a channel that the kernels take."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regbench.errors import UserError
 from regbench.ops.backend import Form, Op, common_type
+from regbench.utils.errors import UserError
 
 _HERE = "regbench.ops.wkv"
 

@@ -1,0 +1,400 @@
+"""What every architecture must satisfy, each line a function that says what is wrong or nothing.
+
+`regbench run` asks the first lines of a stranger's file before it spends minutes on it; `regbench check` asks all of them, and
+the tests ask them of every built-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from regbench.metrics.scores import score_positions
+from regbench.models.backbone import held_bytes
+from regbench.models.build import build
+from regbench.models.mixer import Options
+from regbench.models.model import Model, shift_in
+from regbench.tasks.base import IO, VectorIO
+from regbench.tracks import load_track
+from regbench.training.trainer import TrainingOptions, make_optimizer, train_step
+from regbench.utils.errors import UserError
+from regbench.utils.registry import blame
+
+TOLERANCE = 1e-5
+"""Rounding allowed before two outputs count as different, relative to the largest logit (at least 1): fused kernels sum in
+another order when a shape differs. A real fault moves logits by far more."""
+
+STREAM_TOLERANCE = 1e-4
+"""The same between the parallel and the recurrent form, which compute different sums, in float32."""
+
+CAUSAL_TOLERANCE = 1e-4
+"""The same between two inputs that differ later on: a convolution by FFT spreads its rounding over all positions. Hyena's
+reaches 1.4e-5 on weights moved by `STEPS`, the most of the built-ins."""
+
+TRAINED_TOLERANCE = 1e-3
+"""The same once it is trained, where a refusal costs the most: a leak as small moves no score. Hyena's reaches 1.4e-6 there."""
+
+STEPS = (0.1, 0.01, 0.0)
+"""How far weights are moved from where they begin, by Gaussian noise: the first at which the output is finite."""
+
+LEARNING_STEPS = 400
+LEARNING_RATES = (3e-3, 1e-2)
+"""Within so many steps, at one of these rates, an architecture must know 8 instances by heart."""
+
+
+class NotApplicable(Exception):
+    """A line of the contract that this architecture states it has no part in."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An architecture with options, for a task's tokens or vectors: what the contract is asked of."""
+
+    cls: type[Any]
+    options: Options
+    io: IO
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    def model(self, seed: int = 0) -> Model:
+        """A model in evaluation mode, its weights drawn under `seed`."""
+        torch.manual_seed(seed)
+        return build(self.cls, self.options, self.io).to(self.device).eval()
+
+    def moved(self) -> Model:
+        """A model as training may leave it: nothing is at the zero where it began, so that no branch of it is shut.
+
+        Only what training moves is moved: what has no gradient stays.
+        """
+        for step in STEPS:
+            model, generator = self.model(), torch.Generator().manual_seed(1)
+            for parameter in model.parameters():
+                kind = parameter.dtype if parameter.is_complex() else torch.float32
+                if parameter.requires_grad:
+                    noise = torch.randn(parameter.shape, generator=generator, dtype=kind)
+                    parameter.data += step * noise.to(parameter)
+            if _is_finite(model(self.longest())):
+                break
+        return model
+
+    def longest(self, batch: int = 1) -> Tensor:
+        """As `tokens`, at the longest length of the task."""
+        return self.tokens(batch, self.io.max_length)
+
+    def tokens(self, batch: int = 3, length: int = 32) -> Tensor:
+        """Random tokens (B, L), the separator among them; of a task of vectors (B, L, D_in), Gaussian."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (batch, min(length, self.io.max_length))
+        if isinstance(self.io, VectorIO):
+            return torch.randn(*shape, self.io.d_in, generator=generator).to(self.device)
+        return torch.randint(self.io.vocab_size, shape, generator=generator).to(self.device)
+
+    @property
+    def width(self) -> int:
+        """Of an output at one position: V, or of vectors D_out."""
+        return self.io.d_out if isinstance(self.io, VectorIO) else self.io.vocab_size
+
+    def other(self, tokens: Tensor) -> Tensor:
+        """Tokens or vectors that differ from these in every place."""
+        return tokens + 1.0 if isinstance(self.io, VectorIO) else (tokens + 1) % self.io.vocab_size
+
+
+Check = Callable[[Subject], str | None]
+
+
+def shape(subject: Subject) -> str | None:
+    """Logits are (B, L, V), at length 1 too."""
+    model, tokens = subject.model(), subject.tokens()
+    for part in (tokens, tokens[:, :1]):
+        wanted, out = (*part.shape[:2], subject.width), model(part)
+        if not isinstance(out, Tensor):
+            return f"it returns {type(out).__name__}, not a tensor {wanted}"
+        if out.shape != wanted:
+            return f"it returns the shape {tuple(out.shape)}, not {wanted}"
+    return None
+
+
+def finite(subject: Subject) -> str | None:
+    """No NaN or infinity, also at length 1, with all tokens equal, and at the longest length of the task."""
+    model, tokens = subject.model(), subject.tokens()
+    longest = subject.longest()
+    cases = {
+        f"length {tokens.shape[1]}": tokens,
+        "length 1": tokens[:, :1],
+        "all tokens equal": torch.zeros_like(tokens),
+        f"the longest length, {longest.shape[1]}": longest,
+    }
+    for name, case in cases.items():
+        if not _is_finite(model(case)):
+            return f"it returns NaN or infinity at {name}"
+    return None
+
+
+def causal(subject: Subject) -> str | None:
+    """Changing token t changes no logits at or before t: those of position t predict token t itself."""
+    model = subject.moved()
+    for tokens in (subject.tokens(), subject.longest()):
+        length = tokens.shape[1]
+        fault = _sees_future(subject, model, tokens, (0, 1, length // 2, 3 * length // 4, length - 2), CAUSAL_TOLERANCE)
+        if fault:
+            return fault
+    return None
+
+
+def refuse_trained(subject: Subject, model: Model, tokens: Tensor, name: str) -> None:
+    """Refuses a trained model that sees the future, in whatever way its weights have taken: asked of tokens (1, L) of the task.
+
+    Raises:
+        UserError: changing one of 32 tokens, spread evenly, changes what is said at or before it.
+    """
+    places = np.linspace(0, tokens.shape[1] - 1, 32).round().astype(int).tolist()
+    with torch.no_grad():
+        fault = _sees_future(subject, model.eval(), tokens, places, TRAINED_TOLERANCE)
+    if fault:
+        raise UserError(f"architecture '{name}' cannot be scored: now that it is trained {fault}")
+
+
+def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterable[int], tolerance: float) -> str | None:
+    before = model(tokens)
+    if not _is_finite(before):
+        return None  # another line's matter
+    if _differ(before, model(tokens), tolerance):
+        return "the same input gives different outputs: it is random, or keeps something from one call to the next"
+    for t in sorted(set(places) & set(range(tokens.shape[1]))):
+        changed = tokens.clone()
+        changed[:, t] = subject.other(changed[:, t])
+        after = model(changed)
+        if _differ(before[:, : t + 1], after[:, : t + 1], tolerance):
+            first = int((after - before)[:, : t + 1].abs().amax(dim=(0, 2)).argmax())
+            return f"it sees the future: changing token {t} changes the prediction of token {first}"
+    return None
+
+
+def trains(subject: Subject) -> str | None:
+    """Two steps of training work at the longest length, in the run's precision; every parameter receives a finite gradient."""
+    model, tokens = subject.moved(), subject.longest(2)
+    if not _is_finite(model(tokens)):
+        return None  # another line's matter
+    model.train()
+    batch = tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+    optimizer = make_optimizer(model, subject.training)
+    for _ in range(2):
+        try:
+            with torch.enable_grad():
+                terms = train_step(model, optimizer, batch, subject.training)
+        except UserError:
+            raise
+        except Exception as error:
+            return f"in training it raises {blame(error)}"
+        if not all(map(_is_finite, terms.values())):
+            return "in training its loss is NaN or infinite"
+        fault = _gradient_fault(model)
+        if fault:
+            return fault
+    return None
+
+
+def _gradient_fault(model: Model) -> str | None:
+    asked = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    for name, gradient in asked.items():
+        if gradient is not None and not _is_finite(gradient):
+            return f"the gradient of {name} is NaN or infinite"
+    for name, gradient in asked.items():
+        if gradient is None or (gradient == 0).all():
+            return f"the parameter {name} receives no gradient"
+    return None
+
+
+def batch_independent(subject: Subject) -> str | None:
+    """A sequence is predicted the same whatever shares its batch."""
+    model, tokens = subject.moved(), subject.tokens()
+    if _differ(model(tokens)[:1], model(tokens[:1])):
+        return "a sequence's prediction depends on the others in its batch"
+    return None
+
+
+def state_size(subject: Subject) -> str | None:
+    """`state_bytes` is a whole number of bytes, or None; `streams` compares it with the state."""
+    claimed = subject.model().state_bytes()
+    if claimed is None or (type(claimed) is int and claimed >= 0):
+        return None
+    return f"its state_bytes gives {claimed!r} ({type(claimed).__name__}), not a whole number of bytes, or None"
+
+
+def deterministic(subject: Subject) -> str | None:
+    """One seed gives one model, another seed another; the same input gives the same output to the bit."""
+    tokens = subject.tokens()
+    first, again, other = (subject.model(seed)(tokens) for seed in (0, 0, 1))
+    if not torch.equal(first, again):
+        return "two models made under one seed differ"
+    model = subject.model()
+    if not torch.equal(model(tokens), model(tokens)):
+        return "the same input gives different outputs"
+    return None if not torch.equal(first, other) else "models made under different seeds are the same"
+
+
+def streams(subject: Subject) -> str | None:
+    """The recurrent form, one token at a time, gives what the parallel form gives, and holds the state that it claims."""
+    model, tokens = subject.moved(), subject.longest(2)
+    claimed = model.state_bytes()
+    trust = "" if claimed is None else f"; its {claimed} bytes of state are taken on trust"
+    if not hasattr(model, "step"):
+        raise NotApplicable(f"has no recurrent form{trust}")
+    try:
+        state = model.init_state(len(tokens))  # type: ignore[operator]
+    except UserError:
+        raise NotApplicable(f"has no recurrent form{trust}") from None
+    whole, inputs, held = model(tokens), shift_in(tokens, subject.io.separator), [0]
+    for t in range(tokens.shape[1]):
+        logits, state = model.step(inputs[:, t], state)  # type: ignore[operator]
+        if _differ(whole[:, t], logits, STREAM_TOLERANCE):
+            return f"its recurrent form leaves the parallel one at position {t}"
+        held.append(held_bytes(state) // len(tokens))
+    grows = held[-1] != held[len(held) // 2]  # e.g. a window that is not full yet, which may end at what is claimed
+    if claimed is not None and (held[-1] > claimed or (held[-1] < claimed and not grows)):
+        return f"it claims {claimed} bytes of state for a sequence, and after {tokens.shape[1]} tokens holds {held[-1]}"
+    return None
+
+
+def saves(subject: Subject) -> str | None:
+    """Its weights go through safetensors, and a model that loads them gives the same outputs to the bit."""
+    model, tokens = subject.model(), subject.tokens()
+    stored = safetensors.torch.save({k: v.contiguous().clone() for k, v in model.state_dict().items()})
+    loaded = subject.model(seed=1)
+    loaded.load_state_dict(safetensors.torch.load(stored))
+    return (
+        None
+        if torch.equal(model(tokens), loaded(tokens))
+        else "a model loaded from its saved weights predicts otherwise"
+    )
+
+
+def options_round_trip(subject: Subject) -> str | None:
+    """Its options survive being written as JSON and read back."""
+    again = type(subject.options).model_validate_json(subject.options.model_dump_json())
+    return None if again == subject.options else f"its options come back from JSON as {again}"
+
+
+def compiles(subject: Subject) -> str | None:
+    """It works under torch.compile (traced, not lowered, so that no compiler is needed), or states `compiles = False`."""
+    if not getattr(subject.cls, "compiles", True):
+        raise NotApplicable("states that it does not")
+    model, tokens = subject.model(), subject.tokens()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    return "under torch.compile it predicts otherwise" if _differ(model(tokens), compiled(tokens)) else None
+
+
+def learns(subject: Subject) -> str | None:
+    """It learns 8 short instances by heart: legal accuracy 0.99 within 400 steps; or states that it cannot, and does not."""
+    if "tokens" not in getattr(subject.cls, "takes", ("tokens",)):
+        raise NotApplicable("is not for tokens, which the instances are made of")
+    best = _known_by_heart(subject)
+    known = best >= 0.99
+    if not subject.cls.memorises(subject.options):
+        if known:
+            return "it states that it cannot learn instances by heart, but it does"
+        raise NotApplicable(f"states that it cannot; its legal accuracy on 8 instances is {best:.2f}")
+    if known:
+        return None
+    return f"after {LEARNING_STEPS} steps on 8 instances its legal accuracy on them is {best:.3f}, not 0.99"
+
+
+def _known_by_heart(subject: Subject) -> float:
+    """The legal accuracy on 8 short instances that the subject reaches by training on nothing else; no more than it needs."""
+    track = load_track("pfa-small-v1")
+    train = track.instances("train")
+    few = train[
+        np.argsort(train.lengths, kind="stable")[:8]
+    ]  # the shortest: the least time for a mixer written as a loop
+    learner = Subject(subject.cls, subject.options, track.task.io, subject.device)
+    tokens = torch.from_numpy(few.tokens.astype(np.int64)).to(subject.device)
+    scored, truth = torch.from_numpy(few.scored).to(subject.device), track.task.truth(few)
+    best = 0.0
+    for rate in LEARNING_RATES:
+        model = learner.model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+        for step in range(1, LEARNING_STEPS + 1):
+            for group in optimizer.param_groups:  # it falls: else the last few percent come and go with rounding
+                group["lr"] = rate * (1 - (step - 1) / LEARNING_STEPS)
+            with torch.enable_grad():
+                loss = torch.stack(list(model.train().losses(tokens, scored).values())).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if step % 25 == 0:
+                predicted = model.eval()(tokens).softmax(-1).double().cpu().numpy()
+                legal = score_positions(predicted, truth, few.tokens)["legal_accuracy"]
+                best = max(best, float(legal[few.scored].mean()))
+                if best >= 0.99:
+                    return best
+    return best
+
+
+SCORABLE: tuple[Check, ...] = (shape, finite, state_size, causal)
+"""What a score needs: asked in float32, in which models are scored."""
+PREFLIGHT: tuple[Check, ...] = (*SCORABLE, trains)
+CONTRACT: tuple[Check, ...] = (
+    *PREFLIGHT,
+    batch_independent,
+    deterministic,
+    streams,
+    saves,
+    options_round_trip,
+    compiles,
+    learns,
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one line of the contract found: a fault, or a note where it does not apply; neither where it holds."""
+
+    check: str
+    fault: str | None = None
+    note: str | None = None
+
+
+def examine(subject: Subject, checks: Iterable[Check] = CONTRACT) -> Iterable[Outcome]:
+    """Asks each check in turn. An exception from the architecture's own code is a fault of that line."""
+    for check in checks:
+        yield _ask(subject, check)
+
+
+def _ask(subject: Subject, check: Check) -> Outcome:
+    try:
+        with torch.no_grad():
+            return Outcome(check.__name__, check(subject))
+    except NotApplicable as reason:
+        return Outcome(check.__name__, note=str(reason))
+    except UserError as error:
+        return Outcome(check.__name__, str(error))
+    except Exception as error:
+        return Outcome(check.__name__, f"it raises {blame(error)}")
+
+
+def preflight(subject: Subject, name: str, checks: Iterable[Check] = PREFLIGHT) -> None:
+    """Refuses an architecture that cannot be trained or give a meaningful score.
+
+    Raises:
+        UserError: with the first of `checks` that does not hold.
+    """
+    for outcome in examine(subject, checks):
+        if outcome.fault:
+            raise UserError(f"architecture '{name}' cannot be scored: {outcome.fault}")
+
+
+def _is_finite(values: Tensor) -> bool:
+    return bool(torch.isfinite(values).all())
+
+
+def _differ(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
+    """Whether they are apart by more than the tolerance, or either is no number."""
+    return a.shape != b.shape or not bool((a - b).abs().max() <= tolerance * a.abs().max().clamp(min=1.0))

@@ -1,0 +1,349 @@
+"""What every task must satisfy, each line a function that says what is wrong or nothing.
+
+A task's code may be anyone's. Of one that is not built in, all lines are asked before anything is scored on its track;
+`regbench data` asks them of any track, and the tests of every built-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from regbench.data.instances import Instances
+from regbench.metrics.scores import METRICS, WITHOUT_TRUTH
+from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
+from regbench.tracks import SPLITS, Track
+from regbench.tracks.form import arrays_of, ill_formed
+from regbench.utils import registry
+from regbench.utils.errors import UserError, nearest
+
+OF_VECTORS = ("mse", "truth_mse")
+"""The metrics of vectors; all others are of tokens."""
+
+SUM_TOLERANCE = 1e-6
+"""How far a true distribution's sum may be from 1."""
+
+PART_TOLERANCE = 1e-9
+"""How far what is said of an instance alone may be from what is said of it among others: matrix products sum in another order."""
+
+SURELY = 21.0
+"""A deviation counts where chance has it with a probability of at most 2 exp(-21), one in 650 million."""
+
+FEW = 8
+"""Of the test instances, where one is compared with itself among others."""
+
+BATCH_BYTES = 32 << 20
+"""The most memory that the truth of one batch may take."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A task and what it has made: the instances of each split, which may come from the cache."""
+
+    task: Task
+    splits: Splits
+    made: Mapping[str, Instances]
+
+    def fresh(self) -> Task:
+        """The same task as another process has it, where it has generated nothing."""
+        return type(self.task)(self.task.parameters)
+
+    @property
+    def test(self) -> Instances:
+        return self.made["test"]
+
+
+Check = Callable[[Subject], str | None]
+
+
+def forms(subject: Subject) -> str | None:
+    """`io` is a TokenIO or a VectorIO, and every split's arrays have the number, the types and the shapes that go with it."""
+    for split, instances in subject.made.items():
+        fault = ill_formed(subject.task, instances, subject.splits.size(split), split)
+        if fault:
+            return fault
+    return None
+
+
+def metrics(subject: Subject) -> str | None:
+    """Its scores, the main one among them, are over metrics of tokens or of vectors, whichever it has, and need no truth where
+    it knows none."""
+    task = subject.task
+    main = getattr(task, "main_score", None)
+    if main not in task.scores:
+        return f"its main_score {main!r} is none of its scores{nearest(str(main), task.scores)}"
+    vectors = isinstance(task.io, VectorIO)
+    fit = [m for m in METRICS if (m in OF_VECTORS) == vectors and (task.knows_truth or m in WITHOUT_TRUTH)]
+    for name in task.scores:
+        metric, _ = task.group_scores.get(name, (name, None))
+        if metric not in fit:
+            kind = "vectors" if vectors else "tokens" if task.knows_truth else "tokens without a truth"
+            over = f"over '{metric}', which is " if metric != name else ""
+            return f"the score '{name}' is {over}no metric of {kind}{nearest(metric, fit)}"
+    return None
+
+
+def values(subject: Subject) -> str | None:
+    """Tokens are in the vocabulary, vectors finite, and behind an instance's end stand separators, which nobody scores."""
+    io = subject.task.io
+    for split, instances in subject.made.items():
+        tokens = instances.tokens
+        if isinstance(io, TokenIO) and (tokens.min() < 0 or tokens.max() >= io.vocab_size):
+            bad = int(tokens.min()) if tokens.min() < 0 else int(tokens.max())
+            return f"token {bad} in the {split} split is outside the vocabulary [0, {io.vocab_size})"
+        if isinstance(io, VectorIO) and not np.isfinite(tokens).all():
+            return f"the vectors of the {split} split hold NaN or infinity"
+        behind = np.arange(tokens.shape[1]) >= instances.lengths[:, None]
+        if (tokens[behind] != io.separator).any():
+            return f"in the {split} split something other than the separator {io.separator} stands behind an instance's end"
+        if (instances.scored & behind).any():
+            return f"in the {split} split places behind an instance's end are scored"
+    return None
+
+
+def scored(subject: Subject) -> str | None:
+    """Each split scores something; each group is there as (N, L) bool, and has something scored in it on the test split."""
+    task, test = subject.fresh(), subject.test
+    for split, instances in subject.made.items():
+        if not instances.scored.any():
+            return f"nothing is scored in the {split} split"
+    groups = task.groups(test)
+    for name in task.scores:
+        _, group = task.group_scores.get(name, (name, None))
+        if group is None:
+            continue
+        if group not in groups:
+            return f"the score '{name}' is over the group '{group}', which groups does not give{nearest(group, groups)}"
+        mask = groups[group]
+        if not isinstance(mask, np.ndarray) or mask.shape != test.scored.shape or mask.dtype != bool:
+            return f"the group '{group}' must be {test.scored.shape} of bool, not {_described(mask)}"
+        if not (mask & test.scored).any():
+            return f"nothing in the group '{group}' is scored on the test split"
+    return None
+
+
+def progress(subject: Subject) -> str | None:
+    """`progress` is None, or (N, L) integers of at most the longest length, with a label."""
+    steps, shape = subject.fresh().progress(subject.test), subject.test.scored.shape
+    if steps is None:
+        return None
+    if not isinstance(steps, np.ndarray) or steps.shape != shape or not np.issubdtype(steps.dtype, np.integer):
+        return f"progress must give {shape} integers or None, not {_described(steps)}"
+    if steps.max(initial=0) > subject.task.io.max_length:
+        return f"progress comes to {int(steps.max())}, beyond io.max_length, {subject.task.io.max_length}"
+    return None if subject.task.progress_label else "it tells progress, and no progress_label says of what"
+
+
+def true_distributions(subject: Subject) -> str | None:
+    """On the whole test split: truth rows are distributions where scored and zero elsewhere, and the tokens come from them.
+
+    For the last: a token's own probability p(x) is on average the sum of p^2. Whatever the truth depends on in the past, sums of
+    the differences s, with their variance v, stray by chance with a probability of at most 2 exp(-s^2 / (2 v + 2 s / 3))
+    (Freedman 1975, "On tail probabilities for martingales"). A truth that is shifted by a place strays by far more.
+    """
+    if not subject.task.knows_truth:
+        return None
+    sums = np.zeros(3)  # of p(x), of what is expected of it, of the variance
+    for start, part, truth in _truths(subject):
+        fault = _no_truth(subject.task.io, part, truth, start)
+        if fault:
+            return fault
+        if isinstance(subject.task.io, TokenIO):
+            rows = truth[part.scored]
+            given = rows[np.arange(len(rows)), part.tokens[part.scored].astype(np.int64)]
+            square = (rows**2).sum(-1)
+            sums += given.sum(), square.sum(), ((rows**3).sum(-1) - square**2).sum()
+    strayed = abs(sums[0] - sums[1])
+    if strayed**2 > SURELY * 2 * (max(sums[2], 0.0) + strayed / 3):
+        count = int(subject.test.scored.sum())
+        given, expected = sums[:2] / count
+        return (
+            f"the tokens were not drawn from the truth: it gives them a probability of {given:.3f} on average over {count:,} "
+            f"places, where its own draws would have {expected:.3f}"
+        )
+    return None
+
+
+def _truths(subject: Subject) -> Iterator[tuple[int, Instances, Any]]:
+    """The test split in batches: where each begins, its instances, their truth."""
+    task, test, io = subject.fresh(), subject.test, subject.task.io
+    width = io.vocab_size if isinstance(io, TokenIO) else io.d_out
+    rows = max(1, BATCH_BYTES // (8 * test.tokens.shape[1] * width))
+    for start in range(0, len(test), rows):
+        part = test[start : start + rows]
+        yield start, part, task.truth(part)
+
+
+def _no_truth(io: TokenIO | VectorIO, part: Instances, truth: Any, start: int) -> str | None:
+    width = io.vocab_size if isinstance(io, TokenIO) else io.d_out
+    shape = (*part.scored.shape, width)
+    if not isinstance(truth, np.ndarray) or truth.shape != shape or not np.issubdtype(truth.dtype, np.floating):
+        return f"truth must give {shape} floating-point numbers, not {_described(truth)}"
+
+    def where(bad: Any) -> str:
+        row, place = np.argwhere(bad)[0]
+        return f"at place {place} of test instance {start + row}"
+
+    unreal = ~np.isfinite(truth).all(-1)
+    if unreal.any():
+        return f"the truth is NaN or infinite {where(unreal)}"
+    stray = ~part.scored & (truth != 0).any(-1)
+    if stray.any():
+        return f"the truth is not zero {where(stray)}, which is not scored"
+    if isinstance(io, VectorIO):
+        return None
+    negative = (truth < 0).any(-1)
+    if negative.any():
+        return f"the truth is negative {where(negative)}"
+    off = part.scored & (np.abs(truth.sum(-1) - 1) > SUM_TOLERANCE)
+    if off.any():
+        row, place = np.argwhere(off)[0]
+        return f"the truth sums to {truth[row, place].sum():.6g}, not 1, {where(off)}"
+    given = np.take_along_axis(truth, part.tokens.astype(np.int64)[..., None], -1)[..., 0]
+    never = part.scored & (given == 0)
+    if never.any():
+        return f"the truth gives probability 0 to the token that stands {where(never)}"
+    return None
+
+
+def each_alone(subject: Subject) -> str | None:
+    """Truth, groups and progress of an instance are the same whichever others it is asked with, and without `generate` before.
+
+    Instances are scored in batches, and come from the cache.
+    """
+    task, few = subject.fresh(), subject.test[:FEW]
+    for name in ("truth", "groups", "progress") if subject.task.knows_truth else ("groups", "progress"):
+        together = _by_name(getattr(task, name)(few))
+        for row in (len(few) - 1, 0):
+            one = few[row : row + 1]
+            alone = _by_name(getattr(task, name)(one))
+            for key, array in together.items():
+                same = np.asarray(array)[row : row + 1, : one.scored.shape[1]]
+                if key not in alone or not np.allclose(alone[key], same, rtol=0, atol=PART_TOLERANCE):
+                    return (
+                        f"{name} of test instance {row} is another alone than among others: it must follow from what "
+                        "Instances hold, and not from a row's number, earlier calls or chance"
+                    )
+    return None
+
+
+def _by_name(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {} if value is None else {"": value}
+
+
+def same_twice(subject: Subject) -> str | None:
+    """The test split generated anew is the same to the last byte, what the truth is made from included."""
+    again = subject.fresh().generate(subject.splits, "test")
+    then, now = arrays_of(subject.test), arrays_of(again)
+    if then.keys() != now.keys() or subject.test.generator != again.generator:
+        return "generate gives Instances with other names the second time"
+    for name, array in then.items():
+        if array.dtype != now[name].dtype or not np.array_equal(array, now[name], equal_nan=array.dtype.kind in "fc"):
+            return (
+                f"generate gives other {name} the second time: they must follow from parameters, sizes and seed alone, "
+                "not from time, global random state, the order of sets or hash()"
+            )
+    return None
+
+
+def disjoint(subject: Subject) -> str | None:
+    """`identities` gives bytes, as many for each instance and the same when it is alone, and no two splits share one.
+
+    Nor does most of the test split occur in training token for token, whatever identities say.
+    """
+    task, found = subject.fresh(), {}
+    for split, instances in subject.made.items():
+        names = task.identities(instances)
+        if not isinstance(names, list) or not all(isinstance(name, bytes) for name in names):
+            return "identities must give a list of bytes"
+        each, rest = divmod(len(names), len(instances))
+        if rest or not each:
+            return f"identities gives {len(names)} for the {len(instances)} instances of the {split} split"
+        shortest = int(instances.lengths.argmin())
+        if task.identities(instances[shortest : shortest + 1]) != names[shortest * each :][:each]:
+            return f"the identity of {split} instance {shortest} is another when it is asked for alone, without padding"
+        found[split] = set(names)
+    for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
+        shared = len(found[one] & found[other])
+        if shared:
+            return f"{one} and {other} share {shared} of their identities: what is scored would have been trained on"
+    test, train = _words(subject.test), set(_words(subject.made["train"]))
+    known = sum(word in train for word in test)
+    if 2 * known > len(test):
+        return f"{known} of the {len(test)} test instances stand in the training split token for token"
+    return None
+
+
+def _words(instances: Instances) -> list[bytes]:
+    pairs = zip(instances.tokens, instances.lengths, strict=True)
+    return [np.ascontiguousarray(row[:length]).tobytes() for row, length in pairs]
+
+
+def statistics(subject: Subject) -> str | None:
+    """`statistics` gives finite numbers by name."""
+    figures = subject.fresh().statistics(subject.test)
+    for name, value in figures.items():
+        if not isinstance(value, int | float | np.number) or not np.isfinite(value):
+            return f"statistics gives {value!r} for '{name}', not a finite number"
+    return None
+
+
+def _described(value: Any) -> str:
+    return f"{value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+CONTRACT: tuple[Check, ...] = (
+    forms,
+    metrics,
+    values,
+    scored,
+    progress,
+    true_distributions,
+    each_alone,
+    same_twice,
+    disjoint,
+    statistics,
+)
+"""In this order: a line may rely on those before it."""
+
+
+def refuse_broken(subject: Subject, name: str) -> None:
+    """Refuses a task on which a score would mean nothing.
+
+    Raises:
+        UserError: with the first check that fails, or where the task's own code raised.
+    """
+    for check in CONTRACT:
+        with registry.blaming(f"task '{name}' raises"):
+            fault = check(subject)
+        if fault:
+            raise UserError(f"task '{name}' cannot be scored: {fault}")
+
+
+_EXAMINED: WeakSet[Track] = WeakSet()
+"""The tracks whose task was examined in this process."""
+
+
+def examine_task(track: Track) -> None:
+    """Runs every check of the contract on the task of a track.
+
+    Raises:
+        UserError: with the first check that fails, or where the task's own code raised.
+    """
+    made = {split: track.instances(split) for split in SPLITS}
+    refuse_broken(Subject(track.task, track.splits, made), track.task_name)
+    _EXAMINED.add(track)
+
+
+def examine_task_once(track: Track) -> None:
+    """Runs `examine_task` on a task that is not built in, unless that was done. Built-in tasks are examined by tests.
+
+    Raises:
+        UserError: as `examine_task`.
+    """
+    if track.task_code is not None and track not in _EXAMINED:
+        examine_task(track)

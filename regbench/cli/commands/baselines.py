@@ -1,0 +1,113 @@
+"""score the baselines of a track, with paired differences and times"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+DESCRIPTION = (
+    "Scores every baseline of a track on its test split, with the paired difference to the best that does not know the truth. "
+    "What was predicted is kept in the cache, so that an interrupted command goes on with the baseline it stopped at."
+)
+EXAMPLES = """\
+examples:
+  regbench baselines                                            those of pfa-small-v1: a minute or two on one core
+  regbench baselines pfa-v1 --write baselines/README.md         and put the table into that page
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("track", nargs="*", default=["pfa-small-v1"], metavar="TRACK", help="default: pfa-small-v1")
+    parser.add_argument(
+        "--write",
+        metavar="FILE",
+        help="a Markdown page to put the tables into; the numbers go to scores.json beside it",
+    )
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints a table for each track."""
+    from regbench.report.baseline_table import (
+        TrackTable,
+        difference_cells,
+        measure,
+        read_page,
+        score_cells,
+        write_tables,
+    )
+    from regbench.tracks import load_track
+    from regbench.utils.files import explain_full_disk
+
+    page = Path(arguments.write) if arguments.write else None
+    if page is not None:
+        read_page(page)  # before minutes are spent
+    tracks = [load_track(name) for name in arguments.track]
+    measured: dict[str, TrackTable] = {}
+    with _Bar(Console(stderr=True)) as bar:
+        for track in tracks:
+            bar.track = track.name
+            measured[track.name] = measure(track, bar.announce)
+            bar.clear()
+            console.print(f"{track.name}, test split", highlight=False)
+            for cells in (score_cells(measured[track.name]), difference_cells(measured[track.name])):
+                console.print(_table(cells), highlight=False)
+            if page is not None:
+                with explain_full_disk(page.parent):
+                    write_tables(page, {track.name: measured[track.name]})
+    return 0
+
+
+def _table(cells: list[list[str]]) -> Table:
+    """Narrow enough for 80 columns: the head has a word a line."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for i, name in enumerate(cells[0]):
+        table.add_column(name.replace(" ", "\n"), justify="right" if i else "left", no_wrap=True)
+    for row in cells[1:]:
+        table.add_row(*(cell.replace("± ", "±") for cell in row))
+    return table
+
+
+class _Bar:
+    """One bar for the baseline at work; where the output is no terminal, a line when it is done."""
+
+    def __init__(self, console: Console) -> None:
+        self.track = ""
+        self._console = console
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.completed}/{task.total}"),
+        )
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        self._of: str | None = None
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Takes the bar away."""
+        self._bar.stop()
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)
+        self._of = None
+
+    def announce(self, name: str, done: int, total: int) -> None:
+        """Is told how far the baseline is."""
+        if self._console.is_terminal:
+            if self._of != name:
+                self.clear()
+                self._bar.start()
+                self._bar.add_task(f"{name} on {self.track}", total=total)
+                self._of = name
+            self._bar.update(self._bar.task_ids[0], completed=done)
+        elif done == total:
+            self._console.print(f"{name} on {self.track}: {done} instances", highlight=False)

@@ -1,0 +1,59 @@
+"""ask an architecture every line of the contract"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.markup import escape
+
+from regbench.checks.task import examine_task_once
+from regbench.cli.architecture import add_architecture, apart_from_stdout, given_settings
+from regbench.utils import registry
+
+DESCRIPTION = "Asks an architecture every line of the contract. Exit code 1 where a line does not hold."
+
+
+def configure(check: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    which = check.add_mutually_exclusive_group(required=True)
+    which.add_argument("--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file")
+    which.add_argument("--all", action="store_true", help="every registered architecture")
+    add_architecture(check)
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints a line for each line of the contract, asked as `regbench run` with the same options would use the architecture."""
+    from regbench.checks.architecture import CONTRACT, Subject, examine
+    from regbench.models.build import resolve_options, split_settings
+    from regbench.ops.backend import require_use, use_backend
+    from regbench.tracks import load_track
+    from regbench.training.trainer import find_device, resolve_training
+
+    names = list(registry.entries(registry.ARCHITECTURE)) if arguments.all else [arguments.arch]
+    track = load_track(arguments.track or "pfa-small-v1")
+    examine_task_once(track)
+    device, backend = find_device(arguments.device or "auto"), arguments.backend or "auto"
+    with use_backend(backend):
+        pass  # refused at once where an op or its form is not known
+    own, training = split_settings(given_settings(arguments))
+    meaning = {check.__name__: (check.__doc__ or "").partition("\n")[0] for check in CONTRACT}
+    faults = 0
+    for name in names:
+        with apart_from_stdout():
+            cls = registry.load(registry.ARCHITECTURE, name)
+        subject = Subject(cls, resolve_options(cls, own), track.task.io, device, resolve_training(cls, training))
+        console.print(f"[bold]{registry.short_name(name)}[/]")
+        ran: dict[str, str] = {}
+        for check in CONTRACT:
+            with apart_from_stdout(), use_backend(backend) as used:
+                (outcome,) = examine(subject, [check])
+            ran |= used
+            faults += outcome.fault is not None
+            mark = "[red]FAILS[/]" if outcome.fault else "  —  " if outcome.note else "[green]holds[/]"
+            text = outcome.fault or outcome.note or meaning[outcome.check]
+            console.print(f"  {mark}  {outcome.check:18} {escape(text)}", highlight=False, soft_wrap=True)
+        if not arguments.all:
+            require_use(backend, ran)
+    console.print(f"{len(names)} examined, {faults} lines of the contract broken", highlight=False)
+    return 1 if faults else 0

@@ -1,0 +1,57 @@
+"""show the statistics and one instance of a track"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from regbench.utils.errors import UserError
+
+
+def configure(data: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    data.add_argument("track", metavar="TRACK", help="a name from `regbench ls tracks`, or a YAML file")
+    data.add_argument("--fingerprint", action="store_true", help="print only the fingerprints of its splits")
+    data.add_argument("--instance", type=int, default=0, metavar="N", help="which test instance to draw (default: 0)")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints a table of the splits and draws the instance."""
+    from regbench.checks.task import CONTRACT, examine_task
+    from regbench.tracks import SPLITS, load_track
+
+    track = load_track(arguments.track)
+    splits = {split: track.instances(split) for split in SPLITS}
+    examine_task(track)
+    if arguments.fingerprint:
+        for split, instances in splits.items():
+            print(f"{split} {instances.fingerprint}")
+        return 0
+    test = splits["test"]
+    if not 0 <= arguments.instance < len(test):
+        raise UserError(f"there is no test instance {arguments.instance}: they are numbered 0 to {len(test) - 1}")
+    record = track.freeze()
+    table = Table(title=f"{track.name}: task {track.definition.task}", title_justify="left")
+    table.add_column("")
+    for split in SPLITS:
+        table.add_column(split, justify="right")
+    for name in record["statistics"]["train"]:
+        values = (record["statistics"][split][name] for split in SPLITS)
+        table.add_row(name.replace("_", " "), *(f"{v:,.0f}" if float(v).is_integer() else f"{v:,.3f}" for v in values))
+    table.add_row("fingerprint", *(record["fingerprints"][split][:12] for split in SPLITS))
+    console.print(table, highlight=False)
+    overlap = ", ".join(f"{pair.replace('/', ' and ')} {count}" for pair, count in record["overlap"].items())
+    console.print(f"shared between splits: {overlap}", highlight=False)
+    source = track.task.source_name()
+    if source is not None:
+        console.print(f"text: {source}; with another, fingerprints are others", highlight=False)
+    console.print(f"budget: {track.definition.budget.train_tokens:,} training tokens", highlight=False)
+    lines = ", ".join(check.__name__.replace("_", " ") for check in CONTRACT)
+    console.print(f"the task keeps its contract: {lines}", highlight=False)
+    console.print()
+    with track.blaming_task():
+        shown = track.task.show(test, arguments.instance)
+    console.print(shown)
+    return 0

@@ -1,0 +1,70 @@
+"""rank the entries and write the leaderboard's tables and page"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from regbench.leaderboard.rank import Board
+
+DESCRIPTION = (
+    "Ranks the entries of every track and writes the tables (Markdown, CSV, LaTeX) and the page. With --check nothing is "
+    "written, and the exit code is 1 where what is there and the entries disagree."
+)
+
+
+def configure(leaderboard: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    leaderboard.add_argument("--check", action="store_true", help="only say whether tables, page and entries agree")
+    leaderboard.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
+    leaderboard.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints the ranking of every track, or what disagrees."""
+    from regbench.leaderboard.publish import load_boards, outdated, render, write
+    from regbench.leaderboard.store import find_board
+    from regbench.tracks import load_track
+
+    folder = find_board(arguments.board)
+    boards, faults = load_boards(folder, load_track(arguments.track) if arguments.track else None)
+    for fault in faults:
+        console.print(fault, markup=False, highlight=False, soft_wrap=True)
+    if faults:
+        line = f"{len(faults)} fault{'s' * (len(faults) > 1)} in the entries: `regbench verify {folder}` says more"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return 1
+    files = render(boards)
+    changed = outdated(folder, files)
+    if arguments.check:
+        for name in changed:
+            console.print(
+                f"{folder / name} does not agree with the entries", markup=False, highlight=False, soft_wrap=True
+            )
+        console.print(f"{sum(len(b.entries) for b in boards)} entries, {len(changed)} files to write", highlight=False)
+        return 1 if changed else 0
+    write(folder, files)
+    for board in boards:
+        console.print(_table(board))
+    console.print(f"{folder}: {len(changed)} of {len(files)} files written", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _table(board: Board) -> Table:
+    from regbench.report.words import arrow, label
+
+    table = Table(title=board.track, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", justify="right")
+    table.add_column("predictor", overflow="fold")
+    for metric in board.metrics:
+        table.add_column(f"{label(metric).replace(' ', chr(10))} {arrow(metric)}", justify="right", no_wrap=True)
+    for row in board.rows:
+        scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
+        table.add_row(str(row.rank or ""), escape(row.name), *scores, style=None if row.rank else "dim")
+    return table

@@ -1,0 +1,70 @@
+"""train what a leaderboard entry says, and compare the scores"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from regbench.cli.progress import Drawing
+
+DESCRIPTION = (
+    "Runs the command of an entry again, and compares every score with the entry's. Same machine, same versions: the same "
+    "predictions, to the bit; else within the noise of seeds and instances. Exit code 1 where a score is beyond it."
+)
+EXAMPLES = """\
+examples:
+  regbench reproduce leaderboard/entries/pfa-small-v1/mamba-....json             all seeds of the entry
+  regbench reproduce leaderboard/entries/pfa-small-v1/mamba-....json --seed 0    one of them
+"""
+
+
+def configure(reproduce: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    reproduce.add_argument("entry", metavar="FILE", help="an entry of the leaderboard")
+    reproduce.add_argument(
+        "--seed", type=int, nargs="+", default=[], metavar="N", help="which of its seeds (default: all)"
+    )
+    reproduce.add_argument(
+        "--out", metavar="DIR", help="the run folder (default: under runs/reproduced/); an unfinished run goes on"
+    )
+    reproduce.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Trains, and prints a row a score."""
+    from regbench.leaderboard.reproduce import reproduce
+    from regbench.report.words import label
+
+    with Drawing(Console(stderr=True)) as reporter:
+        try:
+            made = reproduce(
+                Path(arguments.entry),
+                seeds=arguments.seed,
+                out=Path(arguments.out) if arguments.out else None,
+                track=arguments.track,
+                reporter=reporter,
+                announce=reporter.phase,
+            )
+        except KeyboardInterrupt:
+            print("regbench: interrupted; the same command goes on from here", file=sys.stderr)
+            return 130
+    seeds, all_seeds = [seed.seed for seed in made.result.seeds], [seed.seed for seed in made.entry.result.seeds]
+    table = Table(title=f"{made.entry.name} on {made.entry.track}, mean over seeds", title_justify="left")
+    entry, again = (f"{what} ({', '.join(map(str, of))})" for what, of in (("entry", all_seeds), ("again", seeds)))
+    for column in ("score", entry, again, "difference", "chance allows", ""):
+        table.add_column(column, justify="left" if column in ("score", "") else "right")
+    for metric, change in made.changes.items():
+        then, now = made.means[metric]
+        verdict = "another" if metric in made.differs else "the same"
+        row = (label(metric), f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}", verdict)
+        table.add_row(*row)
+    console.print(table)
+    same = f"seed{'s' * (len(made.identical) > 1)} {', '.join(map(str, made.identical))}" if made.identical else "none"
+    rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
+    console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
+    console.print(f"the run: {made.folder}", highlight=False, soft_wrap=True)
+    return 1 if made.differs else 0

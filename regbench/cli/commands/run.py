@@ -1,0 +1,129 @@
+"""train an architecture on a track, score it, write a result"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from regbench.cli.architecture import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.progress import Drawing
+from regbench.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.config import Config
+
+DEFAULTS = {"architecture": "mamba", "track": "pfa-small-v1"}
+
+DESCRIPTION = (
+    "Trains an architecture on a track, scores it on unseen instances beside the baselines, writes a run folder."
+)
+
+
+def configure(run: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    run.add_argument(
+        "--config",
+        metavar="FILE.yaml",
+        help="begin with what a file says, of the form of a run folder's config.yaml; the options here go before it",
+    )
+    run.add_argument(
+        "--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file (default: mamba)"
+    )
+    run.add_argument("--seed", type=int, nargs="+", metavar="N", help="one model is trained for each (default: 0)")
+    add_architecture(run)
+    run.add_argument(
+        "--trials", type=int, metavar="N", help="configurations tried on validation before this; recorded (default: 1)"
+    )
+    where = run.add_mutually_exclusive_group()
+    where.add_argument("--out", metavar="DIR", help="the run folder (default: a new one under runs/)")
+    where.add_argument("--resume", metavar="DIR", help="go on with an interrupted run; its config.yaml says with what")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Trains and scores."""
+    # Imported here: PyTorch takes seconds to load, and `--help` should not.
+    from regbench import runner
+    from regbench.cli.tables import result_table
+
+    # What is going on goes to stderr, so that stdout holds the table alone.
+    with Drawing(Console(stderr=True)) as reporter, apart_from_stdout():
+        try:
+            if arguments.resume:
+                _refuse_more_than_resume(arguments)
+                result = runner.resume(arguments.resume, reporter)
+            else:
+                config = _config(arguments)
+                result = runner.run(
+                    config.track,
+                    config.architecture,
+                    config.seeds,
+                    settings=config.settings,
+                    backend=config.backend,
+                    device=config.device,
+                    trials=config.trials,
+                    out=arguments.out,
+                    reporter=reporter,
+                )
+        except KeyboardInterrupt:
+            folder = reporter.folder
+            hint = f"; go on with: regbench run --resume {folder}" if folder else ""
+            print(f"regbench: interrupted{hint}", file=sys.stderr)
+            return 130
+    console.print(result_table(result))
+    seed = result.seeds[0]
+    console.print(
+        f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens in {seed.seconds:.0f} s "
+        f"({seed.tokens_per_second:,.0f} tokens/s), ± is one standard error",
+        highlight=False,
+    )
+    if reporter.folder:
+        console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
+        console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, object]:
+    """What the command line says, by the keys of a configuration; settings apart."""
+    named = {
+        "track": arguments.track,
+        "architecture": arguments.arch,
+        "seeds": arguments.seed,
+        "backend": arguments.backend,
+        "device": arguments.device,
+        "trials": arguments.trials,
+    }
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    """The file of --config, where there is one, with what the command line says put in its place; settings one by one."""
+    import pydantic
+
+    from regbench.config import Config, read_config
+    from regbench.utils.errors import describe_validation
+
+    settings = given_settings(arguments)
+    base: dict[str, Any] = {**DEFAULTS}
+    if arguments.config is not None:
+        base = read_config(Path(arguments.config)).model_dump()
+    given = _given(arguments) | {"settings": {**base.get("settings", {}), **settings}}
+    try:
+        return Config(**{**base, **given})
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "run", Config.model_fields)) from None
+
+
+def _refuse_more_than_resume(arguments: argparse.Namespace) -> None:
+    """An interrupted run goes on as it began; an option that would be dropped is an error."""
+    flags = {"architecture": "arch", "seeds": "seed"}
+    heads = {"ngram-heads": arguments.ngram_heads, "ngram-after": arguments.ngram_after}
+    extra = [f"--{flags.get(key, key)}" for key in _given(arguments)]
+    extra += ["--config"] if arguments.config is not None else []
+    extra += ["--set"] if arguments.settings else []
+    extra += [f"--{flag}" for flag, value in heads.items() if value is not None]
+    if extra:
+        raise UserError(f"--resume goes on with what the run's config.yaml says: {extra[0]} cannot change it")

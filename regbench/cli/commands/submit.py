@@ -1,0 +1,60 @@
+"""make a finished run an entry of the leaderboard"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+
+from regbench.cli.findings import print_findings
+
+DESCRIPTION = (
+    "Checks a run folder by the rules of the leaderboard, computes its scores again from the stored predictions, and writes its "
+    "entry. Exit code 1 where it is refused, with a line for each fault."
+)
+EXAMPLES = """\
+examples:
+  regbench run --arch gla --seed 0 1 2 --out runs/gla
+  regbench submit runs/gla
+  regbench submit runs/gla --name gla-as-it-is --publish-predictions
+"""
+
+
+def configure(submit: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    submit.add_argument("run", metavar="DIR", help="the folder of a finished run")
+    submit.add_argument("--name", metavar="N", help="what the entry is called (default: from what was set)")
+    submit.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
+    submit.add_argument("--publish-predictions", action="store_true", help="keep the predictions beside the entry")
+    submit.add_argument("--source", metavar="FILE", help="the file of an architecture of one's own, if it was moved")
+    submit.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints the entry's file, or why there is none."""
+    from regbench.leaderboard.store import find_board
+    from regbench.leaderboard.submit import submit
+    from regbench.tracks import load_track
+
+    made = submit(
+        Path(arguments.run),
+        find_board(arguments.board),
+        name=arguments.name,
+        publish_predictions=arguments.publish_predictions,
+        source=Path(arguments.source) if arguments.source else None,
+        track=load_track(arguments.track) if arguments.track else None,
+        announce=Console(stderr=True).print,
+    )
+    print_findings(made.findings, console)
+    if made.path is None:
+        count = len(made.findings.faults)
+        line = f"refused: {count} fault{'s' * (count > 1)} in {arguments.run}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return 1
+    for old in made.replaced:
+        console.print(f"takes the place of {old}", markup=False, highlight=False, soft_wrap=True)
+    board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
+    console.print(f"{made.path}; next: regbench leaderboard{board}", markup=False, highlight=False, soft_wrap=True)
+    return 0

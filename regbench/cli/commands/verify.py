@@ -1,0 +1,82 @@
+"""check entries of the leaderboard, or a run"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from regbench.cli.findings import print_findings
+from regbench.utils.errors import UserError
+
+DESCRIPTION = (
+    "Checks an entry, every entry of a folder, or a run that is to become one. Nothing that came with it is executed. "
+    "Exit code 1 where something is wrong, with a line for each fault."
+)
+EXAMPLES = """\
+examples:
+  regbench verify leaderboard                                     every entry
+  regbench verify leaderboard/entries/pfa-small-v1/gla-....json   one entry
+  regbench verify FILE --run runs/gla --checkpoint                against the run it was made from, and its weights
+  regbench verify runs/gla                                        whether `regbench submit` would take this run
+"""
+
+
+def configure(verify: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    verify.add_argument("what", metavar="FILE|DIR", help="an entry, a folder of entries, or a run folder")
+    where = verify.add_mutually_exclusive_group()
+    where.add_argument(
+        "--run", metavar="DIR", help="the run an entry was made from: scores are computed again, logs compared"
+    )
+    where.add_argument(
+        "--predictions", metavar="DIR", help="a folder with seed-N/predictions.npz (default: those beside the entry)"
+    )
+    verify.add_argument(
+        "--checkpoint", action="store_true", help="also predict again with the run's weights (built-in architectures)"
+    )
+    verify.add_argument("--source", metavar="FILE", help="of a run: the file of an architecture of one's own")
+    verify.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints a line for each fault."""
+    from regbench.leaderboard.case import Findings
+    from regbench.leaderboard.repredict import repredict
+    from regbench.leaderboard.run_folder import RunFolder
+    from regbench.leaderboard.store import stored_entries, stored_in
+    from regbench.leaderboard.submit import read_source
+    from regbench.leaderboard.verify import verify_entry, verify_run
+    from regbench.tracks import load_track
+
+    path, announce = Path(arguments.what), Console(stderr=True).print
+    track = load_track(arguments.track) if arguments.track else None
+    run = Path(arguments.run) if arguments.run else None
+    if path.is_dir() and (path / "result.json").exists():
+        run, single = path, None
+        source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
+        found: dict[Path, Findings] = {path: verify_run(path, track, source, announce)[1]}
+    else:
+        if not path.exists():
+            raise UserError(f"no such file or folder: {path}")
+        single = path if not path.is_dir() else None
+        files = [path] if single else [stored.path for stored in stored_entries(path) or stored_in(path)]
+        if not files:
+            raise UserError(f"{path} holds neither a run nor entries")
+        if not single and (run or arguments.predictions or arguments.checkpoint):
+            raise UserError("--run, --predictions and --checkpoint go with one entry")
+        predictions = Path(arguments.predictions) if arguments.predictions else None
+        found = {
+            file: verify_entry(file, track=track, run=run, predictions=predictions, announce=announce) for file in files
+        }
+    for file, findings in found.items():
+        if arguments.checkpoint and not findings.faults:
+            if run is None:
+                raise UserError("--checkpoint needs the run: --run DIR")
+            repredict(run, findings, track)
+        console.print(
+            f"{file}: {'REFUSED' if findings.faults else 'ok'}", markup=False, highlight=False, soft_wrap=True
+        )
+        print_findings(findings, console, "  ")
+    return 1 if any(findings.faults for findings in found.values()) else 0

@@ -1,0 +1,59 @@
+"""How far a long command is, drawn on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class Drawing:
+    """Draws phases as lines and training as a bar; where the output is no terminal, as a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self.folder: str | None = None
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:3.0f} %"),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._printed = 0
+
+    def __enter__(self) -> Drawing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._task is not None:
+            self._bar.stop()
+            self._bar.remove_task(self._task)
+            self._task = None
+        self._printed = 0
+
+    def phase(self, text: str) -> None:
+        if text.startswith("run folder "):
+            self.folder = text.removeprefix("run folder ")
+        self._clear()
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def trained(self, progress: object, total_steps: int, loss: float, tokens_per_second: float) -> None:
+        from regbench.training.trainer import Progress as Trained
+
+        assert isinstance(progress, Trained)
+        validation = f"validation {progress.validation_loss:.3f}  " if progress.curve else ""
+        facts = f"loss {loss:.3f}  {validation}{tokens_per_second:,.0f} tokens/s"
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task("training", total=total_steps, facts=facts)
+        self._bar.update(self._task, completed=progress.step, facts=facts)
+        tenth = 10 * progress.step // total_steps
+        if not self._console.is_terminal and tenth > self._printed:
+            self._printed = tenth
+            self._console.print(f"  {10 * tenth:3d} %  {facts}", highlight=False)

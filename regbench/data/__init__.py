@@ -1,0 +1,1 @@
+"""Instances of a task, the random generator that makes them, and text as tokens."""

@@ -1,0 +1,1 @@
+"""Predictions and what follows from them: scores of baselines, comparisons, score regression."""

@@ -1,0 +1,339 @@
+"""Score regression: what an architecture scored once, kept in a small file, and what it scores now.
+
+The record is JSON beside the test that asks for it, to be committed with it: the track, the settings, of each seed the score and
+the curves, of each test instance the score summed over its positions. Whether the change counts is said by
+`regbench.metrics.significance`; `Outcome.explain` says it to people, and where the two runs part.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pydantic
+
+from regbench.evaluation.predictions import read_kept
+from regbench.metrics.scores import higher_is_better, score
+from regbench.metrics.significance import LEVEL, SEED_NOISE, Change, Sample, compare, seed_error, student_quantile
+from regbench.results import Environment, Result, SeedRecord, read_result
+from regbench.tracks import Track
+from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.files import atomic_write
+
+UPDATE = "--regbench-update"
+"""The flag under which tests record; named in every message that it answers."""
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
+
+
+class SeedMeasurement(_Strict):
+    """One trained model. training: (step, training loss, validation loss) of each evaluation.  by_position: each bin's score."""
+
+    seed: int
+    score: float
+    training: list[tuple[int, float, float]]
+    by_position: list[float]
+
+
+class Measurement(_Strict):
+    """What a run gave, as far as a later one is compared with it; a record file is one of these.
+
+    settings: as they were asked for, None where a finished run was scored.  position, position_count: each bin's mean position
+    and number of positions.
+    instances: (N,) the score summed over an instance's positions, the seeds' mean; counts: (N,) over how many positions.
+    """
+
+    schema_version: Literal[1] = 1
+    track: str
+    track_digest: str
+    test_fingerprint: str
+    architecture: str
+    source_sha256: str
+    settings: dict[str, Any] | None
+    metric: str
+    seeds: list[SeedMeasurement] = pydantic.Field(min_length=1)
+    position: list[float]
+    position_count: list[int]
+    instances: list[float]
+    counts: list[int]
+    environment: dict[str, str]
+
+    @property
+    def sample(self) -> Sample:
+        return Sample([seed.score for seed in self.seeds], np.array(self.instances))
+
+
+def plain_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Settings as a record keeps them, and as they are compared.
+
+    Raises:
+        UserError: a value that JSON has no form for.
+    """
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"settings cannot be recorded: {error}") from None
+    return plain
+
+
+def choose_metric(track: Track, metric: str | None) -> str:
+    """`metric`, or the track's main score.
+
+    Raises:
+        UserError: the track's task has no such score.
+    """
+    if metric is None:
+        return track.definition.main_score
+    if metric not in track.task.scores:
+        raise UserError(f"{track.name} has no score '{metric}'{nearest(metric, track.task.scores)}")
+    return metric
+
+
+def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any] | None) -> Measurement:
+    """Scores the stored predictions of a finished run on `track`, instance by instance; nothing is trained.
+
+    Raises:
+        UserError: no finished run is there, it is of another track, or its predictions are not those it was scored by.
+    """
+    result = read_result(folder)
+    _check_track(result.track.name, result.track.digest, result.track.fingerprints["test"], track, str(folder))
+    if metric not in result.metrics:
+        raise UserError(f"the run in {folder} has no score '{metric}'{nearest(metric, result.metrics)}")
+    totals = []
+    for seed in result.seeds:
+        path = folder / f"seed-{seed.seed}" / "predictions.npz"
+        predictions = read_kept(path, track.task)
+        if predictions.digest != seed.predictions_sha256:
+            raise UserError(f"{path} is not what the scores in {folder / 'result.json'} were computed from")
+        scores = score(track.task, track.instances("test"), predictions.batches())
+        totals.append(scores.sums[metric])
+    curve = result.seeds[0].curves[metric]
+    return Measurement(
+        track=result.track.name,
+        track_digest=result.track.digest,
+        test_fingerprint=result.track.fingerprints["test"],
+        architecture=result.architecture.name,
+        source_sha256=result.architecture.source_sha256,
+        settings=None if settings is None else plain_settings(settings),
+        metric=metric,
+        seeds=[_measure_seed(seed, metric) for seed in result.seeds],
+        position=curve.position,
+        position_count=curve.count,
+        instances=np.mean(totals, axis=0).round(6).tolist(),
+        counts=scores.counts_of(metric).tolist(),
+        environment=_environment(result),
+    )
+
+
+def read_record(path: Path) -> Measurement:
+    """Raises:
+    UserError: the file cannot be read, or is no record.
+    """
+    try:
+        return Measurement.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, str(path), Measurement.model_fields)) from None
+
+
+def write_record(path: Path, measurement: Measurement) -> None:
+    """Writes a record, a field a line, so that a diff shows which fields changed."""
+    fields = measurement.model_dump(mode="json").items()
+    lines = [f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields]
+    with atomic_write(path) as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def check_record(
+    record: Measurement,
+    where: Path,
+    track: Track,
+    architecture: str | None,
+    metric: str,
+    settings: dict[str, Any] | None,
+) -> None:
+    """That a record is of what is asked for now; settings: None where a finished run is scored, which has its own.
+
+    Raises:
+        UserError: it is of another track, another state of the track, another architecture, metric or settings.
+    """
+    _check_track(record.track, record.track_digest, record.test_fingerprint, track, str(where))
+    if architecture is not None and record.architecture != architecture:
+        raise UserError(
+            f"{where} is of the architecture {record.architecture}, not {architecture}; record with {UPDATE}"
+        )
+    if record.metric != metric:
+        raise UserError(f"{where} is of {record.metric}, not {metric}; record with {UPDATE}")
+    if settings is not None and record.settings is not None and record.settings != settings:
+        keys = sorted(settings.keys() | record.settings.keys())
+        changed = [
+            f"{key}={record.settings.get(key, 'default')} is now {settings.get(key, 'default')}"
+            for key in keys
+            if record.settings.get(key, ...) != settings.get(key, ...)
+        ]
+        raise UserError(f"{where} is of other settings: {', '.join(changed)}; record with {UPDATE}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A measurement beside the record of it."""
+
+    expected: Measurement
+    got: Measurement
+    change: Change
+
+    @classmethod
+    def of(
+        cls, expected: Measurement, got: Measurement, level: float = LEVEL, seed_noise: float | None = None
+    ) -> Outcome:
+        """level, seed_noise: see `significance.compare`."""
+        change = compare(
+            expected.sample,
+            got.sample,
+            np.array(got.counts),
+            higher_is_better=higher_is_better(got.metric),
+            level=level,
+            seed_noise=seed_noise,
+        )
+        return cls(expected, got, change)
+
+    @property
+    def verdict(self) -> str:
+        """ "worse", "better" or "the same", within the noise."""
+        return "worse" if self.change.worse else "better" if self.change.better else "the same"
+
+    def headline(self) -> str:
+        """The outcome in one line."""
+        e, g = self.expected, self.got
+        return (
+            f"{g.metric} of {g.architecture} on {g.track}: expected {e.sample.mean:.4f}, got {g.sample.mean:.4f}, "
+            f"{self.verdict} (noise {self.change.noise:.4f}, allowed {self.change.allowed:.4f})"
+        )
+
+    def explain(self) -> str:
+        """Expected, got, the noise, where the curves part, and what else is not as it was: several lines."""
+        change = self.change
+        rows = [
+            ("expected", _seeds(self.expected)),
+            ("got", _seeds(self.got)),
+            ("change", f"{change.change:+.4f} where + is better; {-change.allowed:+.4f} is allowed"),
+            (
+                "noise",
+                f"{change.noise:.4f}, one standard error: {change.instances:.4f} from instances, {change.seeds:.4f} from seeds; "
+                f"allowed are {change.allowed / change.noise if change.noise else 0:.2f} of them "
+                f"(level {change.level:g}, {change.freedom} degrees of freedom)",
+            ),
+            ("training", self.training()),
+            ("positions", self.positions()),
+            ("changed", ", ".join(self.changed()) or "nothing that the record knows of"),
+        ]
+        return "\n".join([self.headline(), *(f"  {name:10}{text}" for name, text in rows)])
+
+    def training(self) -> str:
+        """The first evaluation at which a loss is further from the record than seeds explain.
+
+        Evaluations are told by their number: the steps of the same one differ a little between seeds, as their batches do.
+        """
+        then, now = (_by_evaluation(measurement) for measurement in (self.expected, self.got))
+        number = min(len(then), len(now))
+        for i in range(number):
+            for column, name in ((2, "validation"), (1, "training")):
+                old, new = ([row[column] for row in rows[i]] for rows in (then, now))
+                apart = _apart(old, new, 0.0, self.change.level)
+                if apart is not None:
+                    step = round(statistics.fmean(row[0] for row in now[i]))
+                    return (
+                        f"the {name} loss is first apart at evaluation {i + 1} of {number}, step {step}: "
+                        f"expected {statistics.fmean(old):.4f}, got {statistics.fmean(new):.4f}, noise {apart:.4f}"
+                    )
+        last = [statistics.fmean(row[2] for row in rows[number - 1]) for rows in (then, now)]
+        return f"no loss is apart by more than the noise; the last validation loss: expected {last[0]:.4f}, got {last[1]:.4f}"
+
+    def positions(self) -> str:
+        """The first bin of the score by position that is further from the record than instances and seeds explain.
+
+        A bin's share of the instances' noise is that of the whole score, as if every position had the same.
+        """
+        e, g = self.expected, self.got
+        if e.position != g.position:
+            return "the bins are others than recorded"
+        total = sum(e.position_count)
+        for i, (position, count) in enumerate(zip(e.position, e.position_count, strict=True)):
+            old, new = ([seed.by_position[i] for seed in m.seeds] for m in (e, g))
+            apart = _apart(old, new, self.change.instances * (total / count) ** 0.5, self.change.level)
+            if apart is not None:
+                return (
+                    f"the score is first apart around position {position:g} (bin {i + 1} of {len(e.position)}): "
+                    f"expected {statistics.fmean(old):.4f}, got {statistics.fmean(new):.4f}, noise {apart:.4f}"
+                )
+        return "no bin is apart by more than its noise"
+
+    def changed(self) -> list[str]:
+        """What is not as it was when the record was made: the architecture's source, packages, the machine."""
+        found = []
+        if self.expected.source_sha256 != self.got.source_sha256:
+            found.append("the architecture's source")
+        then, now = self.expected.environment, self.got.environment
+        for name in sorted(then.keys() | now.keys()):
+            old, new = then.get(name, "absent"), now.get(name, "absent")
+            if old != new:
+                found.append(f"{name} from {old} to {new}")
+        return found
+
+
+def _check_track(name: str, digest: str, fingerprint: str, track: Track, where: str) -> None:
+    if name != track.name:
+        raise UserError(f"{where} is of the track {name}, not {track.name}")
+    if digest != track.definition.digest:
+        raise UserError(
+            f"{where} is of another {name}: the track was edited since (digest {digest[:12]}, now "
+            f"{track.definition.digest[:12]}), and scores do not compare; record with {UPDATE}"
+        )
+    if fingerprint != (now := track.instances("test").fingerprint):
+        raise UserError(
+            f"{where} is of other test instances of {name} (fingerprint {fingerprint[:12]}, now {now[:12]}), "
+            f"and scores do not compare; record with {UPDATE}"
+        )
+
+
+def _measure_seed(seed: SeedRecord, metric: str) -> SeedMeasurement:
+    return SeedMeasurement(
+        seed=seed.seed,
+        score=seed.scores[metric].value,
+        training=[(row.step, sum(row.loss.values()), row.validation_loss) for row in seed.training_curve],
+        by_position=seed.curves[metric].value,
+    )
+
+
+def _environment(result: Result) -> dict[str, str]:
+    found: Environment = result.environment
+    backends = {f"backend of {op}": form for op, form in found.backend.items()}
+    trained = {f"backend of {op} in training": form for op, form in (found.training_backend or {}).items()}
+    machine = {"processor": found.processor, "device": found.device, "python": found.python}
+    return {**machine, "precision": found.precision, **backends, **trained, **found.packages}
+
+
+def _seeds(measurement: Measurement) -> str:
+    each = ", ".join(f"{seed.seed}: {seed.score:.4f}" for seed in measurement.seeds)
+    return f"{measurement.sample.mean:.4f} (by seed {each})"
+
+
+def _by_evaluation(measurement: Measurement) -> list[list[tuple[int, float, float]]]:
+    """The rows of the training curves, those of all seeds together, of the evaluations that every seed has."""
+    return [list(rows) for rows in zip(*(seed.training for seed in measurement.seeds), strict=False)]
+
+
+def _apart(old: Sequence[float], new: Sequence[float], instances: float, level: float) -> float | None:
+    """The standard error of the difference of two means over seeds, where the difference is beyond what `level` allows."""
+    mean = statistics.fmean(old)
+    seeds, freedom = seed_error(old, new, SEED_NOISE * abs(mean))
+    noise = float(np.hypot(seeds, instances))
+    return noise if abs(statistics.fmean(new) - mean) > student_quantile(level, freedom) * noise else None

@@ -1,0 +1,295 @@
+"""Reading files that someone else made: bounded in size, depth and time, following no links, executing and unpickling nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+import yaml
+from numpy.typing import NDArray
+
+from regbench.utils.errors import UserError, describe_validation
+
+DEEPEST = 12
+LONGEST_STRING = 2000
+LONGEST_NUMBER = 40
+LARGEST_INTEGER = 2**63
+YAML_BYTES = 8192
+_NPY_HEADER_BYTES = 4096
+
+
+class Refused(UserError):
+    """A file is not what it must be. The message is one line."""
+
+
+class Folder:
+    """A folder of someone else's: its regular files and nothing beyond it, no links, and never more than a stated size."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The bytes of `name` ("seed-0/scores.json"), at most `limit`.
+
+        Raises:
+            Refused: no such file, a link on the way to it, no regular file, or more than `limit` bytes.
+        """
+        content, size = self.head(name, limit + 1)
+        if max(size, len(content)) > limit:
+            raise Refused(f"{name}: {size:,} bytes, more than the {limit:,} it can need")
+        return content
+
+    def head(self, name: str, limit: int) -> tuple[bytes, int]:
+        """The first bytes of `name`, at most `limit`, and the size of the file; for the rest as `read`."""
+        parts = name.split("/")
+        if any(part in ("", ".", "..") for part in parts):
+            raise Refused(f"{name}: not a file of this folder")
+        handle = self._open(name, parts)
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise Refused(f"{name}: not a regular file")
+            with open(handle, "rb", closefd=False) as file:
+                return file.read(limit), status.st_size
+        except OSError as error:
+            raise Refused(f"{name}: {error.strerror}") from None
+        finally:
+            os.close(handle)
+
+    def has(self, name: str) -> bool:
+        """Whether something of that name is there."""
+        return os.path.lexists(self.path / name)
+
+    def _open(self, name: str, parts: list[str]) -> int:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe without a writer must not be waited for
+        try:
+            handle = os.open(self.path, flags | os.O_DIRECTORY)
+            for i, part in enumerate(parts):
+                kind = os.O_DIRECTORY if i + 1 < len(parts) else 0
+                parent = handle
+                try:
+                    handle = os.open(part, flags | kind | os.O_NOFOLLOW, dir_fd=parent)
+                finally:
+                    os.close(parent)
+        except FileNotFoundError:
+            raise Refused(f"{name}: no such file") from None
+        except (OSError, ValueError) as error:
+            link = any(os.path.islink(self.path / Path(*parts[: i + 1])) for i in range(len(parts)) if "\0" not in name)
+            reason = (
+                "a link, and links are not followed" if link else getattr(error, "strerror", None) or "no file name"
+            )
+            raise Refused(f"{name}: {reason}") from None
+        return handle
+
+
+def parse_json(content: bytes, name: str) -> Any:
+    """Plain dictionaries, lists, strings and numbers.
+
+    Raises:
+        Refused: not JSON; a key twice; NaN, infinity or a number beyond bounds; nested too deep; a string that is too long or
+            holds characters that are not printable.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refused(f"{name}: not a text file") from None
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=lambda pairs: _without_twins(pairs, name),
+            parse_int=lambda digits: _integer(digits, name),
+            parse_float=lambda digits: _float(digits, name),
+            parse_constant=lambda word: _constant(word, name),
+        )
+    except RecursionError:
+        raise Refused(f"{name}: nested deeper than {DEEPEST} levels") from None
+    except json.JSONDecodeError as error:
+        raise Refused(f"{name}:{error.lineno}: not JSON: {error.msg}") from None
+    check_plain(value, name)
+    return value
+
+
+def parse_yaml(content: bytes, name: str) -> Any:
+    """The same of a small YAML file, without aliases and without types of its own.
+
+    Raises:
+        Refused: not YAML, too large, or anything in it that `parse_json` would refuse.
+    """
+    # PyYAML takes time that grows as the square of how deep a line is nested.
+    if len(content) > YAML_BYTES or max(content.count(b"["), content.count(b"{")) > 256:
+        raise Refused(f"{name}: larger than it can need to be")
+    try:
+        value = yaml.load(content.decode("utf-8"), _PlainLoader)
+    except UnicodeDecodeError:
+        raise Refused(f"{name}: not a text file") from None
+    except RecursionError:
+        raise Refused(f"{name}: nested deeper than {DEEPEST} levels") from None
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, KeyError, IndexError) as error:
+        reason = error.problem if isinstance(error, yaml.MarkedYAMLError) else "a value that cannot be read"
+        raise Refused(f"{name}: broken YAML: {_shown(str(reason))}") from None
+    check_plain(value, name)
+    return value
+
+
+def check_plain(value: Any, name: str) -> None:
+    """Raises:
+    Refused: something in `value` is beyond the bounds of this module.
+    """
+    waiting = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise Refused(f"{name}: nested deeper than {DEEPEST} levels")
+        if isinstance(item, str):
+            _check_string(item, name)
+        elif isinstance(item, dict):
+            for key in item:
+                if not isinstance(key, str):
+                    raise Refused(f"{name}: a key is no string")
+                _check_string(key, name)
+            waiting += [(member, depth + 1) for member in item.values()]
+        elif isinstance(item, list):
+            waiting += [(member, depth + 1) for member in item]
+        elif isinstance(item, float):
+            if not np.isfinite(item):
+                raise Refused(f"{name}: NaN or infinity")
+        elif isinstance(item, int):
+            if abs(item) >= LARGEST_INTEGER:
+                raise Refused(f"{name}: a number beyond 64 bits")
+        elif item is not None:
+            raise Refused(f"{name}: a value of the type {type(item).__name__}")
+
+
+def describe_schema(error: pydantic.ValidationError, name: str, known: Iterable[str]) -> Refused:
+    """A fault of the schema, to be raised; of very many, only how many: to list them takes memory without bounds."""
+    if error.error_count() > 1000:
+        return Refused(f"{name}: {error.error_count():,} values are not of the schema")
+    return Refused(describe_validation(error, name, known))
+
+
+def parse_arrays(content: bytes, expected: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file, which must be of exactly these names, types and shapes.
+
+    Sizes are compared with what is expected before anything is unpacked, and headers are read as data, so no file can claim
+    memory or run code.
+
+    Raises:
+        Refused: the file is broken, or is not these arrays.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = archive.infolist()
+            if sorted(member.filename for member in members) != sorted(f"{key}.npy" for key in expected):
+                raise Refused(f"{name}: it must hold {' and '.join(expected)}, and nothing else")
+            return {key: _array(archive, archive.getinfo(f"{key}.npy"), like, name) for key, like in expected.items()}
+    except Refused:
+        raise
+    except Exception as error:  # whatever the parsers raise on hostile bytes, the file is not read
+        raise Refused(f"{name}: broken: {type(error).__name__}") from None
+
+
+def tensor_sizes(head: bytes, size: int, name: str) -> tuple[dict[str, int], dict[str, str]]:
+    """Of a safetensors file, from its first bytes and its size: the number of elements of each tensor, and the notes.
+
+    Raises:
+        Refused: the header is broken, or does not describe a file of that size.
+    """
+    length = int.from_bytes(head[:8], "little")
+    if len(head) < 8 or length > len(head) - 8:
+        raise Refused(f"{name}: no safetensors file")
+    header = parse_json(head[8 : 8 + length].rstrip(b" "), name)
+    if not isinstance(header, dict):
+        raise Refused(f"{name}: no safetensors file")
+    notes = header.pop("__metadata__", {})
+    elements, end = {}, 0
+    try:
+        for key, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            shape, (start, stop) = tensor["shape"], tensor["data_offsets"]
+            count = 1
+            for n in shape:
+                count *= n if isinstance(n, int) and 0 <= n <= size else size + 1
+                if count > size:
+                    raise Refused(f"{name}: a tensor is larger than the file")
+            if start != end or stop - start != count * _TENSOR_BYTES[tensor["dtype"]]:
+                raise Refused(f"{name}: the tensors do not fill the file")
+            elements[key], end = count, stop
+        if 8 + length + end != size or not all(isinstance(v, str) for v in notes.values()):
+            raise Refused(f"{name}: the tensors do not fill the file")
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise Refused(f"{name}: no safetensors file") from None
+    return elements, notes
+
+
+_TENSOR_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without aliases: a few lines of them stand for gigabytes, or for a list that holds itself."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "an alias")
+        return super().compose_node(parent, index)
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, like: NDArray[Any], name: str) -> NDArray[Any]:
+    if member.file_size > like.nbytes + _NPY_HEADER_BYTES:
+        raise Refused(f"{name}: {member.filename} unpacks to {member.file_size:,} bytes, not about {like.nbytes:,}")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise Refused(f"{name}: packed in an unknown way")
+    with archive.open(member) as file:
+        data = file.read(like.nbytes + _NPY_HEADER_BYTES + 1)
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise Refused(f"{name}: {member.filename} is of an unknown version")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    if shape != like.shape or fortran or dtype != like.dtype:
+        raise Refused(f"{name}: {member.filename} is {dtype} {shape}, not {like.dtype} {like.shape}")
+    rest = data[stream.tell() :]
+    if len(rest) != like.nbytes:
+        raise Refused(f"{name}: {member.filename} is cut off or too long")
+    return np.frombuffer(rest, dtype).reshape(shape)
+
+
+def _without_twins(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Refused(f"{name}: a key is there twice")
+    return found
+
+
+def _integer(digits: str, name: str) -> int:
+    if len(digits) > LONGEST_NUMBER:
+        raise Refused(f"{name}: a number of {len(digits):,} digits")
+    return int(digits)
+
+
+def _float(digits: str, name: str) -> float:
+    if len(digits) > LONGEST_NUMBER:
+        raise Refused(f"{name}: a number of {len(digits):,} characters")
+    return float(digits)  # 1e999 becomes infinity, which check_plain refuses
+
+
+def _constant(word: str, name: str) -> float:
+    raise Refused(f"{name}: {word} is no number")
+
+
+def _check_string(text: str, name: str) -> None:
+    if len(text) > LONGEST_STRING:
+        raise Refused(f"{name}: a string of {len(text):,} characters")
+    if not text.isprintable():
+        raise Refused(f"{name}: a string with characters that are not printable: {_shown(text)}")
+
+
+def _shown(text: str) -> str:
+    """The beginning of `text` as ASCII, whatever it holds: safe for any terminal."""
+    return ascii(text[:60])

@@ -1,0 +1,121 @@
+"""Verifying: an entry by itself, or with the predictions or the whole run it was made from. Nothing that came with it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from regbench.leaderboard.case import Case, Findings
+from regbench.leaderboard.entry import Entry, InstanceScores, canonical
+from regbench.leaderboard.examine import examine, find_reference
+from regbench.leaderboard.guard import Folder, Refused
+from regbench.leaderboard.origin import is_built_in, registered
+from regbench.leaderboard.recipe import Recipe
+from regbench.leaderboard.reference import Reference
+from regbench.leaderboard.run_folder import RunFolder, Scored, read_scored
+from regbench.leaderboard.store import Stored, form_faults
+from regbench.results import Result
+from regbench.tracks import Track
+
+
+def verify_entry(
+    path: Path,
+    *,
+    track: Track | None = None,
+    run: Path | None = None,
+    predictions: Path | None = None,
+    costly: bool = True,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Findings:
+    """All that can be found wrong with an entry's file; it never raises for what the file holds.
+
+    Args:
+        track: one's own track, if the entry may be of that.
+        run: the folder of the run it was made from, to compare with.
+        predictions: a folder with `seed-N/predictions.npz`; by default those kept beside the entry, where they are.
+        costly: whether the baselines are computed again, if nothing else is wrong.
+        announce: is told what takes long.
+    """
+    findings, stored = Findings(), Stored(path)
+    try:
+        entry, content = stored.read()
+    except Refused as error:
+        findings.take("schema", [str(error)])
+        return findings
+    findings.take("form", form_faults(entry, content, path))
+    findings.take("name", name_faults(entry.name, entry.result))
+    step = "track"
+    try:
+        reference = find_reference(entry.track, track)
+        step = "recipe"
+        recipe = Recipe.parse(entry.command)
+        step = "source"
+        source = stored.source
+        step = "logs"
+        folder = RunFolder(run) if run is not None else None
+        if folder is not None and _text(folder.result) != _text(entry.result):
+            findings.take(step, ["result.json is not the entry's result"])
+        step = "predictions"
+        scored = _scored(entry, stored, reference, run or predictions)
+        case = Case(entry.result, recipe, reference, entry.instances, source, folder, scored, announce)
+        step = "config"
+        examine(case, findings, costly=costly)
+    except Refused as error:
+        findings.take(step, [str(error)])
+    return findings
+
+
+def verify_run(
+    path: Path,
+    track: Track | None = None,
+    source: bytes | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> tuple[Case, Findings]:
+    """All that can be found wrong with a run folder that is to become an entry.
+
+    source: the bytes of the architecture's file, if it is not built in.
+
+    Raises:
+        UserError: it is not the folder of a finished run, or of an unknown track.
+    """
+    folder, findings = RunFolder(path), Findings()
+    result = folder.result
+    reference = find_reference(result.track.name, track)
+    scored: list[Scored] = []
+    for seed in result.seeds:
+        try:
+            scored.append(folder.scored(seed.seed, reference))
+        except Refused as error:
+            findings.take("predictions", [str(error)])
+    complete = len(scored) == len(result.seeds)
+    instances = InstanceScores.of([one.scores for one in scored]) if complete else None
+    case = Case(result, folder.recipe, reference, instances, source, folder, scored if complete else None, announce)
+    return case, examine(case, findings)
+
+
+def name_faults(name: str, result: Result) -> Iterator[str]:
+    """An entry is called by its architecture's name and what distinguishes it; no stranger by that of a built-in one."""
+    if is_built_in(result.architecture):
+        if not _is_called(name, result.architecture.name):
+            yield f"{name!r} must be {result.architecture.name!r}, or begin with it and one of + - . ="
+    elif taken := [other for other in registered() if _is_called(name, other)]:
+        yield f"{name!r} is called as the built-in {taken[0]!r} is: give another with --name"
+
+
+def _is_called(name: str, architecture: str) -> bool:
+    return name == architecture or (name.startswith(architecture) and name[len(architecture)] in "+-.=")
+
+
+def _scored(entry: Entry, stored: Stored, reference: Reference, folder: Path | None) -> list[Scored] | None:
+    """The predictions in a folder, or those beside the entry; None where there are none beside it."""
+    seeds = [seed.seed for seed in entry.result.seeds]
+    if folder is not None:
+        return [read_scored(Folder(folder), f"seed-{seed}/predictions.npz", reference) for seed in seeds]
+    names = [stored.predictions_name(seed) for seed in seeds]
+    if not any(stored.folder.has(name) for name in names):
+        return None
+    return [read_scored(stored.folder, name, reference) for name in names]
+
+
+def _text(result: Result) -> str:
+    return canonical(result.model_dump(mode="json"))

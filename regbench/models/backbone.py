@@ -1,0 +1,257 @@
+"""The common skeleton: embed, blocks of mixer and feed-forward, unembed (ICLL Appendix A, Eq. 14-20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regbench.models.mixer import Mixer, Options
+from regbench.models.model import Model, shift_in
+from regbench.models.ngram_heads import NGramHeads
+from regbench.ops.ngram import NGramIndex, NGramState, ngram_index
+from regbench.tasks.base import IO, VectorIO
+from regbench.utils.errors import UserError
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a GELU between them, applied to each position alone."""
+
+    def __init__(self, d_model: int, expand: int = 4) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, expand * d_model)
+        self.down = nn.Linear(expand * d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        down: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
+        return down
+
+
+class Block(nn.Module):
+    """x + mixer(norm(x)), then the same with a feed-forward network where the mixer wants one (ICLL Eq. 17-18)."""
+
+    def __init__(self, mixer: Mixer, options: Options) -> None:
+        super().__init__()
+        self.mixer_norm = nn.LayerNorm(options.d_model)
+        self.mixer = mixer
+        self.feed_forward: FeedForward | None = None
+        if mixer.feed_forward:
+            self.feed_forward_norm = nn.LayerNorm(options.d_model)
+            self.feed_forward = FeedForward(options.d_model)
+        self.dropout = nn.Dropout(options.dropout)
+
+    def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
+        """(B, L, D) -> (B, L, D), with the index of the tokens where the mixer reads them."""
+        normed = self.mixer_norm(x)
+        mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
+        _require_like(x, mixed, self.mixer)
+        x = x + self.dropout(mixed)
+        if self.feed_forward is not None:
+            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return x
+
+    def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
+        """One position of the recurrent form: (B, D), tokens (B,) -> (B, D), and the mixer's state after it."""
+        step: Callable[..., Any] = self.mixer.step
+        returned = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            name, kind = type(self.mixer).__name__, type(returned).__name__
+            raise UserError(
+                f"the mixer {name} returns a {kind} from step, not its output (B, D) and the state after it"
+            )
+        mixed, state = returned
+        _require_like(x, mixed, self.mixer, " from step")
+        x = x + mixed
+        if self.feed_forward is not None:
+            x = x + self.feed_forward(self.feed_forward_norm(x))
+        return x, state
+
+
+def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None:
+    """Refuses a mixer's output that is no tensor of x's shape and type, or under autocast of the type of its products.
+
+    Else a wrong width would be broadcast in silence, and a wrong type would fail in code that is not the mixer's.
+    """
+    if isinstance(mixed, Tensor) and mixed.shape == x.shape:
+        kind = x.device.type
+        if mixed.dtype == x.dtype or (
+            torch.is_autocast_enabled(kind) and mixed.dtype == torch.get_autocast_dtype(kind)
+        ):
+            return
+    who, dtype = f"the mixer {type(mixer).__name__} returns{method}", str(x.dtype).removeprefix("torch.")
+    if not isinstance(mixed, Tensor):
+        got = "None" if mixed is None else type(mixed).__name__
+        raise UserError(f"{who} {got}, not a tensor {tuple(x.shape)} of {dtype}")
+    if mixed.shape != x.shape:
+        raise UserError(f"{who} the shape {tuple(mixed.shape)}, not {tuple(x.shape)}")
+    raise UserError(f"{who} {str(mixed.dtype).removeprefix('torch.')}, not {dtype}")
+
+
+@dataclass
+class StreamState:
+    """What a streaming model keeps: how many tokens it has read, a state for each mixer, and the n-gram heads' sums."""
+
+    position: int
+    mixers: list[Any]
+    heads: dict[str, list[NGramState]]
+
+    def state_bytes(self) -> int:
+        """Bytes that all of it holds now, for all streams together."""
+        return held_bytes([self.mixers, self.heads])
+
+    def ngram_bytes(self) -> int:
+        """Bytes that n-gram heads hold now; they grow with the distinct n-grams met, not with the length."""
+        parts = [*_parts(self.mixers), *_parts(self.heads)]
+        return sum(part.state_bytes() for part in parts if isinstance(part, NGramState))
+
+
+def held_bytes(state: Any) -> int:
+    """Bytes of the tensors and of the n-gram heads' sums in a state, however it nests them, for all streams together."""
+    return sum(part.nbytes if isinstance(part, Tensor) else part.state_bytes() for part in _parts(state))
+
+
+def _parts(state: Any) -> Iterator[Tensor | NGramState]:
+    """The tensors and the n-gram heads' sums in a state: in mappings, sequences and dataclasses."""
+    if isinstance(state, Tensor | NGramState):
+        yield state
+    elif isinstance(state, Mapping):
+        yield from _parts(list(state.values()))
+    elif isinstance(state, list | tuple):
+        for part in state:
+            yield from _parts(part)
+    elif is_dataclass(state) and not isinstance(state, type):
+        yield from _parts([getattr(state, part.name) for part in fields(state)])
+
+
+class Skeleton(Model):
+    """An architecture that differs from others in its token mixer alone."""
+
+    takes = ("tokens", "vectors")
+
+    def __init__(self, mixer: Callable[[Options], Mixer], options: Options, io: IO) -> None:
+        super().__init__(options, io)
+        self.embedding = embedding(io, options.d_model)
+        self.blocks = nn.ModuleList(Block(mixer(options), options) for _ in range(options.n_layers))
+        if options.ngram_heads and max(options.ngram_after) > options.n_layers:
+            raise UserError(f"ngram_after={max(options.ngram_after)} is past the last of {options.n_layers} blocks")
+        places = sorted(set(options.ngram_after)) if options.ngram_heads else []
+        self.ngram_heads = nn.ModuleDict(
+            {str(place): NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp) for place in places}
+        )
+        reads = [block for block in self.blocks if block.mixer.reads_tokens]  # type: ignore[union-attr]
+        if isinstance(io, VectorIO) and (places or reads):
+            raise UserError(
+                "n-gram heads look for tokens that occur again, and this task's are vectors: leave them out"
+            )
+        first = self.blocks[0].mixer
+        assert isinstance(first, Mixer)
+        if getattr(first.forward, "__func__", None) is Mixer.forward:
+            raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
+        self._layer_state_bytes = first.state_bytes(options)
+        self.positions: nn.Embedding | None = None
+        if first.learned_positions(options):
+            self.positions = nn.Embedding(io.max_length, options.d_model)
+            with torch.no_grad():
+                self.positions.weight.copy_(sinusoids(io.max_length, options.d_model) * 0.02 * 2**0.5)
+        self.norm = nn.LayerNorm(options.d_model)
+        self.unembed = unembedding(io, options.d_model)
+        self.dropout = nn.Dropout(options.dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, L) int64 -> (B, L, V) logits; of vectors (B, L, D_in) -> (B, L, D_out).
+
+        Raises:
+            UserError: L is above the longest position that was learned.
+        """
+        inputs = shift_in(tokens, self.io.separator)
+        x = self.embedding(inputs)
+        if self.positions is not None:
+            length, longest = tokens.shape[1], self.positions.num_embeddings
+            if length > longest:
+                raise UserError(
+                    f"a sequence of {length} tokens is longer than the {longest} positions this model has learned"
+                )
+            x = x + self.positions(torch.arange(length, device=tokens.device))
+        x = self.dropout(x)
+        reads = self.ngram_heads or any(block.mixer.reads_tokens for block in self.blocks)  # type: ignore[union-attr]
+        index = ngram_index(inputs) if reads else None
+        for number, block in enumerate(self.blocks, 1):
+            x = block(x, index)
+            if str(number) in self.ngram_heads:
+                x = self.ngram_heads[str(number)](x, index)
+        logits: Tensor = self.unembed(self.norm(x))
+        return logits
+
+    def init_state(self, batch: int) -> StreamState:
+        """The state of `batch` streams before their first token.
+
+        Raises:
+            UserError: the mixer has no recurrent form.
+        """
+        weight = self.embedding.weight
+        try:
+            mixers = [block.mixer.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[union-attr, operator]
+        except NotImplementedError:
+            raise UserError(f"{type(self.blocks[0].mixer).__name__} has no recurrent form to stream by") from None
+        heads = {place: heads.init_state() for place, heads in self.ngram_heads.items()}  # type: ignore[operator]
+        return StreamState(0, mixers, heads)
+
+    def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
+        """One token of each stream: (B,) -> (B, V) logits of the next, equal to `forward`'s to rounding.
+
+        The first input is the separator, as in `shift_in`. Dropout is not applied. The old state must not be used again.
+        """
+        x = self.embedding(inputs)
+        if self.positions is not None:
+            if state.position >= self.positions.num_embeddings:
+                raise UserError(
+                    f"position {state.position} is past the {self.positions.num_embeddings} this model has learned"
+                )
+            x = x + self.positions.weight[state.position]
+        mixers = []
+        for number, (block, own) in enumerate(zip(self.blocks, state.mixers, strict=True), 1):
+            x, after = block.step(x, own, inputs)  # type: ignore[operator]
+            mixers.append(after)
+            if str(number) in self.ngram_heads:
+                x = self.ngram_heads[str(number)].step(x, inputs, state.heads[str(number)])  # type: ignore[operator]
+        return self.unembed(self.norm(x)), StreamState(state.position + 1, mixers, state.heads)
+
+    def state_bytes(self) -> int | None:
+        """Bytes of recurrent state for one sequence in float32; None where it grows with L, is unknown, or has n-gram heads.
+
+        Theirs grows with the distinct n-grams met: a stream's `StreamState.state_bytes` counts them.
+        """
+        one = self._layer_state_bytes
+        return None if one is None or self.ngram_heads else one * len(self.blocks)
+
+
+def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
+    """What brings a task's tokens to the residual stream: a vector for each token, or of vectors a linear map. -> (B, L, D)."""
+    if isinstance(io, VectorIO):
+        linear = nn.Linear(io.d_in, width)
+        nn.init.normal_(linear.weight, std=0.02)
+        nn.init.normal_(linear.bias, std=0.02)  # what the vector of zeros that begins an input becomes
+        return linear
+    table = nn.Embedding(io.vocab_size, width)
+    nn.init.normal_(table.weight, std=0.02)
+    return table
+
+
+def unembedding(io: IO, width: int) -> nn.Linear:
+    """What makes predictions of the residual stream: (B, L, D) -> (B, L, V) logits, or of vectors (B, L, D_out)."""
+    linear = nn.Linear(width, io.d_out if isinstance(io, VectorIO) else io.vocab_size, bias=False)
+    nn.init.normal_(linear.weight, std=0.02)
+    return linear
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """(L, D): sines and cosines whose wavelengths grow geometrically from 2 pi to 2 pi L (Vaswani et al. 2017, section 3.5)."""
+    half = (width + 1) // 2
+    frequency = float(length) ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
+    return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()

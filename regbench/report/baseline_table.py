@@ -1,0 +1,217 @@
+"""The baselines of a track side by side: scores, time, and how far each is from the best that does not know the truth.
+
+Differences are paired: both predictors answer the same instances, so the standard error is that of the difference over
+instances, far less than either score's own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from regbench.evaluation.baseline_predictions import baseline_predictions, code_digest
+from regbench.evaluation.baselines import lineup
+from regbench.metrics.scores import Score, Scores, higher_is_better, score
+from regbench.models.predictor import Baseline
+from regbench.report.words import arrow, human_seconds, label
+from regbench.results import ScoreRecord
+from regbench.tracks import Track
+from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.files import atomic_write
+
+BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
+"""Between these lines of a Markdown file the tables stand."""
+
+Announce = Callable[[str, int, int], None]
+"""Is told which baseline is at work, how many instances it has done, and of how many."""
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
+
+
+class Row(_Strict):
+    """One baseline on one test split.
+
+    code: the digest of its source, comments aside.  difference: its score less that of the best, by metric, paired over
+    instances; empty for the best itself.  seconds: of wall time, on so many `threads`.  processor_seconds: of all of them,
+    without what the machine spent on other programs meanwhile.
+    """
+
+    options: dict[str, Any]
+    code: str
+    scores: dict[str, ScoreRecord]
+    difference: dict[str, ScoreRecord]
+    seconds: float = pydantic.Field(ge=0)
+    processor_seconds: float = pydantic.Field(ge=0)
+    threads: int = pydantic.Field(ge=1)
+
+
+class TrackTable(_Strict):
+    """The lineup of one track, the best first. split: the test split's fingerprint.  best: which differences are to."""
+
+    split: str
+    instances: int
+    main_score: str
+    best: str
+    rows: dict[str, Row]
+
+    @property
+    def metrics(self) -> list[str]:
+        return list(self.rows[self.best].scores)
+
+
+class Table(_Strict):
+    """What the command has measured, by track."""
+
+    schema_version: Literal[1] = 1
+    tracks: dict[str, TrackTable]
+
+
+def measure(track: Track, announce: Announce = lambda name, done, total: None) -> TrackTable:
+    """Scores the whole lineup on the test split. Predictions come from the cache where it has them.
+
+    Raises:
+        UserError: no baseline is for the track's task.
+    """
+    test = track.instances("test")
+    baselines = lineup(track, test)
+    if not any(baseline.anchor != "end" for baseline in baselines):
+        raise UserError(f"no baseline is for the task '{track.definition.task}' of {track.name}")
+    main = track.definition.main_score
+    sign = 1 if higher_is_better(main) else -1
+    scored: dict[str, Scores] = {}
+    made: dict[str, tuple[Baseline, dict[str, Any]]] = {}
+    for baseline in baselines:
+        name = baseline.name
+        said = baseline_predictions(baseline, track, test, partial(announce, name))
+        scored[name] = score(track.task, test, said.batches())
+        made[name] = baseline, {key: getattr(said, key) for key in ("seconds", "processor_seconds", "threads")}
+    order = sorted(made, key=lambda name: sign * scored[name][main].value, reverse=True)
+    best = next(name for name in order if made[name][0].anchor != "end")
+    rows = {}
+    for name in order:
+        baseline, times = made[name]
+        rows[name] = Row(
+            options=json.loads(json.dumps(baseline.options)),  # tuples become lists, as they will be read
+            code=code_digest(type(baseline)),
+            scores={m: _record(s) for m, s in scored[name].table().items()},
+            difference={} if name == best else difference(scored[name], scored[best]),
+            **times,
+        )
+    return TrackTable(split=test.fingerprint, instances=len(test), main_score=main, best=best, rows=rows)
+
+
+def difference(one: Scores, other: Scores) -> dict[str, ScoreRecord]:
+    """By metric, the score of `one` less that of `other`, with the standard error of the paired difference over instances."""
+    return {m: _record(Score.of(one.sums[m] - other.sums[m], one.counts_of(m))) for m in one.sums}
+
+
+def _record(value: Score) -> ScoreRecord:
+    return ScoreRecord(value=value.value, stderr=value.stderr)
+
+
+# --- Reading and writing: a Markdown file for people, and beside it the same numbers in full. ---
+
+
+def numbers_of(page: Path) -> Path:
+    """The JSON file beside a page."""
+    return page.with_name("scores.json")
+
+
+def read_table(path: Path) -> Table:
+    """Raises:
+    UserError: the file is not of the schema.
+    """
+    try:
+        return Table.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"cannot read {path}: not a text file") from None
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, str(path), Table.model_fields)) from None
+
+
+def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
+    """Puts the tracks just measured into the page and the numbers beside it; other tracks there stay as they are.
+
+    Raises:
+        UserError: the page cannot be read or has no place for the tables.
+    """
+    text = read_page(page)
+    numbers = numbers_of(page)
+    before = read_table(numbers).tracks if numbers.exists() else {}
+    table = Table(tracks=before | measured)
+    with atomic_write(numbers) as file:
+        json.dump(table.model_dump(mode="json"), file, indent=1, allow_nan=False)
+        file.write("\n")
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    with atomic_write(page) as file:
+        file.write(f"{text[:start]}\n{markdown(table)}{text[end:]}")
+
+
+def read_page(page: Path) -> str:
+    """The page's text, once it is known to have a place for the tables.
+
+    Raises:
+        UserError: it cannot be read, or has none.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {page}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    if not re.search(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, flags=re.DOTALL):
+        raise UserError(f"{page} has no lines '{BEGIN}' and '{END}' to put the tables between")
+    return text
+
+
+def markdown(table: Table) -> str:
+    """A table for each track, in the order measured."""
+    return "".join(f"\n### {name}\n\n{_track_markdown(track)}" for name, track in table.tracks.items()) + "\n"
+
+
+def _track_markdown(track: TrackTable) -> str:
+    scores, differences = score_cells(track), difference_cells(track)
+    rows = [[*s, *d[1:]] for s, d in zip(scores, differences, strict=True)]
+    lines = [f"| {' | '.join(row)} |\n" for row in rows]
+    return "".join([lines[0], f"|{' --- |' * len(rows[0])}\n", *lines[1:]])
+
+
+def score_cells(track: TrackTable) -> list[list[str]]:
+    """The head, then a row for each baseline: its name and every score, as text."""
+    head = ["baseline", *(f"{label(m)} {arrow(m)}" for m in track.metrics)]
+    rows = [
+        [name, *(f"{row.scores[m].value:.3f} ± {row.scores[m].stderr:.3f}" for m in track.metrics)]
+        for name, row in track.rows.items()
+    ]
+    return [head, *rows]
+
+
+def difference_cells(track: TrackTable) -> list[list[str]]:
+    """The head, then a row for each baseline: its name, by each loss the difference to the best, and its times, as text."""
+    losses = [m for m in track.metrics if not higher_is_better(m)]
+    head = ["baseline", *(f"{label(m)} less {track.best}'s" for m in losses), "wall time", "processor time"]
+    rows = [
+        [name, *(_signed(row.difference.get(m)) for m in losses), _time(row.seconds), _time(row.processor_seconds)]
+        for name, row in track.rows.items()
+    ]
+    return [head, *rows]
+
+
+def _signed(record: ScoreRecord | None) -> str:
+    """A difference and how many of its standard errors it is, e.g. "+0.147 (+45 s.e.)"."""
+    if record is None:
+        return ""
+    ratio = f" ({record.value / record.stderr:+.0f} s.e.)" if record.stderr > 0 else ""
+    return f"{record.value:+.3f}{ratio}"
+
+
+def _time(seconds: float) -> str:
+    return human_seconds(seconds) if seconds >= 1 else f"{seconds:.2f} s"

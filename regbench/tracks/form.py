@@ -1,0 +1,102 @@
+"""What a task and its instances must look like before anything can be asked of them: types, shapes, names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench.data.instances import Instances
+from regbench.tasks.base import Parameters, Task, TokenIO, VectorIO
+
+
+def unfinished(cls: type[Any]) -> str | None:
+    """What a class lacks to be a task; to be asked before one is made of it."""
+    lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+    if lacking:
+        return f"it lacks {', '.join(lacking)}"
+    parameters, version = getattr(cls, "Parameters", None), getattr(cls, "version", None)
+    if not (isinstance(parameters, type) and issubclass(parameters, Parameters)):
+        return "it needs a class Parameters that subclasses regbench.tasks.base.Parameters"
+    if type(version) is not int:
+        return f"its version must be a whole number, not {version!r}"
+    scores, groups = getattr(cls, "scores", None), cls.group_scores
+    if not isinstance(scores, tuple) or not scores or not all(isinstance(score, str) for score in scores):
+        return f"its scores must be a tuple of names, not {scores!r}"
+    if not isinstance(groups, Mapping) or not all(_is_pair(pair) for pair in groups.values()):
+        return "its group_scores must be a dictionary from a name to a metric and a group, both names"
+    return None
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(name, str) for name in value)
+
+
+def ill_formed(task: Task, instances: Any, count: int, split: str) -> str | None:
+    """What is wrong with the form of a split of `count` instances: with `io`, with types, with shapes."""
+    if not isinstance(instances, Instances):
+        return f"generate returns {type(instances).__name__}, not regbench.data.instances.Instances"
+    if not isinstance(instances.generator, str) or not instances.generator:
+        return "its Instances need a generator: a name and a version, as text"
+    truths: tuple[Any, Any] = (instances.truth, instances.truth_at)
+    if not all(isinstance(truth, Mapping) for truth in truths):
+        return "truth and truth_at of its Instances must be dictionaries"
+    arrays = arrays_of(instances)
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype == object:
+            kind = "an array of Python objects" if isinstance(array, np.ndarray) else type(array).__name__
+            return f"the {name} of its Instances are {kind}, not an array of numbers"
+        if not len(array.shape) or len(array) != count:
+            return f"the {name} of the {split} split have the shape {array.shape}, and {count} instances were asked for"
+    return _wrong_io(task.io) or _wrong_shapes(task.io, instances, split)
+
+
+def arrays_of(instances: Instances) -> dict[str, NDArray[Any]]:
+    """Every array, by a name for people."""
+    return {
+        **{name: getattr(instances, name) for name in ("tokens", "lengths", "scored")},
+        **{f"truth['{name}']": array for name, array in instances.truth.items()},
+        **{f"truth_at['{name}']": array for name, array in instances.truth_at.items()},
+    }
+
+
+def _wrong_io(io: Any) -> str | None:
+    if not isinstance(io, TokenIO | VectorIO):
+        return f"its io is {type(io).__name__}, not a TokenIO or a VectorIO"
+    for field in fields(io):
+        if field.name not in ("names", "separator") and not _is_whole(getattr(io, field.name), 1):
+            return f"the {field.name} of its io must be a whole number of at least 1, not {getattr(io, field.name)!r}"
+    if isinstance(io, VectorIO):
+        return f"its io predicts {io.d_out} components of vectors of {io.d_in}" if io.d_out > io.d_in else None
+    if not _is_whole(io.separator, 0) or io.separator >= io.vocab_size:
+        return f"the separator of its io, {io.separator!r}, is no token in [0, {io.vocab_size})"
+    if len(io.names) != io.vocab_size or not all(isinstance(name, str) for name in io.names):
+        return f"the names of its io must be {io.vocab_size} texts, one for each token; there are {len(io.names)}"
+    return None
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
+
+
+def _wrong_shapes(io: TokenIO | VectorIO, instances: Instances, split: str) -> str | None:
+    tokens, lengths, scored = instances.tokens, instances.lengths, instances.scored
+    wanted = "(N, L)" if isinstance(io, TokenIO) else f"(N, L, {io.d_in})"
+    if tokens.ndim != wanted.count(",") + 1 or (isinstance(io, VectorIO) and tokens.shape[2] != io.d_in):
+        return f"the tokens of the {split} split have the shape {tokens.shape}, not {wanted}"
+    if not (np.issubdtype(tokens.dtype, np.integer) if isinstance(io, TokenIO) else tokens.dtype == np.float32):
+        return f"the tokens are {tokens.dtype}, not {'integers' if isinstance(io, TokenIO) else 'float32'}"
+    if lengths.shape != tokens.shape[:1] or not np.issubdtype(lengths.dtype, np.integer):
+        return f"the lengths must be (N,) integers, not {lengths.shape} of {lengths.dtype}"
+    if lengths.min() < 1 or lengths.max() > min(tokens.shape[1], io.max_length):
+        bad = int(lengths.min()) if lengths.min() < 1 else int(lengths.max())
+        return f"a length is {bad}: tokens has {tokens.shape[1]} places, and io.max_length is {io.max_length}"
+    if scored.shape != tokens.shape[:2] or scored.dtype != bool:
+        return f"scored must be {tokens.shape[:2]} of bool, not {scored.shape} of {scored.dtype}"
+    for name, array in instances.truth_at.items():
+        if array.shape[:2] != tokens.shape[:2]:
+            return f"truth_at['{name}'] has the shape {array.shape}, not {tokens.shape[:2]} and what else it needs"
+    return None

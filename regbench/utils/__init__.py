@@ -1,0 +1,1 @@
+"""What every room may use: errors, files, threads, the registry, the cache, types of arrays."""

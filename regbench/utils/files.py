@@ -1,0 +1,139 @@
+"""Writing files so that a kill, a full disk or a second process leaves either the old file or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from regbench.utils.errors import UserError
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """Opens a temporary file beside `path`; on success it is flushed to disk and takes the name `path`, else it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Every array of an .npz file, by name.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged, or no such file at all.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError:
+        raise
+    except Exception as error:  # of a damaged byte zip, deflate and array headers each raise what they like
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"no whole .npz file ({type(error).__name__}: {reason})") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, which of a value that only looks like one of a type ("2024-13-45", "0b_") says neither line nor YAMLError."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            shown = f"'{node.value[:40]}'" if isinstance(node.value, str) else "what is there"
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{shown} is no valid {kind}", node.start_mark
+            ) from None
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML document says.
+
+    Raises:
+        yaml.YAMLError: it is broken, holds a value that is none of its type, or is nested too deeply.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+
+
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """A YAML file of keys and values. what: what the file is, for people, e.g. "a track".
+
+    Raises:
+        UserError: it cannot be read, is no text, is broken (with file and line), or is no mapping.
+    """
+    try:
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text file") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{path}:{line}: broken YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: broken YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: {what} is a mapping of fields, not {type(content).__name__}")
+    return {str(key): value for key, value in content.items()}
+
+
+@contextlib.contextmanager
+def explain_full_disk(folder: Path) -> Iterator[None]:
+    """Turns the system's errors about space, permission and what stands in the way into one line that says where and why."""
+    try:
+        yield
+    except OSError as error:
+        reasons = {
+            errno.ENOSPC: "the disk is full",
+            errno.EDQUOT: "the disk quota is used up",
+            errno.EFBIG: "a file would be larger than this system allows",
+            errno.EACCES: "writing there is not permitted",
+            errno.EROFS: "the file system is read-only",
+            errno.EEXIST: "a file is there, where a folder should be",
+            errno.ENOTDIR: "a part of that path is a file, no folder",
+            errno.EISDIR: "a folder is there, where a file should be",
+            errno.ENAMETOOLONG: "the name is too long",
+        }
+        if error.errno not in reasons:
+            raise
+        raise UserError(f"cannot write {error.filename or folder}: {reasons[error.errno]}") from error
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Holds `folder` for this process. The lock goes with the process, however it ends.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder} is in use by another run; wait for it, or choose another --out") from None
+        yield

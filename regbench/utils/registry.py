@@ -1,0 +1,273 @@
+"""Names to objects: files in the built-in folders, entry points of other distributions, and `path/to/file.py[:Class]`.
+
+Listing reads file names and metadata and imports nothing; an object is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from regbench.utils.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A sort of thing that can be plugged in.
+
+    noun, plural: as people are told of it.  package: the folder of built-ins.  bases: names of the classes that mark one.
+    """
+
+    noun: str
+    plural: str
+    package: str
+    bases: tuple[str, ...]
+
+    @property
+    def entry_points(self) -> str:
+        return f"regbench.{self.plural}"
+
+
+ARCHITECTURE = Kind("architecture", "architectures", "architectures", ("Mixer", "Model"))
+BASELINE = Kind("baseline", "baselines", "baselines", ("Baseline",))
+TASK = Kind("task", "tasks", "regbench.tasks", ("Task",))
+KINDS = {kind.plural: kind for kind in (ARCHITECTURE, BASELINE, TASK)}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered name: where it comes from ("architectures/mamba.py", or the distribution) and its first line."""
+
+    name: str
+    source: str
+    summary: str
+    target: str
+    """A module, "module:Class" for an entry point, or a file."""
+
+
+def entries(kind: Kind) -> dict[str, Entry]:
+    """Every registered name of `kind`, sorted; imports none of them.
+
+    Raises:
+        UserError: one name is registered twice.
+    """
+    found: dict[str, Entry] = {}
+    candidates = [*_built_in(kind), *_from_entry_points(kind)]
+    for entry in candidates:
+        if entry.name in found:
+            raise UserError(
+                f"{kind.noun} '{entry.name}' is registered twice: by {found[entry.name].source} and {entry.source}"
+            )
+        found[entry.name] = entry
+    return dict(sorted(found.items()))
+
+
+def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
+    """The class registered as `name`, or found in a file given as `path/to/file.py[:Class]`, as seen from `folder`.
+
+    Raises:
+        UserError: no such name or file, the file does not import, or it does not hold exactly one such class.
+    """
+    path, class_name = _as_file(name)
+    if path is not None:
+        path = folder / path
+        return _pick(kind, _import_file(path), class_name, str(path))
+    known = entries(kind)
+    if name not in known:
+        raise UserError(f"unknown {kind.noun} '{name}'{nearest(name, known)}")
+    module_name, _, attribute = known[name].target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{kind.noun} '{name}' cannot be imported: {blame(error)}") from error
+    return _pick(kind, module, attribute or None, known[name].source)
+
+
+def is_file(name: str) -> bool:
+    """Whether something asked for as `name` is a `path/to/file.py[:Class]`, there or not, and no registered name."""
+    return _as_file(name)[0] is not None
+
+
+def short_name(name: str) -> str:
+    """How a thing asked for as `name` is called in tables and folders: a file's stem, or the name itself."""
+    path, class_name = _as_file(name)
+    return class_name or path.stem if path is not None else name
+
+
+def is_built_in(kind: Kind, cls: type[Any]) -> bool:
+    """Whether a class of `kind` is one of regbench's own, and not of a file or another distribution."""
+    return cls.__module__.startswith(f"{kind.package}.")
+
+
+def source_digest(cls: type[Any]) -> str:
+    """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several."""
+    digests = [hashlib.sha256(path.read_bytes()) for path in source_files(cls)]
+    if len(digests) == 1:
+        return digests[0].hexdigest()
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+
+
+def source_files(cls: type[Any]) -> list[Path]:
+    """The file that defines `cls` and those of its own package that it imports, directly or through one another, sorted."""
+    root = cls.__module__.partition(".")[0]
+    found: set[Path] = set()
+    waiting = [(Path(inspect.getfile(cls)), sys.modules[cls.__module__].__package__)]
+    while waiting:
+        path, package = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for name in _imports(path, package or ""):
+            module = sys.modules.get(name) if name.partition(".")[0] == root else None
+            file = getattr(module, "__file__", None) or "__init__.py"
+            if module is not None and not file.endswith("__init__.py"):
+                waiting.append((Path(file), module.__package__))
+    return sorted(found)
+
+
+def _imports(path: Path, package: str) -> list[str]:
+    """Names of what a file of `package` imports, that may be modules: relative ones resolved."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # relative to nothing: such a line has not run
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def blame(error: BaseException) -> str:
+    """An exception in one line: the place nearest to it outside regbench and other packages, its type and its first line."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    packages = ("site-packages", f"{Path(__file__).parent.parent}{os.sep}")
+    theirs = [f for f in frames if not f.filename.startswith("<") and not any(p in f.filename for p in packages)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}: {text}" if theirs else text
+
+
+@contextlib.contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Turns what someone's own code raises into one line: `what`, and then where and what it was. A UserError is one already.
+
+    Raises:
+        UserError: anything was raised inside.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what} {blame(error)}") from error
+
+
+def _built_in(kind: Kind) -> list[Entry]:
+    spec = importlib.util.find_spec(kind.package)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    found = []
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*.py")):
+            if path.stem.startswith("_"):
+                continue
+            defines, summary = _glance(path, kind.bases)
+            if defines:
+                where = f"{kind.package.replace('.', '/')}/{path.name}"
+                found.append(Entry(path.stem, where, summary, f"{kind.package}.{path.stem}"))
+    return found
+
+
+def _from_entry_points(kind: Kind) -> list[Entry]:
+    points = importlib.metadata.entry_points(group=kind.entry_points)
+    return [
+        Entry(p.name, f"the distribution {p.dist.name if p.dist else '?'} ({p.value})", "", p.value)
+        for p in sorted(points, key=lambda p: (p.name, p.value))
+    ]
+
+
+def _glance(path: Path, bases: tuple[str, ...]) -> tuple[bool, str]:
+    """Whether a file defines a class on one of `bases`, and the first line of its docstring; by reading, not by importing."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:
+        return True, "(does not parse)"
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    names = {ast.unparse(base).rpartition(".")[2] for node in classes for base in node.bases}
+    docstring = ast.get_docstring(tree) or ""
+    return not names.isdisjoint(bases), docstring.partition("\n")[0]
+
+
+def _as_file(name: str) -> tuple[Path | None, str | None]:
+    stem, colon, class_name = name.rpartition(":")
+    if colon and stem.endswith(".py"):
+        return Path(stem), class_name
+    return (Path(name), None) if name.endswith(".py") else (None, None)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"no such file: {path}")
+    resolved = path.resolve()
+    # A name of its own, so that a stranger's mamba.py hides no built-in; kept in sys.modules for dataclasses and inspect.
+    name = f"regbench_plugin_{resolved.stem}_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, resolved)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise UserError(f"{path} cannot be imported: {blame(error)}") from error
+    return module
+
+
+def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) -> type[Any]:
+    """The class of `kind` that `module` defines: the one named, or the only one."""
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, type) and any(
+            base.__name__ in kind.bases and base.__module__.startswith("regbench.") for base in value.__mro__[1:]
+        )
+
+    if class_name is not None:
+        value = getattr(module, class_name, None)
+        if value is None:
+            known = [n for n, v in vars(module).items() if fits(v)]
+            raise UserError(f"{where} has no class '{class_name}'{nearest(class_name, known)}")
+        if not fits(value):
+            raise UserError(f"'{class_name}' in {where} is no {kind.noun}: it must subclass regbench.{kind.bases[0]}")
+        return _with_options(kind, value, where)
+    own = [v for v in vars(module).values() if fits(v) and v.__module__ == module.__name__]
+    if not own:
+        raise UserError(f"{where} defines no {kind.noun}: it needs a class that subclasses regbench.{kind.bases[0]}")
+    if len(own) > 1:
+        names = ", ".join(cls.__name__ for cls in own)
+        raise UserError(f"{where} defines several {kind.plural} ({names}): say which, as {where}:{own[0].__name__}")
+    return _with_options(kind, own[0], where)
+
+
+def _with_options(kind: Kind, cls: type[Any], where: str) -> type[Any]:
+    """The class itself; refused where its `Options` are not what an architecture's must be."""
+    bases = getattr(getattr(cls, "Options", None), "__mro__", ())
+    known = any(base.__name__ == "Options" and base.__module__.startswith("regbench.") for base in bases)
+    if kind is ARCHITECTURE and not known:
+        raise UserError(f"Options of {cls.__name__} in {where} must subclass regbench.Options")
+    return cls

@@ -1,0 +1,289 @@
+"""Every line of the contract catches exactly the mixer that breaks it; every built-in keeps them all."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regbench.checks.architecture import (
+    CONTRACT,
+    Subject,
+    causal,
+    examine,
+    learns,
+    preflight,
+    refuse_trained,
+    streams,
+    trains,
+)
+from regbench.models.build import resolve_options
+from regbench.models.mixer import Mixer
+from regbench.tasks.base import TokenIO
+from regbench.training.trainer import TrainingOptions
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+from tests.helpers.contract_mixers import (
+    BeginsSilent,
+    BornOfChance,
+    Chance,
+    ClaimsAFloat,
+    ClaimsTooLittle,
+    ClaimsTooMuch,
+    Complex,
+    DropsAGradient,
+    FillsAWindow,
+    Forgets,
+    Gated,
+    Good,
+    Hoards,
+    InfiniteWhenLong,
+    KeepsItsGraph,
+    MixesTheBatch,
+    MixesTheBatchThroughAGateThatIsShut,
+    NaNAtLengthOne,
+    NaNCompiled,
+    NaNInTraining,
+    NaNWhenAlone,
+    Narrow,
+    OverwritesWhatBackwardNeeds,
+    Peeks,
+    PeeksFarIn,
+    PeeksOneAhead,
+    PeeksThroughAGateThatIsShut,
+    Raises,
+    RefusesToTrain,
+    Remembers,
+    Shorter,
+    Streams,
+    StreamsNaN,
+    StreamsOtherwise,
+    StreamsWide,
+    Unteachable,
+)
+
+IO = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
+
+CHEAP = tuple(check for check in CONTRACT if check is not learns)
+
+
+def faults(cls: type[Mixer], checks: object = CHEAP) -> dict[str, str]:
+    subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
+    return {o.check: o.fault for o in examine(subject, checks) if o.fault}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
+def test_every_built_in_keeps_the_contract(name: str) -> None:
+    assert faults(registry.load(registry.ARCHITECTURE, name)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
+def test_every_built_in_learns(name: str) -> None:
+    cls = registry.load(registry.ARCHITECTURE, name)
+    assert [o.fault for o in examine(Subject(cls, resolve_options(cls, {}), IO), [learns])] == [None]
+
+
+def test_a_good_mixer_keeps_the_contract_and_states_that_it_does_not_stream() -> None:
+    outcomes = {o.check: o for o in examine(Subject(Good, resolve_options(Good, {"d_model": 16}), IO), CHEAP)}
+    assert [o.fault for o in outcomes.values()] == [None] * len(CHEAP)
+    assert outcomes["streams"].note == "has no recurrent form"
+
+
+@pytest.mark.parametrize("cls", [Streams, FillsAWindow, BeginsSilent, Complex])
+def test_what_is_right_and_unusual_keeps_the_contract(cls: type[Mixer]) -> None:
+    assert faults(cls) == {}
+
+
+def test_a_claim_about_a_state_that_nobody_can_see_is_said_to_be_one() -> None:
+    class Claims(Good):
+        @classmethod
+        def state_bytes(cls, options: object) -> int:
+            return 12
+
+    (outcome,) = examine(Subject(Claims, resolve_options(Claims, {"n_layers": 2}), IO), [streams])
+    assert outcome.note == "has no recurrent form; its 24 bytes of state are taken on trust"
+
+
+def test_weights_are_moved_no_further_than_where_the_output_is_finite() -> None:
+    """Here 0.1 more would be exp(200): past float32."""
+
+    class Explodes(Good):
+        def __init__(self, options: object) -> None:
+            super().__init__(options)
+            self.scale = nn.Parameter(torch.full((self.options.d_model,), 1e-3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * torch.exp(2000 * self.scale)
+
+    assert faults(Explodes) == {}
+
+
+def test_what_has_no_gradient_is_not_moved() -> None:
+    class Masked(Good):
+        def __init__(self, options: object) -> None:
+            super().__init__(options)
+            self.future = nn.Parameter(torch.zeros(1), requires_grad=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + self.future * x.mean(1, keepdim=True)
+
+    assert faults(Masked) == {}
+
+
+def test_gradients_are_on_again_between_the_lines_and_after_a_refusal() -> None:
+    """Also while the refusal is kept, and its frames with it."""
+    subject = Subject(Peeks, resolve_options(Peeks, {"d_model": 8}), IO)
+    assert [torch.is_grad_enabled() for _ in examine(subject, CHEAP[:4])] == [True] * 4
+    with pytest.raises(UserError) as kept:
+        preflight(subject, "x")
+    assert torch.is_grad_enabled()
+    assert "future" in str(kept.value)
+
+
+class TestTrained:
+    """`refuse_trained`: a leak that training opens, past where the untrained model was looked at."""
+
+    class LeaksLate(Gated):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + (self.gate - 5).relu() * nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+
+    def test_it_is_refused_once_it_leaks(self) -> None:
+        subject = Subject(self.LeaksLate, resolve_options(self.LeaksLate, {"d_model": 16}), IO)
+        assert [o.fault for o in examine(subject, [causal])] == [None]
+        model, tokens = subject.model().train(), subject.longest()
+        refuse_trained(subject, model, tokens, "x")
+        model.blocks[1].mixer.gate.data += 5.1  # type: ignore[index, union-attr]
+        message = (
+            "^architecture 'x' cannot be scored: now that it is trained it sees the future: changing token 0 changes"
+        )
+        with pytest.raises(UserError, match=message):
+            refuse_trained(subject, model, tokens, "x")
+
+    @pytest.mark.parametrize("length", [1, 2, 36])
+    def test_no_built_in_of_any_length(self, length: int) -> None:
+        for name in ("hyena", "s4", "transformer"):
+            cls = registry.load(registry.ARCHITECTURE, name)
+            subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
+            refuse_trained(subject, subject.moved(), subject.tokens(1, length), name)
+
+
+def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
+    seen = []
+
+    class Looks(Good):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append((self.training, torch.is_autocast_enabled("cpu"), x.shape[1]))
+            return super().forward(x)
+
+    for precision in ("float32", "bfloat16"):
+        training = TrainingOptions(precision=precision)  # type: ignore[arg-type]
+        assert [
+            o.fault for o in examine(Subject(Looks, resolve_options(Looks, {}), IO, training=training), [trains])
+        ] == [None]
+    assert {half for train, half, length in seen if train} == {False, True}
+    assert {length for train, half, length in seen if train} == {36}
+    assert not any(half for train, half, length in seen if not train)
+
+
+def test_what_cannot_learn_is_caught_by_that_line_alone() -> None:
+    assert faults(Unteachable) == {}
+    message = faults(Unteachable, [learns])["learns"]
+    assert re.search(r"after 400 steps on 8 instances its legal accuracy on them is 0\.\d{3}, not 0.99", message)
+
+
+def test_who_cannot_learn_by_heart_may_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 25)
+
+    class Says(Unteachable):
+        @classmethod
+        def memorises(cls, options: object) -> bool:
+            return False
+
+    (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [learns])
+    assert outcome.fault is None
+    assert re.fullmatch(r"states that it cannot; its legal accuracy on 8 instances is 0\.\d\d", outcome.note or "")
+
+
+def test_who_can_learn_by_heart_may_not_deny_it() -> None:
+    honest = registry.load(registry.ARCHITECTURE, "learned_ngram")
+
+    class Lies(honest):  # type: ignore[misc, valid-type]
+        @classmethod
+        def memorises(cls, options: object) -> bool:
+            return False
+
+    (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [learns])
+    assert outcome.fault == "it states that it cannot learn instances by heart, but it does"
+
+
+def test_an_architecture_that_does_not_compile_may_say_so() -> None:
+    class Says(Good):
+        compiles = False
+
+    (outcome,) = examine(
+        Subject(Says, resolve_options(Says, {}), IO), [c for c in CONTRACT if c.__name__ == "compiles"]
+    )
+    assert outcome.note == "states that it does not"
+
+
+@pytest.mark.parametrize(
+    ("cls", "check", "message"),
+    [
+        (NaNAtLengthOne, "finite", "NaN or infinity at length 1"),
+        (InfiniteWhenLong, "finite", "NaN or infinity"),
+        (Peeks, "causal", "sees the future: changing token . changes the prediction of token 0"),
+        (PeeksOneAhead, "causal", "sees the future"),
+        (PeeksThroughAGateThatIsShut, "causal", "sees the future: changing token 0"),
+        (PeeksFarIn, "causal", "sees the future: changing token 34 changes the prediction of token 3[34]"),
+        (MixesTheBatch, "batch_independent", "depends on the others in its batch"),
+        (MixesTheBatchThroughAGateThatIsShut, "batch_independent", "depends on the others in its batch"),
+        (NaNWhenAlone, "batch_independent", "depends on the others in its batch"),
+        (NaNCompiled, "compiles", "under torch.compile it predicts otherwise"),
+        (DropsAGradient, "trains", "the parameter .*linear.* receives no gradient"),
+        (OverwritesWhatBackwardNeeds, "trains", "in training it raises .*modified by an inplace operation"),
+        (RefusesToTrain, "trains", r"in training it raises .*contract_mixers.py:\d+: AssertionError: not for training"),
+        (NaNInTraining, "trains", "in training its loss is NaN or infinite"),
+        (KeepsItsGraph, "trains", "in training it raises .*backward through the graph a second time"),
+        (ClaimsAFloat, "state_size", r"its state_bytes gives 16.0 \(float\), not a whole number of bytes, or None"),
+        (ClaimsTooLittle, "streams", "it claims 8 bytes of state for a sequence, and after 36 tokens holds 144"),
+        (ClaimsTooMuch, "streams", "it claims 288 bytes of state for a sequence, and after 36 tokens holds 144"),
+        (Hoards, "streams", "it claims 144 bytes of state for a sequence, and after 36 tokens holds 4752"),
+        (StreamsNaN, "streams", "its recurrent form leaves the parallel one at position 0"),
+        (StreamsWide, "streams", r"the mixer StreamsWide returns from step the shape \(1, 2, 16\), not \(2, 16\)"),
+        (BornOfChance, "deterministic", "two models made under one seed differ"),
+        (StreamsOtherwise, "streams", "its recurrent form leaves the parallel one at position 1"),
+        (Forgets, "saves", "a model loaded from its saved weights predicts otherwise"),
+    ],
+)
+def test_a_broken_mixer_is_caught_by_its_line_alone(cls: type[Mixer], check: str, message: str) -> None:
+    caught = faults(cls)
+    assert list(caught) == [check], caught
+    assert re.search(message, caught[check])
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (Raises, r"architecture 'x' cannot be scored: it raises .*contract_mixers.py:\d+: RuntimeError: no such luck$"),
+        (Peeks, "architecture 'x' cannot be scored: it sees the future"),
+        (Narrow, "architecture 'x' cannot be scored: the mixer Narrow returns the shape"),
+        (Shorter, "architecture 'x' cannot be scored: the mixer Shorter returns the shape"),
+        (
+            Remembers,
+            "the same input gives different outputs: it is random, or keeps something from one call to the next$",
+        ),
+        (Chance, "the same input gives different outputs: it is random, or keeps something from one call to the next$"),
+        (
+            OverwritesWhatBackwardNeeds,
+            "cannot be scored: in training it raises RuntimeError: one of the variables needed",
+        ),
+        (ClaimsAFloat, "cannot be scored: its state_bytes gives 64.0"),
+    ],
+)
+def test_preflight_refuses_in_one_line(cls: type[Mixer], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        preflight(Subject(cls, resolve_options(cls, {}), IO), "x")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,339 @@
+"""The command line: what people type, what they see, and how they are told what was wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regbench import cli
+from regbench.tracks import load_track, track_names
+
+PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_run_trains_scores_and_prints_the_table(capsys: pytest.CaptureFixture[str], tiny_file: Path) -> None:
+    Path("same.py").write_text(PLUGIN)
+    code, out, err = said(
+        capsys,
+        "run",
+        "--arch",
+        "same.py",
+        "--track",
+        str(tiny_file),
+        "--set",
+        "d_model=8",
+        "--out",
+        "here",
+        "--seed",
+        "0",
+        "1",
+    )
+    assert code == 0
+    assert "training, seed 0" in err
+    assert "100 %  loss" in err
+    rows = [line for line in out.splitlines() if line.count("±") == 4]
+    assert "oracle" in rows[0]
+    assert "1.000 ±.000" in rows[0]
+    assert any("same, median" in row for row in rows)
+    assert sum("uniform" in row for row in rows) == 1
+    assert "100 %" in out
+    assert "training tokens in" in out
+    assert "result and pictures: here" in out
+    code, out, _ = said(capsys, "run", "--resume", "here")
+    assert code == 0
+    assert "same, median" in out
+
+
+def test_ls_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "ls")
+    assert code == 0
+    for name in ("transformer", "lstm", "mamba", "baum_welch", "pfa", *track_names()):
+        assert name in out
+    _, out, _ = said(capsys, "ls", "tracks")
+    assert "pfa-small-v1" in out
+    assert "mamba" not in out
+
+
+def test_ls_compares_architectures(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "ls", "architectures")
+    assert code == 0
+    (row,) = (line.split() for line in out.splitlines() if line.startswith("mamba"))
+    assert row == ["mamba", "Gu", "and", "Dao", "2023", "66,816", "19.0", "KiB"]
+    (row,) = (line for line in out.splitlines() if line.startswith("transformer"))
+    assert row.split()[-3:] == ["grows", "with", "L"]
+
+
+def test_ls_shows_the_options_of_one_architecture(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "ls", "architectures", "mamba")
+    assert code == 0
+    assert "Gu and Dao (2023)" in out
+    for option in ("d_model", "d_state", "expand"):
+        assert option in out
+    assert "tuple[int, ...]" in out
+    for noise in ("Annotated", "FieldInfo", "typing."):
+        assert noise not in out
+
+
+def test_ls_names_types_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("m.py").write_text(
+        """
+from typing import Literal, Optional
+import regbench
+class M(regbench.Mixer):
+    class Options(regbench.Options):
+        must: int
+        maybe: Optional[float] = None
+        mode: Literal["a", "b"] = "a"
+        sizes: dict[str, list[int]] = {}
+    def forward(self, x):
+        return x
+"""
+    )
+    code, out, _ = said(capsys, "ls", "architectures", "m.py")
+    assert code == 0
+    rows = {cells[1]: cells[2:4] for line in out.splitlines() if len(cells := re.split(r" *[│┃] *", line)) > 4}
+    assert rows["must"] == ["int", "required"]
+    assert rows["maybe"] == ["float | None", "None"]
+    assert rows["mode"] == ["'a' | 'b'", "'a'"]
+    assert rows["sizes"] == ["dict[str, list[int]]", "{}"]
+
+
+def test_data_shows_statistics_and_an_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "data", "pfa-small-v1", "--instance", "3")
+    assert code == 0
+    for text in ("entropy nats", "mean states", "mean edges", "mean length", "train and test 0", "0 start", "→"):
+        assert text in out
+
+
+def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str]) -> None:
+    from regbench.tracks.track import frozen_tracks
+
+    code, out, _ = said(capsys, "data", "pfa-small-v1", "--fingerprint")
+    assert code == 0
+    assert dict(line.split() for line in out.splitlines()) == frozen_tracks()["pfa-small-v1"]["fingerprints"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rnu"], "unknown choice 'rnu'; did you mean 'run'"),
+        ([], "the following arguments are required: COMMAND"),
+        (["run", "--arch", "manba"], "unknown architecture 'manba'; did you mean 'mamba'"),
+        (["run", "--track", "pfa-smal-v1"], "unknown track 'pfa-smal-v1'; did you mean 'pfa-small-v1'"),
+        (["run", "--arch", "mamba", "--set", "d_stat=3"], "option: unknown key 'd_stat'; did you mean 'd_state'"),
+        (["run", "--arch", "mamba", "--set", "d_state=big"], "option: d_state: input should be a valid integer"),
+        (["run", "--set", "d_model"], "--set takes KEY=VALUE, not 'd_model'"),
+        (["run", "--set", "a=1", "--set", "a=2"], "--set gives 'a' twice"),
+        (["run", "--seed", "one"], "argument --seed: invalid int value: 'one'"),
+        (["run", "--arhc", "mamba"], "unrecognized arguments: --arhc"),
+        (["run", "--backend", "trition", "--arch", "transformer"], "attention has no backend 'trition'"),
+        (["run", "--resume", "nowhere"], "nowhere holds no run"),
+        (["run", "--resume", "a", "--ngram-after", "2"], "says: --ngram-after cannot change it"),
+        (["run", "--resume", "a", "--ngram-heads", ""], "says: --ngram-heads cannot change it"),
+        (["run", "--ngram-heads", ""], "--ngram-heads is empty: give numbers, as in --ngram-heads 1,2"),
+        (["run", "--ngram-heads", "1", "--ngram-after", " "], "--ngram-after is empty: give numbers"),
+        (["run", "--ngram-after", "2"], "--ngram-after says where --ngram-heads stand: give those too"),
+        (["run", "--set", "ngram_after=[2]"], "option: ngram_after is about n-gram heads, and there are none"),
+        (["run", "--set", "ngram_mlp=true"], "option: ngram_mlp is about n-gram heads, and there are none"),
+        (["run", "--set", "d_model=true"], "option: d_model: true and false, yes and no are no value of this"),
+        (["run", "--set", "dropout=yes"], "option: dropout: true and false, yes and no are no value of this"),
+        (["run", "--set", "training.batch_size=on"], "training option: batch_size: true and false"),
+        (["check", "--arch", "mamba", "--track", "pfa-smal-v1"], "unknown track 'pfa-smal-v1'"),
+        (["check", "--arch", "mamba", "--device", "gpu"], "unknown device 'gpu'"),
+        (["check", "--arch", "mamba", "--ngram-after", "2"], "--ngram-after says where --ngram-heads stand"),
+        (["check", "--arch", "mamba", "--backend", "scan=cpu"], "no op is called 'scan'"),
+        (["check", "--arch", "mamba", "--set", "training.epoch=1"], "unknown key 'epoch'; did you mean 'epochs'"),
+        (["run", "--resume", "a", "--out", "b"], "not allowed with argument"),
+        (["run", "--arch", "gone.py"], "no such file: gone.py"),
+        (["ls", "archs"], "unknown choice 'archs'"),
+        (["ls", "tracks", "x"], "a NAME goes with"),
+        (["data", "pfa-small-v1", "--instance", "500"], "there is no test instance 500: they are numbered 0 to 499"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = said(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("regbench: ")
+    assert err.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+def test_an_architecture_whose_file_leaves_or_brings_other_options_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("leaves.py").write_text("import sys\nsys.exit(3)\n")
+    Path("other.py").write_text(PLUGIN + "    class Options:\n        a: int = 1\n")
+    for arguments in (["run", "--arch"], ["check", "--arch"], ["ls", "architectures"]):
+        code, out, err = said(capsys, *arguments, "leaves.py")
+        assert (code, out) == (2, "")
+        assert re.fullmatch(r"regbench: leaves.py cannot be imported: .*leaves.py:2: SystemExit: 3\n", err)
+        code, out, err = said(capsys, *arguments, "other.py")
+        assert (code, out, err) == (2, "", "regbench: Options of Same in other.py must subclass regbench.Options\n")
+
+
+def test_what_a_mixer_prints_is_not_in_the_output(
+    capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 1)
+    Path("loud.py").write_text("print('imported')\n" + PLUGIN.replace("return x", "print('forward')\n        return x"))
+    tiny = ["--track", str(tiny_file), "--set", "d_model=8"]
+    _, out, err = said(capsys, "run", "--arch", "loud.py", *tiny, "--out", "here")
+    assert "oracle" in out
+    _, checked, err_of_check = said(capsys, "check", "--arch", "loud.py", *tiny)
+    assert "shape" in checked
+    _, listed, err_of_ls = said(capsys, "ls", "architectures", "loud.py")
+    assert "d_model" in listed
+    assert "imported" not in out + checked + listed
+    assert "forward" not in (out + listed).replace("feed-forward", "")
+    for text in (err, err_of_check, err_of_ls):
+        assert "imported" in text
+    for text in (err, err_of_check):
+        assert "\nforward\n" in text
+
+
+class TestFaultsThatShowLate:
+    """Each is one line and exit code 2."""
+
+    LEAKS = """
+import torch
+import regbench
+class Leaks(regbench.Mixer):
+    def __init__(self, options):
+        super().__init__(options)
+        self.register_buffer("steps", torch.zeros(()))
+    def forward(self, x):
+        self.steps += self.training
+        return x + (self.steps > 5) * torch.nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+"""
+
+    def test_in_the_first_step_nothing_is_begun(self, capsys: pytest.CaptureFixture[str], tiny_file: Path) -> None:
+        Path("m.py").write_text(PLUGIN.replace("return x", "assert not self.training, 'no'\n        return x"))
+        code, out, err = said(capsys, "run", "--arch", "m.py", "--track", str(tiny_file), "--out", "here")
+        assert (code, out) == (2, "")
+        assert re.fullmatch(r"regbench: architecture 'm' .* in training it raises .*m.py:4: AssertionError: no\n", err)
+        assert not Path("here").exists()
+
+    def test_in_a_later_step(self, capsys: pytest.CaptureFixture[str], tiny_file: Path) -> None:
+        late = self.LEAKS.replace("return x", "assert not self.training or self.steps < 5, 'enough'\n        return x")
+        Path("m.py").write_text(late)
+        code, out, err = said(
+            capsys,
+            "run",
+            "--arch",
+            "m.py",
+            "--track",
+            str(tiny_file),
+            "--out",
+            "here",
+            "--set",
+            "training.batch_size=4",
+        )
+        assert (code, out) == (2, "")
+        last = err.splitlines()[-1]
+        # Two layers count their steps alike.
+        assert re.fullmatch(r"regbench: training fails at step 5 of \d+: .*m.py:10: AssertionError: enough", last)
+        assert "Traceback" not in err
+
+    def test_a_leak_that_training_opens_is_refused_and_the_weights_stay(
+        self, capsys: pytest.CaptureFixture[str], tiny_file: Path
+    ) -> None:
+        Path("m.py").write_text(self.LEAKS)
+        arguments = ["--track", str(tiny_file), "--set", "training.batch_size=4"]
+        code, out, err = said(capsys, "run", "--arch", "m.py", *arguments, "--out", "here")
+        assert (code, out) == (2, "")
+        message = (
+            "regbench: architecture 'm' cannot be scored: now that it is trained it sees the future: changing token"
+        )
+        assert err.splitlines()[-1].startswith(message)
+        assert Path("here/seed-0/checkpoint.safetensors").exists()
+        assert not Path("here/seed-0/scores.json").exists()
+        code, _, err = said(capsys, "run", "--resume", "here")
+        assert code == 2
+        assert err.splitlines()[-1].startswith(message)
+
+
+def test_check_asks_what_run_would_do(
+    capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The track's longest length, the backend, the device, the precision, n-gram heads."""
+    monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 1)
+    Path("m.py").write_text(
+        """
+import sys
+import torch
+import regbench
+from regbench.ops.attention import attention
+class M(regbench.Mixer):
+    def __init__(self, options):
+        super().__init__(options)
+        self.out = torch.nn.Linear(options.d_model, options.d_model)
+    def forward(self, x):
+        half = torch.is_autocast_enabled("cpu")
+        print("saw", x.shape[1], x.device.type, self.training and half, self.options.ngram_heads, self.options.ngram_after)
+        one = x[:, None]
+        return self.out(attention(one, one, one)[:, 0])
+"""
+    )
+    arguments = ["--track", str(tiny_file), "--backend", "naive", "--device", "cpu", "--ngram-heads", "1,2"]
+    arguments += ["--ngram-after", "2", "--set", "training.precision=bfloat16", "--set", "d_model=16"]
+    code, out, err = said(capsys, "check", "--arch", "m.py", *arguments)
+    assert [line.split()[1] for line in out.splitlines() if "FAILS" in line] == ["learns"]
+    assert code == 1
+    longest = load_track(str(tiny_file)).task.io.max_length
+    assert f"saw {longest} cpu True (1, 2) (2,)" in err
+    assert f"saw {longest} cpu False (1, 2) (2,)" in err
+    code, out, err = said(capsys, "check", "--arch", "m.py", "--backend", "attention=chunked")
+    assert (code, out) == (2, "")
+    assert err.startswith("regbench: attention has no backend 'chunked'")
+    Path("same.py").write_text(PLUGIN)
+    code, _, err = said(capsys, "check", "--arch", "same.py", "--track", str(tiny_file), "--backend", "naive")
+    assert code == 2
+    assert err == "regbench: backend 'naive' has nothing to serve: this model uses no op that has a choice of forms\n"
+
+
+def test_exit_code_reaches_the_shell(regbench: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = regbench("run", "--arch", "manba")
+    assert done.returncode == 2
+    assert done.stderr == "regbench: unknown architecture 'manba'; did you mean 'mamba'?\n"
+
+
+def test_interruption_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("regbench.training.trainer.Trainer._step", interrupt)
+    Path("same.py").write_text(PLUGIN)
+    code, _, err = said(capsys, "run", "--arch", "same.py", "--track", str(tiny_file), "--out", "here")
+    assert code == 130
+    assert err.endswith("regbench: interrupted; go on with: regbench run --resume here\n")
+
+
+def test_help_names_every_command_and_gives_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    for text in ("run", "ls", "data", "examples:", "--arch my_mixer.py"):
+        assert text in out

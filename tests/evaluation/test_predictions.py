@@ -1,0 +1,179 @@
+"""What is kept of predictions: of distributions in tests/test_runner.py, of vectors in tests/test_vectors.py, brief ones here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from baselines.ngram import NGram
+from regbench.data.instances import Instances
+from regbench.evaluation.baseline_predictions import baseline_predictions
+from regbench.evaluation.baselines import lineup, score_records
+from regbench.evaluation.predictions import BriefPredictions, Predictions, keep, read_kept
+from regbench.metrics.scores import BATCH_BYTES, Brief, rows_at_once, score
+from regbench.results import read_result
+from regbench.tasks.base import TokenIO, VectorIO
+from regbench.tracks import Track
+from regbench.utils.errors import UserError
+
+
+class Varied:
+    """A distribution for each token, that of the token itself: what it says of a position does not depend on the batch."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.table = np.random.default_rng(5).dirichlet(np.ones(vocab_size), vocab_size)
+
+    def predict(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self.table[np.asarray(tokens, int)]
+
+
+@pytest.fixture(scope="module")
+def ragged(text_track: Track) -> Instances:
+    """Test instances of different lengths."""
+    test = text_track.instances("test")
+    lengths = np.arange(30, 30 + len(test)).clip(max=48).astype(np.int32)
+    inside = np.arange(48) < lengths[:, None]
+    return replace(test, tokens=np.where(inside, test.tokens, 299), lengths=lengths, scored=inside)
+
+
+def test_the_brief_form_has_what_the_distributions_say(text_track: Track, ragged: Instances) -> None:
+    whole = Varied(300).predict(ragged.tokens)
+    kept = BriefPredictions.of(Varied(300), ragged, 300, batch_size=7)
+    assert (kept.given.dtype, kept.best.dtype) == (np.float32, np.int32)
+    row, at = np.nonzero(ragged.scored)
+    np.testing.assert_array_equal(kept.given, whole[row, at, ragged.tokens[row, at]].astype(np.float32))
+    np.testing.assert_array_equal(kept.best, whole[row, at].argmax(-1))
+    brief, full = (score(text_track.task, ragged, p) for p in (kept.batches(6), [whole]))
+    for metric, one in full.table().items():
+        assert brief[metric].value == pytest.approx(one.value, rel=1e-6)
+        assert brief[metric].stderr == pytest.approx(one.stderr, rel=1e-4)
+    assert brief["token_accuracy"] == full["token_accuracy"]
+
+
+def test_a_file_gives_the_scores_back_to_the_last_bit(text_track: Track, ragged: Instances, tmp_path: Path) -> None:
+    kept = keep(text_track.task, Varied(300), ragged)
+    assert isinstance(kept, BriefPredictions)
+    digest = kept.save(tmp_path / "p.npz")
+    again = read_kept(tmp_path / "p.npz", text_track.task)
+    assert again.digest == digest
+    before, after = (score(text_track.task, ragged, p.batches()) for p in (kept, again))
+    assert before.table() == after.table()
+    assert again.fits(ragged, 300)
+    assert not again.fits(ragged, int(kept.best.max()))
+    assert not again.fits(text_track.instances("test"), 300)
+    swapped = replace(kept, best=kept.best[::-1].copy())
+    assert swapped.digest != digest
+
+
+def test_the_scores_of_a_run_come_out_of_its_file(text_track: Track, text_run: Path) -> None:
+    (seed,) = read_result(text_run).seeds
+    kept = read_kept(text_run / "seed-0" / "predictions.npz", text_track.task)
+    assert kept.digest == seed.predictions_sha256
+    assert (text_run / "seed-0" / "predictions.npz").stat().st_size < 20 * 48 * 8 + 2000  # 8 bytes a token, not 2 V
+    found = score_records(score(text_track.task, text_track.instances("test"), kept.batches()))
+    assert found == (seed.scores, seed.curves)
+
+
+def test_one_form_is_not_read_as_the_other(tiny: Track, text_track: Track, ragged: Instances, tmp_path: Path) -> None:
+    brief, whole = tmp_path / "brief.npz", tmp_path / "whole.npz"
+    keep(text_track.task, Varied(300), ragged).save(brief)
+    kept = keep(tiny.task, Varied(tiny.task.io.vocab_size), tiny.instances("test"))
+    assert isinstance(kept, Predictions)
+    kept.save(whole)
+    with pytest.raises(UserError, match="brief.npz holds no whole distributions"):
+        read_kept(brief, tiny.task)
+    with pytest.raises(UserError, match="cannot read predictions from .*whole.npz: it holds no 'given'"):
+        read_kept(whole, text_track.task)
+    whole.write_bytes(b"no")
+    for task in (tiny.task, text_track.task):
+        with pytest.raises(UserError, match="cannot read predictions from"):
+            read_kept(whole, task)
+
+
+def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path) -> None:
+    """Every seventh byte of it in turn: it is refused, or what is read is what was kept."""
+    path, task = tmp_path / "p.npz", text_track.task
+    kept = keep(task, Varied(300), text_track.instances("test")[:3])
+    digest = kept.save(path)
+    content, refused = path.read_bytes(), list[str]()
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        try:
+            assert read_kept(path, task).digest == digest
+        except UserError as error:
+            refused.append(str(error))
+    assert len(refused) > len(content) / 7 / 2
+    assert all(re.fullmatch(f"cannot read predictions from {path}: .+", line) for line in refused)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda p: p * 1.01, "must sum to 1; one is off by 0.01"),
+        (lambda p: p * np.nan, "NaN"),
+        (lambda p: p - 0.01, "negative"),
+        (lambda p: p[..., :-1], r"have the shape \(20, 48, 299\), not \(20, 48, 300\)"),
+        (lambda p: p[:, :-1], r"have the shape \(20, 47, 300\), not \(20, 48, 300\)"),
+    ],
+)
+def test_the_brief_form_is_of_distributions_alone(text_track: Track, fault: Any, message: str) -> None:
+    """Afterwards nobody could tell: a probability of the token and the largest say nothing of the others."""
+
+    class Wrong(NGram):
+        def predict(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            said: np.ndarray[Any, Any] = fault(super().predict(tokens))
+            return said
+
+    test = text_track.instances("test")
+    with pytest.raises(UserError, match=message):
+        keep(text_track.task, Wrong(1, 300, 299), test)
+    with pytest.raises(UserError, match=message):
+        baseline_predictions(Wrong(1, 300, 299), text_track, test)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda g, b: Brief(g[:, :-1], b), r"have the shape"),
+        (lambda g, b: Brief(g, b[:, 1:]), "the most likely tokens have the shape"),
+        (lambda g, b: Brief(g * np.nan, b), "NaN"),
+        (lambda g, b: Brief(g + 0.5, b), "no probabilities"),
+        (lambda g, b: Brief(g, b + 300), r"outside the vocabulary \[0, 300\)"),
+    ],
+)
+def test_what_is_no_prediction_is_refused(text_track: Track, fault: Any, message: str) -> None:
+    test = text_track.instances("test")
+    given, best = np.ones(test.tokens.shape), np.zeros(test.tokens.shape, np.int32)
+    assert score(text_track.task, test, [Brief(given, best)])["nll"].value == 0.0
+    with pytest.raises(UserError, match=message):
+        score(text_track.task, test, [fault(given, best)])
+
+
+def test_a_batch_has_a_bound(text_track: Track) -> None:
+    names = ("",) * 8000
+    assert rows_at_once(TokenIO(8000, 7999, 512, names), 512, 64) * 512 * 8000 * 8 <= BATCH_BYTES
+    assert rows_at_once(TokenIO(8000, 7999, 512, names), 10**6, 64) == 1
+    assert rows_at_once(TokenIO(19, 18, 1020, names[:19]), 1020, 500) == 500  # as before there was a bound
+    assert rows_at_once(VectorIO(9, 2, 64), 64, 64) == 64
+    shapes = []
+
+    class Watched(Varied):
+        def predict(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            shapes.append(tokens.shape)
+            return super().predict(tokens)
+
+    keep(text_track.task, Watched(300), text_track.instances("test"))
+    assert shapes == [(20, 48)]
+
+
+def test_the_lineup_without_truth(text_track: Track) -> None:
+    names = [baseline.name for baseline in lineup(text_track, text_track.instances("test"))]
+    plain = ["unigram", "2-gram", "3-gram"]
+    assert sorted(names) == sorted([*plain, *(f"{name} witten-bell" for name in plain), "uniform"])

@@ -1,0 +1,246 @@
+"""Records of scores, their comparison, and where two runs part; on measurements made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regbench.evaluation.regression import (
+    Measurement,
+    Outcome,
+    SeedMeasurement,
+    check_record,
+    choose_metric,
+    measure,
+    plain_settings,
+    read_record,
+    write_record,
+)
+from regbench.tracks import Track
+from regbench.utils.errors import UserError
+
+
+def made(tiny: Track, score: float = 0.8, **changes: Any) -> Measurement:
+    """Three seeds around `score` on the tiny track's 24 test instances."""
+    test = tiny.instances("test")
+    counts = test.scored.sum(1)
+    fields: dict[str, Any] = {
+        "track": tiny.name,
+        "track_digest": tiny.definition.digest,
+        "test_fingerprint": test.fingerprint,
+        "architecture": "average",
+        "source_sha256": "0" * 64,
+        "settings": {"d_model": 8},
+        "metric": "legal_accuracy",
+        "seeds": [
+            SeedMeasurement(
+                seed=i,
+                score=score + 0.002 * (i - 1),
+                training=[(10, 2.0, 2.1), (20, 1.5, 1.6), (30, 1.2, 1.3)],
+                by_position=[score, score],
+            )
+            for i in range(3)
+        ],
+        "position": [1.5, 5.5],
+        "position_count": [40, 60],
+        "instances": (score * counts).tolist(),
+        "counts": counts.tolist(),
+        "environment": {"torch": "2.13.0", "processor": "A"},
+    }
+    return Measurement(**{**fields, **changes})
+
+
+def with_seeds(measurement: Measurement, **changes: Any) -> Measurement:
+    return measurement.model_copy(update={"seeds": [s.model_copy(update=changes) for s in measurement.seeds]})
+
+
+def test_a_record_reads_back_as_written(tiny: Track, tmp_path: Path) -> None:
+    record = made(tiny)
+    write_record(tmp_path / "folder" / "record.json", record)
+    assert read_record(tmp_path / "folder" / "record.json") == record
+    text = (tmp_path / "folder" / "record.json").read_text()
+    assert len(text.splitlines()) == len(Measurement.model_fields) + 2, "a field a line"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read .*No such file"),
+        ("{", "record.json: Invalid JSON"),
+        ('{"schema_version": 2}', "record.json: schema_version: input should be 1"),
+        (b"\xff\xfe", "not a text file"),
+    ],
+)
+def test_a_broken_record_is_said_in_one_line(tmp_path: Path, content: str | bytes | None, message: str) -> None:
+    path = tmp_path / "record.json"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=message) as caught:
+        read_record(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_field_is_named(tiny: Track, tmp_path: Path) -> None:
+    content = made(tiny).model_dump(mode="json")
+    content["metrik"] = "tvd"
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="unknown key 'metrik'; did you mean 'metric'"):
+        read_record(tmp_path / "r.json")
+
+
+class TestWhatDoesNotCompare:
+    def check(self, record: Measurement, tiny: Track, **changes: Any) -> None:
+        asked = {"architecture": "average", "metric": "legal_accuracy", "settings": {"d_model": 8}} | changes
+        check_record(record, Path("r.json"), tiny, **asked)
+
+    def test_the_same_does(self, tiny: Track) -> None:
+        self.check(made(tiny), tiny)
+        self.check(made(tiny), tiny, settings=None)  # a finished run has its own settings
+        self.check(made(tiny, settings=None), tiny)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"track": "other-v1"}, r"r\.json is of the track other-v1, not tiny-v1"),
+            ({"track_digest": "ab" * 32}, r"another tiny-v1: the track was edited since \(digest abababababab, now"),
+            ({"test_fingerprint": "cd" * 32}, r"other test instances of tiny-v1 \(fingerprint cdcdcdcdcdcd, now"),
+            ({"architecture": "median"}, "of the architecture median, not average"),
+            ({"metric": "tvd"}, "is of tvd, not legal_accuracy"),
+            ({"settings": {"n_layers": 3}}, "other settings: d_model=default is now 8, n_layers=3 is now default"),
+        ],
+    )
+    def test_the_message_says_what_differs(self, tiny: Track, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(UserError, match=message) as caught:
+            self.check(made(tiny, **changes), tiny)
+        assert "\n" not in str(caught.value)
+
+
+def test_settings_are_kept_as_json_keeps_them() -> None:
+    assert plain_settings({"ngram_heads": (1, 2)}) == {"ngram_heads": [1, 2]}
+    assert plain_settings(None) == {}
+    with pytest.raises(UserError, match="settings cannot be recorded"):
+        plain_settings({"device": object()})
+    with pytest.raises(UserError, match="settings cannot be recorded"):
+        plain_settings({"dropout": float("nan")})
+
+
+def test_the_metric(tiny: Track) -> None:
+    assert choose_metric(tiny, None) == "legal_accuracy"
+    assert choose_metric(tiny, "nll") == "nll"
+    with pytest.raises(UserError, match="tiny-v1 has no score 'legal_acuracy'; did you mean 'legal_accuracy'"):
+        choose_metric(tiny, "legal_acuracy")
+
+
+def test_measuring_where_there_is_no_run(tiny: Track, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*result\.json"):
+        measure(tmp_path, tiny, "tvd", None)
+
+
+@pytest.mark.parametrize(("score", "verdict"), [(0.7, "worse"), (0.795, "the same"), (0.9, "better")])
+def test_verdicts(tiny: Track, score: float, verdict: str) -> None:
+    outcome = Outcome.of(made(tiny), made(tiny, score))
+    assert outcome.verdict == verdict
+    assert f"expected 0.8000, got {score:.4f}, {verdict}" in outcome.headline()
+
+
+def test_of_a_distance_more_is_worse(tiny: Track) -> None:
+    assert Outcome.of(made(tiny, 0.3, metric="tvd"), made(tiny, 0.4, metric="tvd")).verdict == "worse"
+
+
+def test_a_level_and_a_noise_of_ones_own(tiny: Track) -> None:
+    pair = made(tiny), made(tiny, 0.7)
+    assert Outcome.of(*pair, seed_noise=0.1).verdict == "the same"
+    assert Outcome.of(*pair, level=1e-9, seed_noise=0.02).verdict == "the same"
+
+
+class TestWhereTheyPart:
+    def test_the_first_evaluation_apart(self, tiny: Track) -> None:
+        later = with_seeds(made(tiny), training=[(10, 2.0, 2.1), (20, 1.5, 1.7), (30, 1.2, 1.9)])
+        text = Outcome.of(made(tiny), later).training()
+        assert text.startswith(
+            "the validation loss is first apart at evaluation 2 of 3, step 20: expected 1.6000, got 1.7000, noise 0.00"
+        )
+
+    def test_the_training_loss_may_part_first(self, tiny: Track) -> None:
+        later = with_seeds(made(tiny), training=[(10, 2.5, 2.1), (20, 1.5, 1.7), (30, 1.2, 1.9)])
+        assert (
+            "the training loss is first apart at evaluation 1 of 3, step 10" in Outcome.of(made(tiny), later).training()
+        )
+
+    def test_less_than_the_noise_is_not_apart(self, tiny: Track) -> None:
+        near = with_seeds(made(tiny), training=[(10, 2.01, 2.11), (20, 1.5, 1.61), (30, 1.2, 1.31)])
+        assert Outcome.of(made(tiny), near).training() == (
+            "no loss is apart by more than the noise; the last validation loss: expected 1.3000, got 1.3100"
+        )
+
+    def test_seeds_that_spread_allow_more(self, tiny: Track) -> None:
+        """The same distance of the means, once with seeds that agree and once with seeds that do not."""
+
+        def spread(by: float, loss: float) -> Measurement:
+            seeds = [
+                s.model_copy(update={"training": [(10, loss, loss + by * (s.seed - 1))]}) for s in made(tiny).seeds
+            ]
+            return made(tiny, seeds=seeds)
+
+        assert "first apart at evaluation 1 of 1, step 10" in Outcome.of(spread(0.0, 2.0), spread(0.0, 2.1)).training()
+        assert "no loss is apart" in Outcome.of(spread(0.2, 2.0), spread(0.2, 2.0 + 1e-3)).training()
+        wide = Outcome.of(spread(0.2, 2.0), spread(0.2, 2.1)).training()
+        assert "the training loss is first apart" in wide, "the training losses do not spread"
+
+    def test_seeds_are_evaluated_at_steps_of_their_own(self, tiny: Track) -> None:
+        """A seed's batches are its own, and so is the step at which its tokens are half spent."""
+        seeds = [
+            s.model_copy(update={"training": [(10 + s.seed, 2.0, 2.1), (20 + s.seed, 1.5, 1.9)]})
+            for s in made(tiny).seeds
+        ]
+        text = Outcome.of(made(tiny), made(tiny, seeds=seeds)).training()
+        assert "first apart at evaluation 2 of 2, step 21: expected 1.6000, got 1.9000" in text
+
+    def test_the_first_bin_apart(self, tiny: Track) -> None:
+        later = with_seeds(made(tiny), by_position=[0.8, 0.6])
+        assert (
+            Outcome.of(made(tiny), later)
+            .positions()
+            .startswith(
+                "the score is first apart around position 5.5 (bin 2 of 2): expected 0.8000, got 0.6000, noise 0.0"
+            )
+        )
+        assert Outcome.of(made(tiny), made(tiny)).positions() == "no bin is apart by more than its noise"
+
+    def test_a_bin_has_more_noise_of_instances_than_the_whole(self, tiny: Track) -> None:
+        """Instances that move by chance: the few positions of a bin may move further than all of them."""
+        rng = np.random.default_rng(0)
+        counts = tiny.instances("test").scored.sum(1)
+        moved = made(tiny, instances=((0.8 + rng.normal(0, 0.2, len(counts))) * counts).tolist())
+        by_position = [0.7, 0.8]
+        assert "(bin 1 of 2)" in Outcome.of(made(tiny), with_seeds(made(tiny), by_position=by_position)).positions()
+        assert "no bin" in Outcome.of(made(tiny), with_seeds(moved, by_position=by_position)).positions()
+
+    def test_other_bins(self, tiny: Track) -> None:
+        assert (
+            Outcome.of(made(tiny), made(tiny, position=[1.0, 5.5])).positions() == "the bins are others than recorded"
+        )
+
+    def test_what_else_changed(self, tiny: Track) -> None:
+        now = made(tiny, source_sha256="1" * 64, environment={"torch": "2.14.0", "processor": "A", "numba": "0.60"})
+        assert Outcome.of(made(tiny), now).changed() == [
+            "the architecture's source",
+            "numba from absent to 0.60",
+            "torch from 2.13.0 to 2.14.0",
+        ]
+
+    def test_the_whole_explanation(self, tiny: Track) -> None:
+        text = Outcome.of(made(tiny), made(tiny, 0.7)).explain()
+        first, *rows = text.splitlines()
+        assert first.startswith("legal_accuracy of average on tiny-v1: expected 0.8000, got 0.7000, worse (noise 0.0")
+        assert [row.split()[0] for row in rows] == [
+            "expected", "got", "change", "noise", "training", "positions", "changed",
+        ]  # fmt: skip
+        assert "0.7000 (by seed 0: 0.6980, 1: 0.7000, 2: 0.7020)" in text
+        assert "-0.1000 where + is better" in text
+        assert "(level 0.001, 12 degrees of freedom)" in text
+        assert "nothing that the record knows of" in text

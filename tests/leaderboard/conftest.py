@@ -1,0 +1,91 @@
+"""Runs of three seeds on the tiny track, made once: a built-in architecture, and one that a stranger wrote."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import regbench
+from regbench import runner
+from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.store import Stored
+from regbench.leaderboard.submit import submit
+from regbench.results import Code, describe_code
+from regbench.tracks import Track
+from tests.leaderboard.examples import make_entries
+
+MIXER = """
+import torch
+import regbench
+
+
+class Average(regbench.Mixer):
+    def forward(self, x):
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+"""
+SETTINGS = {"d_model": 8, "n_layers": 1, "training.batch_size": 8, "training.evaluations": 3, "training.epochs": 2}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run folder, the board it was submitted to, and its entry."""
+
+    run: Path
+    board: Path
+    path: Path
+    track: Track
+    source: Path | None = None
+
+    @property
+    def entry(self) -> Entry:
+        return Stored(self.path).read()[0]
+
+    def copy(self, to: Path) -> Path:
+        """The run folder, to be spoiled."""
+        shutil.copytree(self.run, to)
+        return to
+
+
+@pytest.fixture(scope="session")
+def committed() -> Iterator[None]:
+    """Runs are made as from a clean checkout, whatever state this one is in, or none."""
+    code = Code(commit=describe_code().commit or "0" * 40, dirty=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "describe_code", lambda: code)
+        yield
+
+
+@pytest.fixture(scope="session")
+def lstm(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A built-in architecture."""
+    folder = tmp_path_factory.mktemp("lstm")
+    regbench.run(str(tiny_file), "lstm", (0, 1, 2), settings=SETTINGS, trials=2, out=folder / "run")
+    (folder / "board").mkdir()
+    made = submit(folder / "run", folder / "board", track=tiny)
+    assert made.findings.faults == []
+    assert made.path is not None
+    return Made(folder / "run", folder / "board", made.path, tiny)
+
+
+@pytest.fixture(scope="session")
+def stranger(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """An architecture of someone's own file."""
+    folder = tmp_path_factory.mktemp("stranger")
+    source = folder / "my_average.py"
+    source.write_text(MIXER)
+    regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=SETTINGS, out=folder / "run")
+    (folder / "board").mkdir()
+    made = submit(folder / "run", folder / "board", track=tiny, publish_predictions=True)
+    assert made.findings.faults == []
+    assert made.path is not None
+    return Made(folder / "run", folder / "board", made.path, tiny, source)
+
+
+@pytest.fixture(scope="session")
+def entries(tiny: Track) -> list[Entry]:
+    """Eight entries of several architectures, without a training."""
+    return make_entries(tiny)

@@ -1,0 +1,285 @@
+"""Files that try to exhaust memory or time, to run code, or to lead out of their folder; cheap to make, holes and promises."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regbench.leaderboard.entry import canonical, parse_entry
+from regbench.leaderboard.recipe import Recipe
+from tests.leaderboard.attacks import seal
+
+GIGABYTE = 1 << 30
+
+
+def sparse(path: Path, size: int = 4 * GIGABYTE, begin: bytes = b"") -> None:
+    """A file of that size that takes no disk."""
+    path.write_bytes(begin)
+    os.truncate(path, size)
+
+
+def texts(entry: bytes) -> Iterator[tuple[str, bytes]]:
+    """What an entry's file might hold instead."""
+    million = 1_000_000
+    yield "nothing", b""
+    yield "a deep list", b"[" * million
+    yield "a deep object", b'{"a":' * (million // 5)
+    yield "a deep list, closed", b"[" * 100_000 + b"]" * 100_000
+    yield "a number of a million digits", b'{"name": ' + b"9" * million + b"}"
+    yield "a fraction of a million digits", b'{"name": 0.' + b"9" * million + b"}"
+    yield "an exponent", b'{"name": 1e999}'
+    yield "an exponent of a million digits", b'{"name": 1e' + b"9" * million + b"}"
+    yield "a megabyte's string", b'{"name": "' + b"x" * million + b'"}'
+    yield "a string of escapes", b'{"name": "' + b"\\u0041" * (million // 6) + b'"}'
+    yield "half a character", entry.replace(b'"lstm', b'"\\ud800lstm', 1)
+    yield "very many keys", b"{" + b",".join(b'"%d":1' % i for i in range(150_000)) + b"}"
+    yield "very many faults", entry.replace(b'"counts": [', b'"counts": [' + b'"x",' * 300_000, 1)
+    yield "very many instances", entry.replace(b'"counts": [', b'"counts": [' + b"1," * 900_000, 1)
+    yield "a key twice", entry.replace(b' "command"', b' "name": "x",\n "command"', 1)
+    yield "NaN", entry.replace(b'"value": 0', b'"value": NaN', 1)
+    yield "minus infinity", entry.replace(b'"value": 0', b'"value": -Infinity', 1)
+    yield "UTF-16", entry.decode().encode("utf-16")
+    yield "a byte order mark", b"\xef\xbb\xbf" + entry
+    yield "not UTF-8", entry[:100] + b"\xff\xfe\xfd" + entry[100:]
+    yield "spaces", b" " * million + entry
+    yield "Python", b"__import__('os').system('touch hacked')"
+    yield "a pickle", b"cos\nsystem\n(S'touch hacked'\ntR."
+
+
+def sealed(entry: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Entries whose options are the attack; the command agrees with them, the digest is right."""
+
+    def asking(**settings: Any) -> dict[str, Any]:
+        content = json.loads(entry)
+        recipe = Recipe.parse(content["command"])
+        asked = replace(recipe, settings={**recipe.settings, **{k.replace("__", "."): v for k, v in settings.items()}})
+        own = {k: v for k, v in settings.items() if not k.startswith("training__")}
+        content["command"] = str(asked)
+        content["result"]["architecture"]["options"].update(own)
+        content["result"]["training"].update(
+            {k.removeprefix("training__"): v for k, v in settings.items() if k not in own}
+        )
+        return seal(content)
+
+    yield "65,536 layers", asking(n_layers=65_536)
+    yield "a width of 65,536", asking(d_model=65_536)
+    yield "both", asking(n_layers=65_536, d_model=65_536)
+    yield "a width of 2^62", asking(d_model=2**62)
+    yield "8,000 n-gram heads", asking(n_layers=1000, ngram_after=list(range(1, 61)), ngram_heads=[8] * 60)
+    yield "batches of one, for ever", asking(training__batch_size=1, training__epochs=2**40)
+    yield "a budget of 2^62 tokens", asking(training__train_tokens=2**62)
+    content = json.loads(entry)
+    content["result"]["seeds"] = [{**content["result"]["seeds"][0], "seed": i} for i in range(150)]
+    content["instances"]["sums"] = content["instances"]["sums"][:1] * 150
+    content["command"] = content["command"].replace("0 1 2", " ".join(map(str, range(150))))
+    yield "150 seeds", seal(content)
+    content = json.loads(entry)
+    content["command"] += " --set x=" + "[" * 250 + "]" * 250
+    yield "a deep command", seal(content)
+    content["command"] = content["command"].split(" --set")[0] + " --set 'x=[&a [*a]]'"
+    yield "a command that holds itself", seal(content)
+
+
+def entries(honest: Path, folder: Path) -> Iterator[Path]:
+    """Files of entries, each in a folder of its own that says what it is."""
+    entry = honest.read_bytes()
+    for name, text in texts(entry):
+        yield _put(folder, name, honest.name, lambda path, text=text: path.write_bytes(text))
+    for name, content in sealed(entry):
+        file = parse_entry(content, name).file_name
+        yield _put(folder, name, file, lambda path, content=content: path.write_text(canonical(content)))
+    for name, make in special(honest):
+        yield _put(folder, name, honest.name, make)
+    for name, make in archives():
+        path = _put(folder, f"beside it {name}", honest.name, lambda path: path.write_bytes(entry))
+        make(path.with_name(f"{path.stem}.seed-0.npz"))
+        yield path
+
+
+def special(honest: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
+    """What is no plain file, or is too large."""
+    yield "a hole of 4 GiB", sparse
+    yield "a hole of 4 GiB after the entry", lambda path: sparse(path, begin=honest.read_bytes())
+    yield "a pipe", lambda path: os.mkfifo(path)
+    yield "a folder", lambda path: path.mkdir()
+    yield "a link", lambda path: path.symlink_to(honest)
+    yield "a link to itself", lambda path: path.symlink_to(path)
+    yield "a link to zeros without end", lambda path: path.symlink_to("/dev/zero")
+    yield "a link to nothing", lambda path: path.symlink_to("nowhere")
+
+
+def archives() -> Iterator[tuple[str, Callable[[Path], object]]]:
+    """Files in the place of predictions."""
+
+    def array(data: Any, **options: Any) -> bytes:
+        stream = io.BytesIO()
+        np.lib.format.write_array(stream, data, **options)
+        return stream.getvalue()
+
+    def archive(**members: bytes) -> Callable[[Path], object]:
+        def make(path: Path) -> None:
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+                for name, content in members.items():
+                    file.writestr(f"{name}.npy", content)
+
+        return make
+
+    lengths = array(np.zeros(24, np.int64))
+    header = b"{'descr': '<f2', 'fortran_order': False, 'shape': (1099511627776, 5), }\n"
+    promise = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    yield "zeros that unpack to 64 MiB", archive(packed=bytes(1 << 26), lengths=lengths)
+    yield "an array of a petabyte, promised", archive(packed=promise, lengths=lengths)
+    yield "an array of objects", archive(packed=array(np.array([print], object), allow_pickle=True), lengths=lengths)
+    yield "lengths that are objects", archive(packed=promise, lengths=array(np.array([{}], object), allow_pickle=True))
+    yield "30,000 members", archive(**{f"m{i}": b"" for i in range(30_000)})
+    yield "a member more", archive(packed=promise, lengths=lengths, more=b"")
+    yield "a member that leaves the folder", archive(**{"../../packed": promise, "lengths": lengths})
+    yield (
+        "a header of Python",
+        archive(packed=b"\x93NUMPY\x01\x00\x20\x00" + b"__import__('os').abort()".ljust(32), lengths=lengths),
+    )
+    yield "a deep header", archive(packed=b"\x93NUMPY\x01\x00\x00\x20" + b"(" * 8192, lengths=lengths)
+    yield "a hole of 4 GiB", sparse
+    yield "no archive", lambda path: path.write_bytes(b"PK\x05\x06" + bytes(18))
+    yield "a pipe", lambda path: os.mkfifo(path)
+    yield "a link", lambda path: path.symlink_to("/dev/zero")
+    yield "a size that lies", _lying
+
+
+def _lying(path: Path) -> None:
+    """The directory says 2 GiB, what is packed is 64 MiB of zeros."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("packed.npy", bytes(1 << 26))
+        file.writestr("lengths.npy", b"")
+    content = path.read_bytes()
+    path.write_bytes(content.replace((1 << 26).to_bytes(4, "little"), (1 << 31).to_bytes(4, "little")))
+
+
+def configurations() -> Iterator[tuple[str, bytes]]:
+    """In the place of `config.yaml`."""
+    lol = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+    )
+    yield "laughs", lol.encode()
+    yield "itself", b"&a [*a]"
+    yield "merged with itself", b"&a\n<<: *a\n"
+    yield "deep", b"[" * 8000
+    yield "deep, in lines", b"".join(b" " * i + b"a:\n" for i in range(120))
+    yield "dashes", b"- " * 4000
+    yield "Python", b"!!python/object/apply:os.system ['touch hacked']"
+    yield "a date that is none", b"track: 2001-99-99"
+    yield "a number of 8,000 digits", b"track: " + b"9" * 8000
+    yield "base 60", b"track: " + b"1:" * 3000 + b"1"
+    yield "infinity", b"track: .inf"
+    yield "binary", b"track: !!binary x"
+    yield "a list", b"- 1"
+    yield "not UTF-8", b"\xff\xfe\x00"
+    yield "a set", b"track: !!set {a, b}"
+
+
+def weights() -> Iterator[tuple[str, Callable[[Path], object]]]:
+    """In the place of a checkpoint."""
+
+    def header(content: Any, size: int | None = None) -> Callable[[Path], object]:
+        text = json.dumps(content).encode()
+        return lambda path: sparse(path, size or 8 + len(text), len(text).to_bytes(8, "little") + text)
+
+    yield "a header of 2^60 bytes", lambda path: sparse(path, 4 * GIGABYTE, (1 << 60).to_bytes(8, "little"))
+    yield "a hole of 100 GiB", lambda path: sparse(path, 100 * GIGABYTE)
+    yield "a tensor of 2^60 numbers", header({"a": {"dtype": "F32", "shape": [1 << 60], "data_offsets": [0, 1 << 62]}})
+    yield "a tensor of a negative shape", header({"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}})
+    yield "a shape of very many ones", header({"a": {"dtype": "F32", "shape": [1] * 200_000, "data_offsets": [0, 4]}})
+    yield (
+        "tensors on top of each other",
+        header({x: {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]} for x in "ab"}, 9000),
+    )
+    yield "an unknown type", header({"a": {"dtype": "EVIL", "shape": [1], "data_offsets": [0, 4]}})
+    yield "a list", header([1])
+    yield "notes that are none", header({"__metadata__": [1]})
+    yield "a deep header", lambda path: path.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000)
+    yield "a pickle", lambda path: path.write_bytes(b"cos\nsystem\n(S'touch hacked'\ntR.")
+    yield "nothing", lambda path: path.write_bytes(b"")
+
+
+def runs(honest: Path, folder: Path) -> Iterator[Path]:
+    """Run folders with one file that is not what it was."""
+
+    def spoiled(name: str, file: str, make: Callable[[Path], object]) -> Path:
+        run = folder / name
+        shutil.copytree(honest, run, ignore=shutil.ignore_patterns("*.png", "*.html"))
+        (run / file).unlink()
+        make(run / file)
+        return run
+
+    for file in (
+        "result.json",
+        "config.yaml",
+        *(f"seed-1/{x}" for x in ("scores.json", "metrics.jsonl", "predictions.npz")),
+    ):
+        for name, make in special(honest / file):
+            yield spoiled(f"{file.replace('/', ' ')}: {name}", file, make)
+    for name, content in configurations():
+        yield spoiled(f"configuration: {name}", "config.yaml", lambda path, content=content: path.write_bytes(content))
+    for name, make in archives():
+        yield spoiled(f"predictions: {name}", "seed-0/predictions.npz", make)
+    for name, make in weights():
+        yield spoiled(f"weights: {name}", "seed-2/checkpoint.safetensors", make)
+    for name, text in (
+        ("many rows", b"1\n" * 2_000_000),
+        ("a deep row", b"[" * 1_000_000),
+        ("a long row", b"1" * 1_000_000),
+    ):
+        yield spoiled(f"log: {name}", "seed-0/metrics.jsonl", lambda path, text=text: path.write_bytes(text))
+    run = folder / "a seed's folder is a link"
+    shutil.copytree(honest, run)
+    shutil.rmtree(run / "seed-1")
+    (run / "seed-1").symlink_to(honest / "seed-1")
+    yield run
+
+
+def _put(folder: Path, name: str, file: str, make: Callable[[Path], object]) -> Path:
+    path = folder / name / "tiny-v1" / file
+    path.parent.mkdir(parents=True)
+    make(path)
+    return path
+
+
+def main(track: str, entry: str, run: str, folder: str) -> None:
+    """Verifies all of them in this process; prints what came of each, its processor time, and the most memory there was."""
+    import resource
+    import time
+
+    from regbench.leaderboard.verify import verify_entry, verify_run
+    from regbench.tracks import load_track
+    from regbench.utils.errors import UserError
+
+    own = load_track(track)
+    assert verify_entry(Path(entry), track=own).faults == []
+    assert verify_run(Path(run), own)[1].faults == []
+    place = Path(folder)
+    report = {}
+    attacks = [(p, verify_entry) for p in entries(Path(entry), place / "entries")]
+    attacks += [(p, lambda path, track: verify_run(path, track)[1]) for p in runs(Path(run), place / "runs")]
+    for path, verify in attacks:
+        started = time.process_time()
+        try:
+            said = [str(fault) for fault in verify(path, track=own).faults]
+        except UserError as error:
+            said = [str(error)]
+        report[str(path.relative_to(place))] = [said, time.process_time() - started]
+    print(json.dumps({"report": report, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(*sys.argv[1:])

@@ -1,0 +1,450 @@
+"""Forged entries and runs: none that says something else than the honest one is accepted, and none makes anything crash.
+
+The default suite forges a leaf of every kind; with `-m slow` it is every leaf, several times, and thousands of damaged files.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from regbench.leaderboard.case import Findings
+from regbench.leaderboard.entry import canonical
+from regbench.leaderboard.origin import source_digest_at
+from regbench.leaderboard.store import Stored
+from regbench.leaderboard.verify import verify_entry, verify_run
+from regbench.utils.errors import UserError
+from tests.leaderboard.attacks import at, forgeries, leaves, one_of_each_kind, put, seal, store, unseen
+from tests.leaderboard.conftest import Made
+
+_MACHINE = [
+    f"result.environment.{x}" for x in ("python", "platform", "processor", "device", "threads", "backend", "packages.*")
+]
+
+UNSEEN_WITH_RUN = [
+    *_MACHINE,  # what it ran on
+    "result.code.commit",  # another commit with the same source
+    "result.baselines.*.seconds",
+    "result.seeds.*.peak_memory_bytes",
+]
+"""What a careful forger can write into a run folder's result (and its copies) without being found out: no score depends on it."""
+
+UNSEEN_ALONE = [
+    *UNSEEN_WITH_RUN,
+    "name",  # what one calls one's entry is one's own choice
+    "result.seeds.*.predictions_sha256",
+    "result.seeds.*.training_curve.*.loss.*",
+    "result.seeds.*.training_curve.*.validation_loss",  # unless another step would then be the best
+]
+"""The same of an entry without the predictions and the logs that it was made from."""
+
+UNSEEN_OF_STRANGERS = [
+    "result.architecture.options.*",  # those that the command does not set
+    "result.architecture.parameters",
+    "result.architecture.state_bytes",
+    "result.training.learning_rate",
+    "result.training.schedule",
+    "result.training.final_learning_rate",
+    "result.training.plateau_*",
+    "result.training.warmup",
+    "result.training.weight_decay",
+    "result.training.beta*",
+    "result.training.gradient_clip",
+    "result.training.checkpoint_seconds",
+]
+"""What more can be forged where the architecture is a stranger's file, which is never imported."""
+
+
+class Tally:
+    """Counts attacks by kind, and keeps the longest processor time that one took."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.longest = 0.0
+
+    def __call__(self, kind: str, attack: Callable[[], Findings]) -> Findings:
+        started = time.process_time()
+        findings = attack()
+        self.longest = max(self.longest, time.process_time() - started)
+        self.counts[kind] += 1
+        return findings
+
+    def report(self) -> str:
+        parts = ", ".join(f"{kind} {count:,}" for kind, count in self.counts.items())
+        return f"{self.counts.total():,} attacks ({parts}); longest {self.longest:.2f} s of processor time"
+
+
+def forge_leaves(
+    made: Made, folder: Path, places: list[Any], values: Callable[[Any], list[Any]], tally: Tally
+) -> Counter[str]:
+    """Verifies, for each place and value, the entry that says something else there; by kind of leaf, how many were accepted."""
+    content = made.entry.content()
+    accepted: Counter[str] = Counter()
+    for place in places:
+        for value in values(at(content, place)):
+            forged = put(content, place, value)
+            path = store(forged if place == ("digest",) else seal(forged), folder)
+            if made.source is not None:
+                shutil.copy(made.source, path.with_name(Stored(path).source_name))
+            findings = tally("leaf of an entry", lambda path=path: verify_entry(path, track=made.track))
+            assert all("\n" not in str(fault) for fault in findings.faults)
+            if not findings.faults:
+                accepted[".".join(map(str, place))] += 1
+            shutil.rmtree(path.parent)
+    return accepted
+
+
+def patterns_of(accepted: Counter[str], allowed: list[str]) -> set[str]:
+    """The patterns by which what was accepted may be; anything else fails."""
+    found = {name: unseen(tuple(name.split(".")), allowed) for name in accepted}
+    assert [name for name, pattern in found.items() if pattern is None] == []
+    return {pattern for pattern in found.values() if pattern is not None}
+
+
+def without_git(made: Made) -> list[str]:
+    """The source's digest can only be compared where its commit is."""
+    result = made.entry.result
+    known = source_digest_at(str(result.code.commit), result.architecture.source)
+    return [] if known or made.source else ["result.architecture.source_sha256"]
+
+
+def test_a_changed_leaf_is_found_even_if_the_digest_is_made_anew(lstm: Made, tmp_path: Path) -> None:
+    places = one_of_each_kind(lstm.entry.content())
+    assert len(places) > 80
+    turns = itertools.count()
+    accepted = forge_leaves(lstm, tmp_path, places, lambda v: [(f := forgeries(v))[next(turns) % len(f)]], Tally())
+    patterns_of(accepted, UNSEEN_ALONE + without_git(lstm))
+
+
+def test_what_cannot_be_found_is_no_longer_a_list_than_it_must_be(lstm: Made, tmp_path: Path) -> None:
+    places = [p for p in one_of_each_kind(lstm.entry.content()) if unseen(p, UNSEEN_ALONE)]
+    accepted = forge_leaves(lstm, tmp_path, places, lambda v: forgeries(v)[:2], Tally())
+    assert patterns_of(accepted, UNSEEN_ALONE) == set(UNSEEN_ALONE)
+
+
+def test_without_a_new_digest_no_change_is_accepted(lstm: Made, tmp_path: Path) -> None:
+    content = lstm.entry.content()
+    for place in one_of_each_kind(content)[::4]:
+        path = store(put(content, place, forgeries(at(content, place))[0]), tmp_path)
+        assert verify_entry(path, track=lstm.track).faults, place
+
+
+def structural(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Entries that are wrong as a whole, each with a name."""
+
+    def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        own = copy.deepcopy(content)
+        change(own)
+        return own
+
+    seeds, sums = content["result"]["seeds"], content["instances"]["sums"]
+    yield "two seeds", changed(lambda c: (c["result"]["seeds"].pop(), c["instances"]["sums"].pop()))
+    yield "instances of two seeds swapped", changed(lambda c: c["instances"].update(sums=[sums[1], sums[0], sums[2]]))
+    yield (
+        "instances in another order",
+        changed(
+            lambda c: c["instances"].update(
+                sums=[{m: x[::-1] for m, x in one.items()} for one in sums], counts=c["instances"]["counts"][::-1]
+            )
+        ),
+    )
+    yield (
+        "a seed's records swapped",
+        changed(lambda c: c["result"].update(seeds=[{**seeds[1], "seed": 0}, {**seeds[0], "seed": 1}, seeds[2]])),
+    )
+    yield (
+        "the best seed three times",
+        changed(
+            lambda c: (
+                c["result"].update(seeds=[{**seeds[0], "seed": i} for i in range(3)]),
+                c["instances"].update(sums=[sums[0]] * 3),
+            )
+        ),
+    )
+    yield (
+        "other seeds",
+        changed(
+            lambda c: (
+                c["result"].update(seeds=[{**s, "seed": 5 + s["seed"]} for s in seeds]),
+                c.update(command=c["command"].replace("0 1 2", "5 6 7")),
+            )
+        ),
+    )
+    yield "no curves", changed(lambda c: [s.update(curves={}) for s in c["result"]["seeds"]])
+    yield "no metric", changed(lambda c: [s["scores"].pop("tvd") for s in c["result"]["seeds"]])
+    yield (
+        "no baselines",
+        changed(
+            lambda c: (c["result"].update(baselines={}), [s.update(share_of_the_way={}) for s in c["result"]["seeds"]])
+        ),
+    )
+    yield (
+        "a baseline of one's own",
+        changed(lambda c: c["result"]["baselines"].update(mine=c["result"]["baselines"]["unigram"])),
+    )
+    yield "chosen on the test split", changed(lambda c: c["result"]["selection"].update(split="test"))
+    yield "no fingerprints", changed(lambda c: c["result"]["track"].update(fingerprints={}))
+    yield "another track's fingerprint", changed(lambda c: c["result"]["track"]["fingerprints"].update(test="0" * 64))
+    yield "too many tokens", changed(lambda c: c["result"]["training"].update(train_tokens=10**9))
+    yield (
+        "another score on top",
+        changed(lambda c: c["result"]["seeds"][0]["scores"].update(extra={"value": 1.0, "stderr": 0.0})),
+    )
+    yield "an unknown field", changed(lambda c: c.update(extra=1))
+    yield "schema 2", changed(lambda c: c.update(schema_version=2))
+    yield "a track by path", changed(lambda c: c["result"]["track"].update(name="../../tiny-v1.yaml"))
+    yield "an architecture by path", changed(lambda c: c["result"]["architecture"].update(source="../../../etc/passwd"))
+    yield "a name that leaves the folder", changed(lambda c: c.update(name="../../x"))
+    yield "a name in other letters", changed(lambda c: c.update(name="lstm+ｌｓｔｍ"))
+    yield (
+        "a name that turns the line around",
+        changed(lambda c: c["result"]["environment"].update(processor="x\u202ey")),
+    )
+    yield "a terminal's escape codes", changed(lambda c: c["result"]["environment"].update(processor="\x1b[2J"))
+    yield "someone else's name", changed(lambda c: c.update(name="mamba"))
+    yield "another command", changed(lambda c: c.update(command="rm -rf /"))
+    yield "two commands", changed(lambda c: c.update(command=c["command"] + "; rm -rf /"))
+    yield (
+        "a command with a file of code",
+        changed(lambda c: c.update(command=c["command"].replace("--arch lstm", "--arch evil.py"))),
+    )
+
+
+def test_entries_that_are_wrong_as_a_whole(lstm: Made, tmp_path: Path) -> None:
+    for name, forged in structural(lstm.entry.content()):
+        path = store(seal(forged), tmp_path)
+        assert verify_entry(path, track=lstm.track).faults, name
+
+
+def test_an_entry_cannot_borrow_from_another(lstm: Made, stranger: Made, tmp_path: Path) -> None:
+    mine, other = lstm.entry.content(), stranger.entry.content()
+    for part in ("instances", "result", "command"):
+        path = store(seal({**mine, part: other[part]}), tmp_path)
+        assert verify_entry(path, track=lstm.track).faults, part
+    for part in ("seeds", "architecture", "training"):
+        path = store(seal({**mine, "result": {**mine["result"], part: other["result"][part]}}), tmp_path)
+        assert bool(verify_entry(path, track=lstm.track).faults) is (part != "training"), (
+            part
+        )  # both were trained alike
+
+
+def test_the_honest_entry_under_another_name_or_in_another_place(lstm: Made, tmp_path: Path) -> None:
+    text = lstm.path.read_bytes()
+    for place in ("tiny-v1/x.json", f"other-v1/{lstm.path.name}", f"tiny-v1/{lstm.path.name.upper()}"):
+        path = tmp_path / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(text)
+        assert verify_entry(path, track=lstm.track).faults, place
+        path.unlink()
+    link = tmp_path / "tiny-v1" / lstm.path.name
+    link.symlink_to(lstm.path)
+    assert "links are not followed" in str(verify_entry(link, track=lstm.track).faults)
+
+
+def damaged(content: bytes, rng: random.Random) -> bytes:
+    """The same bytes but for one accident."""
+    place = rng.randrange(len(content))
+    kind = rng.randrange(6)
+    if kind == 0:
+        return content[:place]
+    if kind == 1:
+        return content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+    if kind == 2:
+        return content[:place] + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 9))) + content[place:]
+    if kind == 3:
+        return content[:place] + content[place + rng.randrange(1, 40) :]
+    if kind == 4:
+        other = rng.randrange(len(content))
+        return content[:place] + content[other : other + 30] + content[place + 30 :]
+    return (
+        content[:place]
+        + rng.choice([b'"', b"{", b"[", b"1e999", b"NaN", b"\\ud800", b"\xff\xfe", b"\0", b" ", b"\n"])
+        + content[place:]
+    )
+
+
+def damage_entries(made: Made, folder: Path, times: int, tally: Tally) -> None:
+    content, rng = made.path.read_bytes(), random.Random(1)
+    path = folder / "tiny-v1" / made.path.name
+    path.parent.mkdir(exist_ok=True)
+    for _ in range(times):
+        other = damaged(content, rng)
+        path.write_bytes(other)
+        findings = tally("damaged entry", lambda: verify_entry(path, track=made.track))
+        assert bool(findings.faults) is (other != content)
+
+
+def test_damaged_entries(lstm: Made, tmp_path: Path) -> None:
+    damage_entries(lstm, tmp_path, 80, Tally())
+
+
+def outcome(made: Made, run: Path) -> tuple[Any, Findings]:
+    """What a run folder would become as an entry, and what was found; None where it is not even the folder of a run."""
+    findings = Findings()
+    try:
+        source = made.source.read_bytes() if made.source else None
+        case, findings = verify_run(run, made.track, source)
+    except UserError as error:
+        findings.take("run", [str(error)])
+        return None, findings
+    if case.instances is None:
+        return None, findings
+    content = {
+        "command": str(case.recipe),
+        "result": case.result.model_dump(mode="json"),
+        "instances": case.instances.model_dump(),
+    }
+    return content, findings
+
+
+def forge_result(
+    made: Made, run: Path, places: list[Any], values: Callable[[Any], list[Any]], tally: Tally
+) -> Counter[str]:
+    """The same for `result.json` of a run folder, with the copies that `scores.json` has of it."""
+    original = json.loads((made.run / "result.json").read_text())
+    accepted: Counter[str] = Counter()
+    for place in places:
+        for value in values(at(original, place)):
+            forged = put(original, place, value)
+            (run / "result.json").write_text(json.dumps(forged))
+            if place[0] == "seeds":
+                (run / f"seed-{place[1]}" / "scores.json").write_text(json.dumps(forged["seeds"][place[1]]))
+            if not tally("leaf of a run", lambda: outcome(made, run)[1]).faults:
+                accepted[".".join(map(str, ("result", *place)))] += 1
+            if place[0] == "seeds":
+                shutil.copy(made.run / f"seed-{place[1]}" / "scores.json", run / f"seed-{place[1]}")
+    return accepted
+
+
+def test_a_changed_leaf_of_a_run_is_found(lstm: Made, tmp_path: Path) -> None:
+    places = one_of_each_kind(json.loads((lstm.run / "result.json").read_text()))
+    turns = itertools.count(1)
+    run = lstm.copy(tmp_path / "run")
+    accepted = forge_result(lstm, run, places, lambda v: [(f := forgeries(v))[next(turns) % len(f)]], Tally())
+    patterns_of(accepted, UNSEEN_WITH_RUN + without_git(lstm))
+    unseen_places = [p for p in places if unseen(("result", *p), UNSEEN_WITH_RUN)]
+    accepted = forge_result(lstm, run, unseen_places, lambda v: forgeries(v)[:1], Tally())
+    assert patterns_of(accepted, UNSEEN_WITH_RUN) == set(UNSEEN_WITH_RUN)
+
+
+def damage_runs(made: Made, run: Path, times: int, tally: Tally) -> Counter[str]:
+    """Damages one file of a run at a time; what is accepted nevertheless must be the honest entry. How often, by file."""
+    honest, _ = outcome(made, made.run)
+    rng = random.Random(2)
+    files = [
+        p.relative_to(made.run)
+        for p in sorted(made.run.rglob("*"))
+        if p.suffix in (".json", ".jsonl", ".npz", ".yaml", ".safetensors")
+    ]
+    harmless: Counter[str] = Counter()
+    for i in range(times):
+        file = files[i % len(files)]
+        (run / file).write_bytes(damaged((made.run / file).read_bytes(), rng))
+        found: list[Any] = []
+
+        def attack(found: list[Any] = found) -> Findings:
+            content, findings = outcome(made, run)
+            found.append(content)
+            return findings
+
+        if not tally(f"damaged {file.name}", attack).faults:
+            if file.name == "result.json":
+                patterns_of(Counter(differences(honest, found[0])), UNSEEN_WITH_RUN)
+            else:
+                assert found[0] == honest, file
+            harmless[file.name] += 1
+        shutil.copy(made.run / file, run / file)
+    return harmless
+
+
+def differences(a: Any, b: Any) -> Iterator[str]:
+    """The names of the leaves in which two contents differ."""
+    left, right = ({p: at(c, p) for p in leaves(c)} for c in (a, b))
+    for place in {**left, **right}:
+        if left.get(place, "missing") != right.get(place, "missing"):
+            yield ".".join(map(str, place))
+
+
+def test_damaged_runs(lstm: Made, tmp_path: Path) -> None:
+    damage_runs(lstm, lstm.copy(tmp_path / "run"), 40, Tally())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def throw_values(made: Made, folder: Path, times: int, tally: Tally) -> None:
+    """Any JSON in the place of any part of an entry."""
+    content = made.entry.content()
+    parts = sorted({path[:i] for path in leaves(content) for i in range(1, len(path) + 1)}, key=str)
+
+    @settings(
+        max_examples=times, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.sampled_from(parts), json_values)
+    def throw(place: Any, value: Any) -> None:
+        forged = put(content, place, value)
+        text = json.dumps(forged) if place == ("digest",) else _sealed(forged)
+        path = store(forged, folder, text=text)
+        findings = tally("any JSON", lambda: verify_entry(path, track=made.track))
+        path.unlink()
+        same = at(content, place) == value and type(at(content, place)) is type(value)
+        assert (
+            findings.faults or same or unseen(place, [*UNSEEN_ALONE, *without_git(made), "result.environment.packages"])
+        )
+
+    throw()
+
+
+def _sealed(content: Any) -> str:
+    try:
+        return canonical(seal(content))
+    except ValueError:
+        return json.dumps(content)
+
+
+def test_any_json_anywhere(lstm: Made, tmp_path: Path) -> None:
+    throw_values(lstm, tmp_path, 40, Tally())
+
+
+@pytest.mark.slow
+def test_ten_thousand_attacks(lstm: Made, stranger: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tally, content = Tally(), lstm.entry.content()
+    allowed = UNSEEN_ALONE + without_git(lstm)
+    turns = itertools.count()
+
+    def three(value: Any) -> list[Any]:
+        other = forgeries(value)
+        start = next(turns)
+        return [other[(start + 3 * i) % len(other)] for i in range(3)]
+
+    accepted = forge_leaves(lstm, tmp_path, list(leaves(content)), three, tally)
+    patterns_of(accepted, allowed)
+    places = one_of_each_kind(stranger.entry.content())
+    accepted = forge_leaves(stranger, tmp_path, places, forgeries, tally)
+    assert patterns_of(accepted, UNSEEN_ALONE + UNSEEN_OF_STRANGERS) >= set(UNSEEN_OF_STRANGERS)
+    run = lstm.copy(tmp_path / "run")
+    accepted = forge_result(lstm, run, list(leaves(json.loads((run / "result.json").read_text()))), three, tally)
+    patterns_of(accepted, UNSEEN_WITH_RUN + without_git(lstm))
+    damage_entries(lstm, tmp_path, 1500, tally)
+    harmless = damage_runs(lstm, lstm.copy(tmp_path / "other"), 1500, tally)
+    throw_values(lstm, tmp_path, 1000, tally)
+    with capsys.disabled():
+        print(f"\n{tally.report()}; damaged runs that were the honest one all the same: {dict(harmless)}")
+    assert tally.counts.total() >= 10_000
+    assert tally.longest < 10.0

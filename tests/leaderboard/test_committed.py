@@ -1,0 +1,25 @@
+"""The leaderboard of this repository: its tables and page are what its entries give, and every entry verifies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regbench.leaderboard.publish import load_boards, outdated, render
+from regbench.leaderboard.store import stored_entries
+
+BOARD = Path(__file__).resolve().parents[2] / "leaderboard"
+
+
+def test_tables_page_and_entries_agree() -> None:
+    boards, faults = load_boards(BOARD)
+    assert faults == []
+    assert sum(len(board.entries) for board in boards) == len(stored_entries(BOARD))
+    if boards:
+        assert outdated(BOARD, render(boards)) == [], "run `regbench leaderboard`"
+
+
+def test_nothing_else_lies_among_the_entries() -> None:
+    for stored in stored_entries(BOARD):
+        kept = {stored.path.name, stored.source_name, *(stored.predictions_name(seed) for seed in range(20))}
+        others = {path.name for path in stored.path.parent.iterdir() if path.name.startswith(stored.path.stem)}
+        assert others <= kept

@@ -1,0 +1,108 @@
+"""The guard lets through what is honest, and says in a line what is not. Attacks on it are in test_hostile.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from regbench.leaderboard.guard import Folder, Refused, parse_arrays, parse_json, parse_yaml, tensor_sizes
+from regbench.training.checkpoint import save_tensors
+
+
+def test_files_of_the_folder_and_no_others(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "file").write_bytes(b"12345")
+    (tmp_path / "secret").write_bytes(b"x")
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "file-link").symlink_to(tmp_path / "secret")
+    guarded = Folder(folder)
+    assert guarded.read("inner/file", 5) == b"12345"
+    assert guarded.head("inner/file", 2) == (b"12", 5)
+    with pytest.raises(Refused, match="5 bytes, more than the 4"):
+        guarded.read("inner/file", 4)
+    for name in (
+        "../secret",
+        "inner/../../secret",
+        "/etc/passwd",
+        "inner//file",
+        "./inner/file",
+        "link/secret",
+        "file-link",
+        "x\0y",
+    ):
+        with pytest.raises(Refused):
+            guarded.read(name, 100)
+    with pytest.raises(Refused, match="links are not followed"):
+        guarded.read("link/secret", 100)
+    with pytest.raises(Refused, match="not a regular file"):
+        guarded.read("inner", 100)
+    assert len(os.listdir("/proc/self/fd")) < 100  # none is left open
+
+
+@pytest.mark.parametrize("value", [{}, [], 0, -1.5, "ä", None, True, {"a": [1, {"b": [2.5, "x"]}]}, 2**62, 1e-300])
+def test_plain_json_passes(value: Any) -> None:
+    assert parse_json(json.dumps(value).encode(), "x") == value
+    assert type(parse_json(json.dumps(value).encode(), "x")) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1, "a": 1}', "a key is there twice"),
+        ('{"a": {"b": 1, "c": 2, "b": 1}}', "a key is there twice"),
+        ("NaN", "NaN is no number"),
+        ("-Infinity", "-Infinity is no number"),
+        ("1e999", "NaN or infinity"),
+        ("9" * 41, "a number of 41 digits"),
+        ("9223372036854775808", "beyond 64 bits"),
+        ("[" * 14 + "]" * 14, "nested deeper than 12"),
+        ('"' + "x" * 2001 + '"', "a string of 2,001 characters"),
+        ('"\\u001b[2J"', "not printable: '\\\\x1b\\[2J'"),
+        ('{"\\u202e": 1}', "not printable"),
+        ('"\\ud800"', "not printable"),
+        ("{", "x:1: not JSON"),
+        ("\n\n{]", "x:3: not JSON"),
+    ],
+)
+def test_what_is_not_plain_is_refused(text: str, message: str) -> None:
+    with pytest.raises(Refused, match=message) as caught:
+        parse_json(text.encode("utf-8", "surrogatepass"), "x")
+    assert str(caught.value).isprintable()
+
+
+def test_yaml_is_as_plain() -> None:
+    assert parse_yaml(b"a: [1, 2.5]\nb: {c: auto, d: null}\n", "x") == {"a": [1, 2.5], "b": {"c": "auto", "d": None}}
+    for text in (b"&a [*a]", b"2020-01-01", b"1: 2", b"!!set {a}", b"!!binary aGk=", b"a" * 8193, b".nan", b"'\x07'"):
+        with pytest.raises(Refused):
+            parse_yaml(text, "x")
+
+
+def test_arrays_come_back_as_they_were_saved(tmp_path: Path) -> None:
+    packed, lengths = np.random.default_rng(0).random((7, 3)).astype(np.float16), np.array([3, 4], np.int32)
+    np.savez_compressed(tmp_path / "x.npz", packed=packed, lengths=lengths)
+    content = (tmp_path / "x.npz").read_bytes()
+    expected = {"packed": np.broadcast_to(np.float16(0), (7, 3)), "lengths": np.zeros(2, np.int32)}
+    found = parse_arrays(content, expected, "x")
+    assert (found["packed"] == packed).all()
+    assert (found["lengths"] == lengths).all()
+    for other in (np.zeros((7, 3), np.float32), np.zeros((3, 7), np.float16), np.zeros((6, 3), np.float16)):
+        with pytest.raises(Refused, match="packed"):
+            parse_arrays(content, {**expected, "packed": other}, "x")
+
+
+def test_tensors_are_counted_without_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_tensors(
+        path, {"a": torch.zeros(3, 4), "b": torch.zeros((), dtype=torch.int64), "c": torch.zeros(0)}, {"note": "x"}
+    )
+    head, size = Folder(tmp_path).head("x.safetensors", 1 << 20)
+    assert tensor_sizes(head, size, "x") == ({"a": 12, "b": 1, "c": 0}, {"note": "x"})
+    with pytest.raises(Refused, match="do not fill the file"):
+        tensor_sizes(head, size + 1, "x")

@@ -1,0 +1,84 @@
+"""Hostile files: refused in a line, within 10 seconds and 1 GiB each, and nothing in them is run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbench.leaderboard.case import Findings
+from regbench.leaderboard.verify import verify_entry, verify_run
+from regbench.tracks import Track
+from regbench.utils.errors import UserError
+from tests.leaderboard.conftest import Made
+from tests.leaderboard.hostile import entries, runs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def verify(path: Path, track: Track) -> Findings:
+    return verify_run(path, track)[1]
+
+
+@pytest.fixture(scope="module")
+def report(lstm: Made, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All of them verified in one process of its own: its peak of memory is that of the worst."""
+    folder = tmp_path_factory.mktemp("hostile")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.leaderboard.hostile", str(tiny_file), str(lstm.path), str(lstm.run), str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not list(folder.rglob("hacked"))
+    assert not (ROOT / "hacked").exists()
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_some_of_them_in_this_process(lstm: Made, tmp_path: Path) -> None:
+    attacks = [(path, verify_entry) for path in itertools.islice(entries(lstm.path, tmp_path / "entries"), 3, None, 9)]
+    attacks += [(path, verify) for path in itertools.islice(runs(lstm.run, tmp_path / "runs"), 0, None, 11)]
+    assert len(attacks) > 12
+    for path, check in attacks:
+        try:
+            said = [str(fault) for fault in check(path, track=lstm.track).faults]
+        except UserError as error:
+            said = [str(error)]
+        assert said, path
+        assert all(line.isprintable() for line in said)
+    assert not list(tmp_path.rglob("hacked"))
+
+
+@pytest.mark.slow
+def test_every_one_is_refused(report: dict[str, Any]) -> None:
+    assert len(report["report"]) >= 140
+    assert [name for name, (said, _) in report["report"].items() if not said] == []
+
+
+@pytest.mark.slow
+def test_each_is_refused_in_lines_that_are_safe_to_print(report: dict[str, Any]) -> None:
+    lines = [line for said, _ in report["report"].values() for line in said]
+    assert [line for line in lines if not line.isprintable() or len(line) > 600] == []
+
+
+@pytest.mark.slow
+def test_none_takes_ten_seconds(report: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    slowest = sorted(((seconds, name) for name, (_, seconds) in report["report"].items()), reverse=True)
+    with capsys.disabled():
+        print(f"\n{len(slowest)} hostile files; slowest {slowest[0][0]:.2f} s ({slowest[0][1]}); ", end="")
+        print(f"{report['memory'] / 2**20:.0f} MiB at most, with PyTorch loaded")
+    assert slowest[0][0] < 10.0, slowest[:5]
+
+
+@pytest.mark.slow
+def test_none_takes_a_gigabyte(report: dict[str, Any]) -> None:
+    assert report["memory"] < 1 << 30

@@ -1,0 +1,218 @@
+"""The board's page as a file: every entry's figures are in it, nothing of a stranger's is markup, and bytes are stable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regbench.leaderboard import page_data
+from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.page import build_page, spans
+from regbench.leaderboard.page_data import chart_data, size_panels
+from regbench.leaderboard.rank import Board, rank
+from regbench.tracks import Track, load_track
+from tests.conftest import TINY
+from tests.leaderboard.examples import make_entries, make_entry
+
+HOSTILE = "</script><script>problems.push('ran')</script><img src=x onerror=problems.push('ran')>\"'&\u2028"
+
+
+def current(boards: list[Board]) -> list[Board]:
+    """As if the tracks were built in: those of the tests are not, and so count as retired."""
+    return [dataclasses.replace(board, retired=None) for board in boards]
+
+
+@pytest.fixture(scope="module")
+def entries(tiny: Track) -> list[Entry]:
+    return make_entries(tiny)
+
+
+@pytest.fixture(scope="module")
+def board(entries: list[Entry]) -> Board:
+    (only,) = current(rank(entries))
+    return only
+
+
+@pytest.fixture(scope="module")
+def html(board: Board) -> str:
+    return build_page([board])
+
+
+def data_of(html: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)
+    assert found is not None
+    content: dict[str, Any] = json.loads(found[1])
+    return content
+
+
+def rows_of(html: str) -> list[str]:
+    return re.findall(r'<tr class="(?:entry|baseline)[^"]*".*?</tr>', html)
+
+
+def test_the_same_entries_give_the_same_bytes(entries: list[Entry], html: str) -> None:
+    shuffled = list(entries)
+    random.Random(1).shuffle(shuffled)
+    assert build_page(current(rank(shuffled))) == html
+
+
+def test_every_row_of_the_board_is_there_in_order(board: Board, html: str) -> None:
+    rows = rows_of(html)
+    assert len(rows) == len(board.rows)
+    for row, shown in zip(board.rows, rows, strict=True):
+        for record in row.scores.values():
+            assert f'>{record.value:.3f} <span class="err">± {record.stderr:.3f}</span>' in shown
+        if row.entry is None:
+            assert '<td class="rank" data-value=""></td>' in shown
+            assert f'{row.name} <span class="badge">{"truth" if row.name == "oracle" else "baseline"}</span>' in shown
+            continue
+        assert f'<td class="rank" data-value="{row.rank}">' in shown
+        assert f">{row.entry.result.architecture.parameters:,}</td>" in shown
+        speed = statistics.median(seed.tokens_per_second for seed in row.entry.result.seeds)
+        assert f">{speed:,.0f}</td>" in shown
+        assert ("grows with L" in shown) == (row.entry.result.architecture.state_bytes is None)
+        anchor = re.search(r'href="#([^"]*)"', shown)
+        assert anchor is not None
+        assert f'<details id="{anchor[1]}"><summary>{row.name}</summary>' in html
+        assert f"<pre><code>{row.entry.command}</code></pre>" in html
+
+
+def test_ranks_within_noise_are_marked(board: Board, html: str) -> None:
+    level = [row for row in board.rows if row.level_with]
+    assert level, "the examples must have some"
+    for row in board.rows:
+        (shown,) = (r for r in rows_of(html) if f">{row.name}</a>" in r or f'class="name">{row.name} ' in r)
+        assert ("≈" in shown) == bool(row.level_with)
+        if row.level_with:
+            assert f"≈ {spans(row.level_with)}</span>" in shown
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [((), ""), ((2,), "2"), ((1, 2), "1, 2"), ((1, 3, 4, 5), "1, 3–5"), ((1, 2, 3, 7, 9, 10), "1–3, 7, 9, 10")],
+)
+def test_spans(numbers: tuple[int, ...], shown: str) -> None:
+    assert spans(numbers) == shown
+
+
+def test_the_charts_get_the_boards_figures(board: Board, html: str) -> None:
+    (drawn,) = data_of(html)["boards"]
+    assert [entry["name"] for entry in drawn["entries"]] == [entry.name for entry in board.entries]
+    assert [m["key"] for m in drawn["metrics"]] == list(board.metrics)
+    for shown, row in zip(drawn["entries"], (r for r in board.rows if r.entry is not None), strict=True):
+        assert row.entry is not None
+        assert shown["rank"] == row.rank
+        assert shown["state"] == row.entry.result.architecture.state_bytes
+        for metric in board.metrics:
+            assert shown["scores"][metric] == pytest.approx(
+                [row.scores[metric].value, row.scores[metric].stderr], abs=1e-6
+            )
+            curves = [seed.curves[metric].value for seed in row.entry.result.seeds]
+            medians = [round(statistics.median(at), 4) for at in zip(*curves, strict=True)]
+            (line,) = shown["curves"][metric]
+            assert {y for _, y in line} <= set(medians)
+    assert {b["name"] for b in drawn["baselines"]} == {r.name for r in board.rows if r.entry is None}
+    assert {level["name"] for level in drawn["levels"]} == {b["name"] for b in drawn["baselines"]} - {"uniform"}
+
+
+def test_an_architecture_looks_alike_on_every_track(entries: list[Entry], tiny: Track) -> None:
+    few = [entry for entry in entries if entry.name in ("lstm+ngh-1-2-3", "mamba", "mamba-short")]
+    (all_of_them,), (some,) = current(rank(entries)), current(rank(few))
+    data = chart_data({"a": all_of_them, "b": dataclasses.replace(some, track="other-v1")})
+    assert data["architectures"] == ["hyena", "lstm", "mamba", "retnet", "transformer"]
+    a, b = ({e["name"]: e["variant"] for e in one["entries"]} for one in data["boards"])
+    assert b == {name: a[name] for name in b}
+    assert (a["lstm"], a["lstm+ngh-1-2-3"]) == (0, 1)
+
+
+def test_a_curve_by_training_tokens_where_entries_differ_in_nothing_else(board: Board, html: str) -> None:
+    (panel,) = size_panels(board, [board])
+    assert panel["axis"] == "training tokens"
+    (series,) = panel["series"]
+    assert series["name"] == "mamba"
+    assert [point["x"] for point in series["points"]] == [1500, 6000]
+    assert "<h3>Score by training tokens</h3>" in html
+    without = current(rank([entry for entry in board.entries if entry.name != "mamba-short"]))
+    assert size_panels(without[0], without) == []
+    assert "Score by training" not in build_page(without)
+
+
+def test_a_curve_by_training_instances_over_tracks_of_one_test_split(
+    tiny: Track, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = TINY | {"name": "tiny-small-v1", "splits": {**TINY["splits"], "train": 15}}  # type: ignore[dict-item]
+    (tmp_path / "tiny-small-v1.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
+    fewer = load_track(str(tmp_path / "tiny-small-v1.yaml"))
+    assert fewer.instances("test").fingerprint == tiny.instances("test").fingerprint
+    boards = current(rank([make_entry(tiny, "lstm", "lstm", 0.5), make_entry(fewer, "lstm", "lstm", 0.3)]))
+    assert [size_panels(board, boards) for board in boards] == [[], []]  # not frozen, so of unknown size
+    monkeypatch.setattr(page_data, "frozen_tracks", lambda: {t.name: t.freeze() for t in (tiny, fewer)})
+    for board in boards:
+        (panel,) = size_panels(board, boards)
+        assert panel["axis"] == "training instances"
+        assert [point["x"] for point in panel["series"][0]["points"]] == [15, 60]
+    assert size_panels(boards[0], boards[:1]) == []
+
+
+def test_retired_tracks_have_tables_of_their_own(entries: list[Entry], board: Board) -> None:
+    (retired,) = rank(entries)
+    assert retired.retired is not None
+    html = build_page([board, dataclasses.replace(retired, track="tiny-v0")])
+    assert html.index('class="track current"') < html.index('<h2 id="retired">') < html.index("tiny-v0</h3>")
+    assert "No more are taken: its definition is no longer here." in html
+    assert len(data_of(html)["boards"]) == 1
+    assert html.count('<table class="board">') == 2
+    ids = re.findall(r' id="([^"]*)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def test_no_entries_is_a_page_too() -> None:
+    html = build_page([])
+    assert "There are no entries yet." in html
+    assert data_of(html) == {"architectures": [], "boards": []}
+
+
+def test_a_page_needs_nothing_but_itself(html: str) -> None:
+    links = set(re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", html))
+    assert {link for link in links if not link.startswith("#")} == {
+        "RULES.md",
+        "tiny-v1.md",
+        "tiny-v1.csv",
+        "tiny-v1.tex",
+    }
+    assert not re.findall(r"url\(|@import|fetch\(|XMLHttp|import\(", html)
+    assert "default-src 'none'" in html
+
+
+def hostile(entry: Entry) -> Entry:
+    """What the schema lets a stranger write, written by a stranger. Names it refuses are forced past it."""
+    result = entry.result
+    architecture = result.architecture.model_copy(
+        update={"name": HOSTILE, "source": HOSTILE, "options": {HOSTILE: [HOSTILE]}}
+    )
+    environment = result.environment.model_copy(
+        update={"processor": HOSTILE, "packages": {HOSTILE: HOSTILE}, "backend": {HOSTILE: HOSTILE}}
+    )
+    track = result.track.model_copy(update={"name": HOSTILE})
+    baselines = {f"{name}{HOSTILE}": record for name, record in result.baselines.items()}
+    changed = result.model_copy(
+        update={"architecture": architecture, "environment": environment, "track": track, "baselines": baselines}
+    )
+    return entry.model_copy(update={"result": changed, "name": f"x{HOSTILE}", "command": HOSTILE})
+
+
+def test_what_a_stranger_wrote_is_text(tiny: Track) -> None:
+    boards = rank([hostile(make_entry(tiny, "lstm", "lstm", 0.5))])
+    for made in (build_page(boards), build_page(current(boards))):
+        assert made.count("<script") == 3
+        assert "<img" not in made
+        assert "onerror=problems" in made  # it is there, as text
+        assert "javascript:" not in made
+    assert data_of(build_page(current(boards)))["boards"][0]["entries"][0]["architecture"] == HOSTILE

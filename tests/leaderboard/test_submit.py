@@ -1,0 +1,192 @@
+"""Submitting: from a run folder to an entry, its name, what it replaces, and the command line."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from regbench import cli
+from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.store import Stored, stored_entries
+from regbench.leaderboard.submit import default_name, same_configuration, submit
+from regbench.utils.errors import UserError
+from tests.leaderboard.conftest import SETTINGS, Made
+
+
+def names(board: Path) -> list[str]:
+    return sorted(str(path.relative_to(board)) for path in board.rglob("*") if path.is_file())
+
+
+def test_a_run_becomes_an_entry(lstm: Made) -> None:
+    entry = lstm.entry
+    assert entry.name == "lstm+d_model-8+n_layers-1+batch_size-8+evaluations-3+epochs-2"
+    assert names(lstm.board) == [f"entries/tiny-v1/{entry.file_name}"]
+    assert entry.command == (
+        "regbench run --arch lstm --track tiny-v1 --seed 0 1 2 --set d_model=8 --set n_layers=1 --set training.batch_size=8 "
+        "--set training.evaluations=3 --set training.epochs=2 --trials 2"
+    )
+    assert entry.result.model_dump_json() == Entry.model_validate(entry.content()).result.model_dump_json()
+
+
+def test_defaults_do_not_make_a_name_longer(lstm: Made) -> None:
+    recipe, result = _recipe(lstm), lstm.entry.result
+    recipe.settings.clear()
+    assert default_name(recipe, result) == "lstm"
+    recipe.settings.update({"dropout": 0.0, "ngram_heads": [1, 2, 3], "training.learning_rate": 1e-05})
+    assert default_name(recipe, result) == "lstm+ngh-1-2-3+learning_rate-1e-05"
+
+
+def _recipe(made: Made):  # type: ignore[no-untyped-def]
+    from regbench.leaderboard.recipe import Recipe
+
+    return Recipe.parse(made.entry.command)
+
+
+def test_a_strangers_source_is_kept_and_never_run(stranger: Made, tmp_path: Path) -> None:
+    stem = stranger.path.stem
+    kept = stranger.path.with_name(f"{stem}.py.txt")
+    assert stranger.source is not None
+    assert kept.read_bytes() == stranger.source.read_bytes()
+    assert {Path(n).name for n in names(stranger.board)} == {
+        f"{stem}.json",
+        f"{stem}.py.txt",
+        *(f"{stem}.seed-{seed}.npz" for seed in (0, 1, 2)),
+    }
+    moved = tmp_path / "moved.py"
+    moved.write_text(stranger.source.read_text() + "\nraise SystemExit('it was run')\n")
+    made = submit(stranger.run, tmp_path, track=stranger.track, source=moved)
+    assert [str(fault) for fault in made.findings.faults] == [
+        "source: the file 'my_average.py' is not the one that was run"
+    ]
+    with pytest.raises(UserError, match="--source"):
+        submit(stranger.run, tmp_path, track=stranger.track, source=tmp_path / "nowhere.py")
+
+
+def test_the_same_again_replaces_and_never_doubles(stranger: Made, tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    shutil.copytree(stranger.board, board)
+    made = submit(stranger.run, board, track=stranger.track, name="other_name")
+    assert [path.name for path in made.replaced] == [stranger.path.name]
+    assert made.path is not None
+    assert names(board) == [f"entries/tiny-v1/{made.path.stem}.{kind}" for kind in ("json", "py.txt")]
+    again = submit(stranger.run, board, track=stranger.track, name="other_name")
+    assert again.path == made.path
+    assert len(stored_entries(board)) == 1
+
+
+def test_a_newer_option_does_not_make_it_another_configuration(lstm: Made) -> None:
+    entry = lstm.entry
+    result = entry.result
+    old = result.model_copy(update={"training": {k: v for k, v in result.training.items() if k != "plateau_factor"}})
+    other = result.model_copy(update={"training": {**result.training, "weight_decay": 0.5}})
+    assert same_configuration(entry, entry.model_copy(update={"result": old}))
+    assert not same_configuration(entry, entry.model_copy(update={"result": other}))
+
+
+def test_a_name_of_another_configuration_is_not_taken(lstm: Made, stranger: Made, tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    shutil.copytree(stranger.board, board)
+    stored = stored_entries(board)[0]
+    entry = stored.read()[0]
+    taken = board / "entries" / "tiny-v1" / "lstm-mine-00000000.json"
+    taken.write_text(stored.path.read_text().replace(f'"name": "{entry.name}"', '"name": "lstm-mine"'))
+    before = names(board)
+    with pytest.raises(UserError, match="another configuration of the name 'lstm-mine': give one with --name"):
+        submit(lstm.run, board, track=lstm.track, name="lstm-mine")
+    assert names(board) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("mamba", "must be 'lstm'"), ("mine", "must be 'lstm'"), ("lstms", "must be 'lstm'")]
+)
+def test_a_built_in_architecture_goes_by_its_name(lstm: Made, tmp_path: Path, name: str, fault: str) -> None:
+    made = submit(lstm.run, tmp_path, track=lstm.track, name=name)
+    assert [f.check for f in made.findings.faults] == ["name"]
+    assert fault in made.findings.faults[0].text
+
+
+def test_a_stranger_does_not_go_by_a_built_in_name(stranger: Made, tmp_path: Path) -> None:
+    made = submit(stranger.run, tmp_path, track=stranger.track, name="mamba+better", source=stranger.source)
+    assert "called as the built-in 'mamba' is" in made.findings.faults[0].text
+
+
+def test_every_fault_has_its_line_and_nothing_is_written(
+    lstm: Made, tmp_path: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = lstm.copy(tmp_path / "run")
+    text = (run / "result.json").read_text()
+    (run / "result.json").write_text(
+        text.replace('"dirty": false', '"dirty": true').replace('"trials": 2', '"trials": 1')
+    )
+    (run / "seed-1" / "predictions.npz").write_bytes(b"")
+    board = tmp_path / "board"
+    board.mkdir()
+    assert cli.main(["submit", str(run), "--board", str(board), "--track", str(tiny_file)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in said] == ["predictions", "recipe", "code", "refused"]
+    assert said[-1].startswith("refused: 3 faults")
+    assert names(board) == []
+
+
+def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--board", str(tmp_path), "--track", str(tiny_file)]
+    assert cli.main(["submit", str(lstm.run), "--name", "lstm-small", "--publish-predictions", *common]) == 0
+    assert "regbench leaderboard" in capsys.readouterr().out
+    (stored,) = stored_entries(tmp_path)
+    assert stored.path.name == f"lstm-small-{lstm.entry.configuration}.json"
+    assert (stored.path.parent / stored.predictions_name(2)).exists()
+    assert cli.main(["submit", str(lstm.run), *common]) == 0
+    assert f"takes the place of {stored.path}" in capsys.readouterr().out
+    assert len(names(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "result.json: no such file"),
+        ([".", "--board", "nowhere"], "no such folder: nowhere"),
+        (["{run}", "--board", "."], "unknown track 'tiny-v1'"),
+        (["{run}", "--board", ".", "--track", "{track}", "--name", "A b"], "cannot name an entry"),
+    ],
+)
+def test_what_is_no_run_is_said_in_one_line(
+    arguments: list[str],
+    message: str,
+    lstm: Made,
+    tiny_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled = [a.format(run=lstm.run, track=tiny_file) for a in arguments]
+    code = cli.main(["submit", *filled])
+    said = capsys.readouterr()
+    assert message in said.out + said.err
+    assert code in (1, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_leaderboard_is_said_in_one_line(
+    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from regbench.leaderboard import store
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(store, "_CHECKOUT", tmp_path / "leaderboard")
+    assert cli.main(["submit", str(lstm.run)]) == 2
+    assert (
+        capsys.readouterr().err
+        == "regbench: no leaderboard/ here or beside regbench's source: say which with --board DIR\n"
+    )
+    (tmp_path / "leaderboard").mkdir()
+    (tmp_path / "leaderboard" / "RULES.md").touch()
+    assert store.find_board(None) == Path("leaderboard")
+
+
+def test_settings_are_those_of_the_runs() -> None:
+    """The names above are made from them."""
+    assert list(SETTINGS) == ["d_model", "n_layers", "training.batch_size", "training.evaluations", "training.epochs"]
+    assert Stored(Path("x.json")).source_name == "x.py.txt"

@@ -1,0 +1,197 @@
+"""Verifying on the command line and by hand: alone, with predictions, with the run, a whole board."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbench import cli
+from regbench.leaderboard import origin
+from regbench.leaderboard.origin import is_built_in, source_digest_at
+from regbench.leaderboard.verify import verify_entry
+from regbench.utils import registry
+from tests.leaderboard.attacks import seal, store
+from tests.leaderboard.conftest import Made
+
+
+def test_an_honest_entry_alone_with_predictions_and_with_its_run(lstm: Made, stranger: Made) -> None:
+    for made in (lstm, stranger):
+        assert verify_entry(made.path, track=made.track).faults == []
+        assert verify_entry(made.path, track=made.track, run=made.run).faults == []
+        assert verify_entry(made.path, track=made.track, predictions=made.run).faults == []
+
+
+def test_predictions_beside_an_entry_are_compared(stranger: Made, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-v1"
+    shutil.copytree(stranger.path.parent, folder)
+    path, stem = folder / stranger.path.name, stranger.path.stem
+    assert verify_entry(path, track=stranger.track).faults == []
+    shutil.copy(folder / f"{stem}.seed-0.npz", folder / f"{stem}.seed-1.npz")
+    faults = verify_entry(path, track=stranger.track).faults
+    assert {fault.check for fault in faults} == {"predictions"}
+    assert "seed 1" in faults[0].text
+    (folder / f"{stem}.seed-1.npz").unlink()
+    assert "no such file" in verify_entry(path, track=stranger.track).faults[0].text
+    (folder / f"{stem}.py.txt").unlink()
+    faults = verify_entry(stranger.path.parent / path.name, track=stranger.track).faults
+    assert faults == []
+
+
+def test_another_runs_predictions_are_refused(lstm: Made, stranger: Made) -> None:
+    faults = verify_entry(lstm.path, track=lstm.track, predictions=stranger.run).faults
+    assert any("the predictions are not those that were scored" in fault.text for fault in faults)
+    assert verify_entry(lstm.path, track=lstm.track, run=stranger.run).faults
+
+
+def test_a_track_that_is_not_here_cannot_be_verified(lstm: Made) -> None:
+    findings = verify_entry(lstm.path)
+    assert str(findings.faults[0]).startswith("track: unknown track 'tiny-v1'")
+
+
+def test_nothing_is_imported_or_executed(stranger: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's architecture is never loaded, nor is anything unpickled."""
+    import pickle
+
+    import numpy as np
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("executed")
+
+    monkeypatch.setattr(registry, "_import_file", refuse)
+    monkeypatch.setattr(np, "load", refuse)
+    monkeypatch.setattr(pickle, "loads", refuse)
+    monkeypatch.setattr(pickle, "load", refuse)
+    assert verify_entry(stranger.path, track=stranger.track, run=stranger.run).faults == []
+
+
+def commit_of(folder: Path) -> str:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "x")
+    return git("rev-parse", "HEAD")
+
+
+def test_a_changed_source_is_compared_with_that_of_the_commit(
+    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repository"
+    (repository / "architectures").mkdir(parents=True)
+    source = Path(registry.source_files(registry.load(registry.ARCHITECTURE, "lstm"))[0]).read_text()
+    (repository / "architectures" / "lstm.py").write_text(source + "# older\n")
+    commit = commit_of(repository)
+    monkeypatch.setattr(origin, "_ROOT", repository)
+    then = source_digest_at(commit, "architectures.lstm")
+    assert then is not None
+
+    def claiming(digest: str, made_at: str) -> Path:
+        content = lstm.entry.content()
+        content["result"]["architecture"]["source_sha256"] = digest
+        content["result"]["code"]["commit"] = made_at
+        return store(seal(content), tmp_path / "board")
+
+    findings = verify_entry(claiming(then, commit), track=lstm.track)
+    assert findings.faults == []
+    assert findings.notes == [
+        f"architectures.lstm has changed since commit {commit[:12]}, by which this entry was made"
+    ]
+    findings = verify_entry(claiming("0" * 64, commit), track=lstm.track)
+    assert [fault.check for fault in findings.faults] == ["source"]
+    findings = verify_entry(claiming("0" * 64, "f" * 40), track=lstm.track)
+    assert findings.faults == []
+    assert "is not here to compare with" in findings.notes[0]
+
+
+def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an architecture borrows from another: h3 imports from s4."""
+    (tmp_path / "architectures").mkdir()
+    for name in registry.entries(registry.ARCHITECTURE):
+        for path in registry.source_files(registry.load(registry.ARCHITECTURE, name)):
+            shutil.copy(path, tmp_path / "architectures")
+    commit = commit_of(tmp_path)
+    monkeypatch.setattr(origin, "_ROOT", tmp_path)
+    for name in registry.entries(registry.ARCHITECTURE):
+        cls = registry.load(registry.ARCHITECTURE, name)
+        assert source_digest_at(commit, f"architectures.{name}") == registry.source_digest(cls), name
+    assert source_digest_at(commit, "architectures.nowhere") is None
+    assert source_digest_at("--help", "architectures.lstm") is None
+
+
+def test_what_is_built_in(lstm: Made, stranger: Made) -> None:
+    record = lstm.entry.result.architecture
+    assert is_built_in(record)
+    assert not is_built_in(stranger.entry.result.architecture)
+    for change in (
+        {"name": "mamba"},
+        {"source": "lstm.py"},
+        {"source": "regbench.lstm"},
+        {"name": "x", "source": "architectures.x"},
+    ):
+        assert not is_built_in(record.model_copy(update=change))
+
+
+def test_on_the_command_line(
+    lstm: Made, stranger: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--track", str(tiny_file)]
+    assert cli.main(["verify", str(lstm.path), *own]) == 0
+    assert capsys.readouterr().out == f"{lstm.path}: ok\n"
+    assert cli.main(["verify", str(lstm.path), "--run", str(lstm.run), "--checkpoint", *own]) == 0
+    assert "predicted again from its weights" in capsys.readouterr().out
+    assert cli.main(["verify", str(lstm.run), *own]) == 0
+    assert cli.main(["verify", str(stranger.run), "--source", str(stranger.source), *own]) == 0
+    assert cli.main(["verify", str(stranger.run), *own]) == 1
+    assert "is not kept beside the entry" in capsys.readouterr().out
+    for folder in (lstm.board, lstm.path.parent):
+        assert cli.main(["verify", str(folder), *own]) == 0
+    forged = tmp_path / "tiny-v1" / lstm.path.name
+    forged.parent.mkdir()
+    forged.write_text(lstm.path.read_text().replace('"trials": 2', '"trials": 1'))
+    capsys.readouterr()
+    assert cli.main(["verify", str(tmp_path / "tiny-v1"), *own]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{forged}: REFUSED"
+    assert [line.split(":")[0] for line in said[1:]] == ["  form", "  recipe"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "no such file or folder: nowhere"),
+        (["."], "holds neither a run nor entries"),
+        (["{board}", "--run", "{run}"], "go with one entry"),
+        (["{entry}", "--checkpoint", "--track", "{track}"], "--checkpoint needs the run"),
+    ],
+)
+def test_wrong_arguments_are_said_in_one_line(
+    arguments: list[str],
+    message: str,
+    lstm: Made,
+    tiny_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled = [a.format(board=lstm.board, run=lstm.run, entry=lstm.path, track=tiny_file) for a in arguments]
+    assert cli.main(["verify", *filled]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_what_an_entry_says_is_never_markup(
+    lstm: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny_file: Path
+) -> None:
+    content = lstm.entry.content()
+    content["result"]["track"]["main_score"] = "[bold red]tvd[/]"
+    path = store(seal(content), tmp_path)
+    assert cli.main(["verify", str(path), "--track", str(tiny_file)]) == 1
+    assert "[bold red]tvd[/]" in capsys.readouterr().out

@@ -1,0 +1,309 @@
+"""Metrics against hand-worked examples, errors against a bootstrap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regbench.data.instances import Instances
+from regbench.metrics import scores as scoring
+from regbench.metrics.scores import (
+    NLL_FLOOR,
+    Brief,
+    Scores,
+    bin_width,
+    check_distributions,
+    predict_in_batches,
+    score,
+    score_positions,
+    score_vectors,
+    share_of_the_way,
+)
+from regbench.tasks.base import Parameters, Splits, Task, TokenIO
+from regbench.tracks import Track
+from regbench.utils.errors import UserError
+
+
+class Halves(Task):
+    """Tokens 0 and 1, all certain; the second half of an instance is a group, and progress is in thirds."""
+
+    Parameters = Parameters
+    version, main_score = 1, "late_accuracy"
+    scores = ("token_accuracy", "late_accuracy")
+    group_scores = {"late_accuracy": ("token_accuracy", "late")}  # noqa: RUF012
+    progress_label = "thirds"
+    io = TokenIO(vocab_size=2, separator=1, max_length=6, names=("0", "1"))
+
+    def generate(self, splits: Splits, split: str) -> Instances:
+        tokens = np.random.default_rng(0).integers(0, 2, (splits.size(split), 6)).astype(np.uint8)
+        return Instances(tokens, np.full(len(tokens), 6, np.int32), np.arange(6) % 5 != tokens[:, :1], "halves/1")
+
+    def truth(self, instances: Instances) -> np.ndarray:
+        return np.eye(2)[instances.tokens]
+
+    def identities(self, instances: Instances) -> list[bytes]:
+        return [row.tobytes() for row in instances.tokens]
+
+    def groups(self, instances: Instances) -> dict[str, np.ndarray]:
+        return {"late": np.broadcast_to(np.arange(6) >= 3, instances.tokens.shape)}
+
+    def progress(self, instances: Instances) -> np.ndarray:
+        return np.broadcast_to(np.arange(6) // 2, instances.tokens.shape)
+
+
+def test_metrics_of_one_position_by_hand() -> None:
+    truth = np.array([[[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]])
+    predicted = np.array([[[0.2, 0.7, 0.1], [0.3, 0.3, 0.4], [1.0, 0.0, 0.0]]])
+    tokens = np.array([[0, 0, 2]])
+    got = score_positions(predicted, truth, tokens)
+    np.testing.assert_array_equal(got["legal_accuracy"], [[1, 0, 0]])  # argmax 1 is legal; 2 is not; 0 is not
+    np.testing.assert_array_equal(got["token_accuracy"], [[0, 0, 0]])
+    np.testing.assert_allclose(got["tvd"], [[0.3, 0.7, 1.0]])
+    np.testing.assert_allclose(got["nll"], [[-np.log(0.2), -np.log(0.3), -np.log(NLL_FLOOR)]])
+
+
+def test_the_first_of_equal_maxima_counts() -> None:
+    got = score_positions(np.array([[[0.5, 0.5]]]), np.array([[[1.0, 0.0]]]), np.array([[1]]))
+    assert got["legal_accuracy"].item() == 1
+    assert got["token_accuracy"].item() == 0
+
+
+def test_the_truth_scores_exactly_one_and_zero(tiny: Track) -> None:
+    test = tiny.instances("test")
+    truth = tiny.task.truth(test)
+    truth[~test.scored] = 1 / truth.shape[-1]
+    scores = score(tiny.task, test, [truth])
+    assert scores["legal_accuracy"].value == 1.0
+    assert scores["tvd"].value == 0.0
+    assert scores["legal_accuracy"].stderr == 0.0
+
+
+def test_only_scored_positions_count(tiny: Track) -> None:
+    """Any change elsewhere leaves every score as it is; one at a scored position does not."""
+    test = tiny.instances("test")
+    rng = np.random.default_rng(0)
+    predicted = rng.dirichlet(np.ones(tiny.task.io.vocab_size), test.tokens.shape)
+    base = score(tiny.task, test, [predicted]).table()
+    changed = predicted.copy()
+    changed[~test.scored] = np.eye(tiny.task.io.vocab_size)[0]
+    assert score(tiny.task, test, [changed]).table() == base
+    changed[test.scored] = np.eye(tiny.task.io.vocab_size)[0]
+    assert score(tiny.task, test, [changed]).table() != base
+
+
+def test_batches_do_not_matter(tiny: Track) -> None:
+    test = tiny.instances("test")
+
+    class Fixed:
+        def predict(self, tokens: np.ndarray) -> np.ndarray:
+            rng = np.random.default_rng(5)
+            table = rng.dirichlet(np.ones(tiny.task.io.vocab_size), tiny.task.io.vocab_size)
+            return table[np.asarray(tokens, int)]
+
+    one = score(tiny.task, test, predict_in_batches(Fixed(), test, 1))
+    many = score(tiny.task, test, predict_in_batches(Fixed(), test, 7))
+    for metric in tiny.task.scores:
+        assert one[metric].value == pytest.approx(many[metric].value, abs=1e-12)
+        np.testing.assert_allclose(one.by_position[metric], many.by_position[metric])
+
+
+def test_standard_error_agrees_with_a_bootstrap_over_instances() -> None:
+    rng = np.random.default_rng(1)
+    counts = rng.integers(50, 200, 400)
+    quality = rng.normal(0.7, 0.1, 400)
+    sums = quality * counts
+    scores = Scores({"m": sums}, counts, {"m": np.zeros(1)}, np.zeros(1, int))
+    draws = rng.integers(0, 400, (4000, 400))
+    bootstrap = (sums[draws].sum(1) / counts[draws].sum(1)).std()
+    assert scores["m"].stderr == pytest.approx(bootstrap, rel=0.08)
+
+
+def test_curve_averages_over_what_is_scored() -> None:
+    by_position = np.array([0.0, 2.0, 1.0, 0.0, 3.0, 0.0, 0.0, 0.0])
+    counts = np.array([0, 4, 2, 0, 4, 0, 0, 0])
+    scores = Scores({"m": np.array([6.0])}, np.array([10]), {"m": by_position}, counts)
+    position, value, count = scores.curve("m", 4)
+    np.testing.assert_allclose(position, [(4 * 1 + 2 * 2) / 6, 4.0])
+    np.testing.assert_allclose(value, [0.5, 0.75])
+    np.testing.assert_array_equal(count, [6, 4])
+
+
+@pytest.mark.parametrize(("length", "width"), [(1, 4), (195, 4), (256, 4), (257, 8), (700, 16), (1024, 16)])
+def test_bin_width(length: int, width: int) -> None:
+    assert bin_width(length) == width
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda p: p[:, :, :-1], r"have the shape \(2, 3, 3\), not \(2, 3, 4\)"),
+        (lambda p: np.where(p > 0.24, np.nan, p), "NaN"),
+        (lambda p: p * 1.01, "must sum to 1; one is off by 0.01"),
+        (lambda p: p + np.array([0.5, -0.5, 0, 0]), "negative"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(fault: object, message: str) -> None:
+    good = np.full((2, 3, 4), 0.25)
+    check_distributions(good, (2, 3, 4))
+    with pytest.raises(UserError, match=message):
+        check_distributions(fault(good), (2, 3, 4))  # type: ignore[operator]
+
+
+def test_too_few_predictions_are_refused(tiny: Track) -> None:
+    test = tiny.instances("test")
+    with pytest.raises(UserError, match="0 predictions for 24 instances"):
+        score(tiny.task, test, iter(list[Instances]()))  # type: ignore[arg-type]
+
+
+def test_share_of_the_way() -> None:
+    assert share_of_the_way(0.6, 0.5, 1.0) == pytest.approx(0.2)
+    assert share_of_the_way(0.3, 0.6, 0.0) == pytest.approx(0.5)
+
+
+def test_metrics_of_vectors_by_hand() -> None:
+    got = score_vectors(np.array([[[1.0, 2.0]]]), np.array([[[1.0, 0.0]]]), np.array([[[0.0, 4.0]]]))
+    np.testing.assert_array_equal(got["mse"], [[2.5]])
+    np.testing.assert_array_equal(got["truth_mse"], [[2.0]])
+
+
+@pytest.mark.parametrize("batch", [1, 7, 40])
+def test_a_score_over_a_group_and_the_curve_by_progress(batch: int) -> None:
+    """Against the plain means over what is scored, in the group, and at the step."""
+    task = Halves(None)
+    instances = task.generate(Splits(1, 1, 40, 0), "test")
+    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
+    scores = score(task, instances, [predicted[i : i + batch] for i in range(0, 40, batch)])
+    right = predicted.argmax(-1) == instances.tokens
+    late = instances.scored & (np.arange(6) >= 3)
+    assert scores["token_accuracy"].value == pytest.approx(right[instances.scored].mean())
+    assert scores["late_accuracy"].value == pytest.approx(right[late].mean())
+    np.testing.assert_array_equal(scores.counts_of("late_accuracy"), late.sum(1))
+    np.testing.assert_array_equal(scores.counts_of("token_accuracy"), instances.scored.sum(1))
+    for metric, mask in (("token_accuracy", instances.scored), ("late_accuracy", late)):
+        steps, values, counts = scores.steps[metric].curve()
+        at = [mask[:, 2 * k : 2 * k + 2] for k in range(3)]
+        assert steps.tolist() == [k for k in range(3) if at[k].any()]
+        assert counts.tolist() == [m.sum() for m in at if m.any()]
+        for k, value in zip(steps.astype(int), values, strict=True):
+            assert value.value == pytest.approx(right[:, 2 * k : 2 * k + 2][at[k]].mean())
+    position, value, count = scores.curve("late_accuracy", 4)
+    np.testing.assert_array_equal(count, [late[:, :4].sum(), late[:, 4:].sum()])
+    np.testing.assert_allclose(value, [right[:, 3][late[:, 3]].mean(), right[:, 4:][late[:, 4:]].mean()])
+    assert position[0] == 3
+
+
+def test_the_error_of_a_step_agrees_with_a_bootstrap_over_instances() -> None:
+    task = Halves(None)
+    instances = task.generate(Splits(1, 1, 400, 0), "test")
+    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
+    step = score(task, instances, [predicted]).steps["token_accuracy"]
+    _, values, _ = step.curve()
+    draws = np.random.default_rng(2).integers(0, 400, (4000, 400))
+    for k, value in enumerate(values):
+        bootstrap = (step.sums[:, k][draws].sum(1) / step.counts[:, k][draws].sum(1)).std()
+        assert value.stderr == pytest.approx(bootstrap, rel=0.08)
+
+
+class Far(Halves):
+    """Progress from far below 0, over 200 steps."""
+
+    progress_label = "tokens"
+    io = TokenIO(vocab_size=2, separator=1, max_length=230, names=("0", "1"))
+
+    def generate(self, splits: Splits, split: str) -> Instances:
+        n = splits.size(split)
+        rng = np.random.default_rng(0)
+        tokens, begin = rng.integers(0, 2, (n, 230)).astype(np.uint8), rng.integers(10, 60, n).astype(np.int32)
+        return Instances(tokens, np.full(n, 230, np.int32), rng.random(tokens.shape) < 0.7, "far/1", {"begin": begin})
+
+    def groups(self, instances: Instances) -> dict[str, np.ndarray]:
+        return {"late": np.broadcast_to(np.arange(230) >= 100, instances.tokens.shape)}
+
+    def progress(self, instances: Instances) -> np.ndarray:
+        return np.arange(230) - instances.truth["begin"][:, None]
+
+
+def test_steps_below_zero_are_in_no_curve_and_many_steps_are_binned() -> None:
+    """Each bin's value is the plain mean over its positions, its step their mean step."""
+    task = Far(None)
+    instances = task.generate(Splits(1, 1, 30, 0), "test")
+    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
+    scores = score(task, instances, [predicted[:11], predicted[11:]])
+    right, steps = predicted.argmax(-1) == instances.tokens, task.progress(instances)
+    assert scores["token_accuracy"].value == pytest.approx(right[instances.scored].mean())  # below zero still counts
+    for metric, mask in (
+        ("token_accuracy", instances.scored),
+        ("late_accuracy", instances.scored & (np.arange(230) >= 100)),
+    ):
+        at, values, counts = scores.steps[metric].curve()
+        assert len(at) <= 64
+        assert counts.sum() == (mask & (steps >= 0)).sum()
+        width = bin_width(int(steps.max()) + 1)
+        bins = [mask & (steps >= low) & (steps < low + width) for low in range(0, int(steps.max()) + 1, width)]
+        bins = [each for each in bins if each.any()]
+        np.testing.assert_array_equal(counts, [each.sum() for each in bins])
+        np.testing.assert_allclose(at, [steps[each].mean() for each in bins], rtol=1e-12)
+        np.testing.assert_allclose([v.value for v in values], [right[each].mean() for each in bins], rtol=1e-12)
+
+
+class Unknown(Halves):
+    """The same, of which nobody knows the truth."""
+
+    knows_truth = False
+
+    def truth(self, instances: Instances) -> np.ndarray:
+        raise UserError("nobody knows")
+
+
+def test_without_truth_the_scores_are_those_that_need_none() -> None:
+    task, instances = Unknown(None), Halves(None).generate(Splits(1, 1, 40, 0), "test")
+    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
+    assert score(task, instances, [predicted]).table() == score(Halves(None), instances, [predicted]).table()
+    briefly = [Brief.of(predicted[:7], instances.tokens[:7]), Brief.of(predicted[7:], instances.tokens[7:])]
+    assert score(task, instances, briefly).table() == score(task, instances, [predicted]).table()
+    with pytest.raises(UserError, match="must sum to 1"):
+        score(task, instances, [predicted * 1.01])
+    with pytest.raises(TypeError, match="Halves knows its truth"):
+        score(Halves(None), instances, briefly)
+
+
+def test_of_a_score_of_its_own_the_direction_is_that_of_its_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_GROUP_SCORES", {})
+    assert scoring.higher_is_better("token_accuracy") is scoring.higher_is_better("last_two_accuracy") is True
+    assert scoring.higher_is_better("nll") is False
+    with pytest.raises(UserError, match="unknown score 'late_accuracy'"):
+        scoring.higher_is_better("late_accuracy")
+    scoring.know_scores(Halves(None))
+    assert scoring.higher_is_better("late_accuracy") is True
+    scoring.know_scores(Halves(None))  # again
+    other = type("Other", (Halves,), {"group_scores": {"late_accuracy": ("nll", "late")}})
+    with pytest.raises(UserError, match=r"Other: the score 'late_accuracy' is over 'nll', but .* higher is better"):
+        scoring.know_scores(other(None))
+    assert scoring.higher_is_better("late_accuracy") is True
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"scores": ("nll", "acuracy")}, "Named: the score 'acuracy' is no metric or group score; did you mean"),
+        ({"scores": ("late_acuracy",)}, "'late_acuracy' is no metric or group score; did you mean 'late_accuracy'"),
+        ({"group_scores": {"late_accuracy": ("token_acuracy", "late")}}, "'late_accuracy' is over 'token_acuracy', no"),
+        ({"scores": ("nll_behind_cut",)}, "the score 'nll_behind_cut' is no metric or group score"),
+        (
+            {"scores": ("nll_behind_cut",), "group_scores": {"nll_behind_cut": ("token_accuracy", "late")}},
+            "the score 'nll_behind_cut' is over 'token_accuracy', but of another score of that name lower is better",
+        ),
+    ],
+)
+def test_a_score_that_nothing_defines_is_refused(extra: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        scoring.know_scores(type("Named", (Halves,), extra)(None))
+
+
+@pytest.mark.parametrize("extra", [{"scores": ("nll", "tvd")}, {"group_scores": {"late_accuracy": ("tvd", "late")}}])
+def test_a_metric_that_needs_the_truth_is_a_mistake_of_the_task(extra: dict[str, object]) -> None:
+    task = type("Mistaken", (Unknown,), extra)(None)
+    with pytest.raises(
+        TypeError, match="^Mistaken asks for 'tvd', which needs the truth, but its knows_truth is False"
+    ):
+        score(task, task.generate(Splits(1, 1, 4, 0), "test"), [])

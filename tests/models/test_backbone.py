@@ -1,0 +1,223 @@
+"""The common skeleton: alignment, structure, positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regbench.models.backbone import Skeleton, held_bytes, sinusoids
+from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Mixer
+from regbench.models.model import Model, ModelPredictor, parameter_count, shift_in
+from regbench.tasks.base import TokenIO
+from regbench.utils.errors import UserError
+
+IO = TokenIO(vocab_size=5, separator=4, max_length=12, names=("a", "b", "c", "d", "|"))
+
+
+class Identity(Mixer):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class WithPositions(Identity):
+    @classmethod
+    def learned_positions(cls, options: object) -> bool:
+        return True
+
+
+class NoFeedForward(Identity):
+    feed_forward = False
+
+
+def test_shift_in_begins_with_the_separator_and_drops_the_last() -> None:
+    assert shift_in(torch.tensor([[1, 2, 3]]), 4).tolist() == [[4, 1, 2]]
+
+
+def test_the_prediction_of_a_token_depends_on_the_one_before_and_not_on_itself() -> None:
+    model = build(Identity, resolve_options(Identity, {"d_model": 8}), IO).eval()
+    tokens = torch.tensor([[0, 1, 2]])
+    base = model(tokens)
+    changed = model(torch.tensor([[0, 3, 2]]))
+    assert torch.equal(base[:, :2], changed[:, :2])
+    assert not torch.allclose(base[:, 2], changed[:, 2])
+
+
+def test_parameter_count_by_hand() -> None:
+    d, v = 8, 5
+    norm, feed_forward = 2 * d, (d * 4 * d + 4 * d) + (4 * d * d + d)
+    plain = 2 * v * d + norm + 2 * (norm + norm + feed_forward)
+    options = resolve_options(Identity, {"d_model": d, "n_layers": 2})
+    assert parameter_count(build(Identity, options, IO)) == plain
+    assert parameter_count(build(WithPositions, options, IO)) == plain + 12 * d
+    assert parameter_count(build(NoFeedForward, options, IO)) == 2 * v * d + norm + 2 * norm
+
+
+def test_positions_are_learned_and_end() -> None:
+    model = build(WithPositions, resolve_options(WithPositions, {"d_model": 8}), IO)
+    same = torch.zeros(1, 12, dtype=torch.long)
+    logits = model(same)
+    assert not torch.allclose(logits[:, 5], logits[:, 6])
+    logits.sum().backward()
+    assert model.positions.weight.grad is not None  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="a sequence of 13 tokens is longer than the 12 positions"):
+        model(torch.zeros(1, 13, dtype=torch.long))
+
+
+def test_sinusoids_turn_by_a_fixed_angle_from_one_position_to_the_next() -> None:
+    """So that one linear map finds the position before, whatever the position: the reason to begin with them."""
+    table = sinusoids(50, 16).double()
+    before, after = table[:-1], table[1:]
+    solution = torch.linalg.lstsq(after, before).solution
+    torch.testing.assert_close(after @ solution, before, atol=1e-4, rtol=0)
+
+
+def test_predictor_gives_distributions_whatever_the_batch() -> None:
+    model = build(Identity, resolve_options(Identity, {}), IO)
+    tokens = np.random.default_rng(0).integers(0, 5, (7, 9)).astype(np.uint8)
+    whole = ModelPredictor(model, torch.device("cpu"), batch_size=100).predict(tokens)
+    parts = ModelPredictor(model, torch.device("cpu"), batch_size=2).predict(tokens)
+    assert whole.shape == (7, 9, 5)
+    assert whole.dtype == np.float64
+    np.testing.assert_allclose(whole.sum(-1), 1, atol=1e-12)
+    np.testing.assert_allclose(whole, parts, atol=1e-6)
+
+
+def test_loss_is_the_mean_over_scored_positions() -> None:
+    model = build(Identity, resolve_options(Identity, {}), IO)
+    tokens = torch.randint(5, (3, 6))
+    scored = torch.rand(3, 6) > 0.5
+    logits = model(tokens).log_softmax(-1)
+    picked = [-logits[b, t, tokens[b, t]] for b in range(3) for t in range(6) if scored[b, t]]
+    torch.testing.assert_close(model.losses(tokens, scored)["cross_entropy"], torch.stack(picked).mean())
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model = build(Identity, resolve_options(Identity, {"dropout": 0.5}), IO)
+    tokens = torch.zeros(1, 6, dtype=torch.long)
+    assert not torch.equal(model.train()(tokens), model(tokens))
+    assert torch.equal(model.eval()(tokens), model(tokens))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"d_modl": 3}, "option: unknown key 'd_modl'; did you mean 'd_model'"),
+        ({"d_model": "wide"}, r"option: d_model: input should be a valid integer.* \(given 'wide'\)"),
+        ({"d_model": 0}, "d_model: input should be greater than or equal to 1"),
+        ({"dropout": float("nan")}, "dropout: "),
+        ({"n_layers": 1.5}, "n_layers: "),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        resolve_options(Identity, settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_architecture_that_cannot_be_built_is_blamed() -> None:
+    class Broken(Identity):
+        def __init__(self, options: object) -> None:
+            raise ValueError("not today")
+
+    with pytest.raises(UserError, match=r"Broken cannot be built: .*test_skeleton.py:\d+: ValueError: not today"):
+        build(Broken, resolve_options(Broken, {}), IO)
+
+
+class Returns(Mixer):
+    """What it is told to."""
+
+    def __init__(self, options: object, what: Callable[[Tensor], object]) -> None:
+        super().__init__(options)
+        self.what = what
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.what(x)  # type: ignore[return-value]
+
+
+def returning(what: Callable[[Tensor], object], mixer: type[Mixer] = Returns) -> Skeleton:
+    return Skeleton(lambda options: mixer(options, what), resolve_options(Mixer, {"d_model": 8}), IO)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda x: None, "returns None, not a tensor (2, 6, 8) of float32"),
+        (lambda x: (x, x), "returns tuple, not a tensor (2, 6, 8) of float32"),
+        (lambda x: x[..., :1], "returns the shape (2, 6, 1), not (2, 6, 8)"),
+        (lambda x: x[:, :, None], "returns the shape (2, 6, 1, 8), not (2, 6, 8)"),
+        (lambda x: x.double(), "returns float64, not float32"),
+        (lambda x: x.half(), "returns float16, not float32"),
+        (lambda x: x.bfloat16(), "returns bfloat16, not float32"),
+        (lambda x: x.long(), "returns int64, not float32"),
+        (lambda x: x + 0j, "returns complex64, not float32"),
+    ],
+)
+def test_a_mixer_that_returns_something_else_is_told_so(what: Callable[[Tensor], object], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        returning(what)(torch.zeros(2, 6, dtype=torch.long))
+    assert str(caught.value) == f"the mixer Returns {message}"
+
+
+def test_under_autocast_a_mixer_may_return_what_products_are_in() -> None:
+    tokens = torch.zeros(2, 6, dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16):
+        for what in (lambda x: x @ torch.eye(8), lambda x: x.bfloat16(), lambda x: x):
+            assert returning(what)(tokens).isfinite().all()
+        with pytest.raises(UserError, match="^the mixer Returns returns float16, not float32$"):
+            returning(lambda x: x.half())(tokens)
+    assert returning(lambda x: x).double()(tokens).dtype == torch.float64
+
+
+class Steps(Returns):
+    def init_state(self, batch: int, device: object = None, dtype: object = None) -> None:
+        return None
+
+    def step(self, x: Tensor, state: None) -> tuple[Tensor, None]:
+        return self.what(x)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda x: x, "returns a Tensor from step, not its output (B, D) and the state after it"),
+        (lambda x: (x[0], None), "returns from step the shape (8,), not (2, 8)"),
+        (lambda x: (x.double(), None), "returns from step float64, not float32"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_told_so(what: Callable[[Tensor], object], message: str) -> None:
+    model = returning(what, Steps)
+    with pytest.raises(UserError) as caught:
+        model.step(torch.zeros(2, dtype=torch.long), model.init_state(2))
+    assert str(caught.value) == f"the mixer Steps {message}"
+
+
+def test_who_has_no_forward_is_told_so() -> None:
+    class Empty(Mixer):
+        pass
+
+    class Nothing(Model):
+        pass
+
+    with pytest.raises(
+        UserError, match=r"^Empty has no forward\(self, x\), which maps x \(B, L, D\) to the same shape$"
+    ):
+        build(Empty, resolve_options(Empty, {}), IO)
+    with pytest.raises(UserError, match=r"^Nothing has no forward\(self, tokens\), which maps tokens"):
+        build(Nothing, resolve_options(Nothing, {}), IO)(torch.zeros(1, 2, dtype=torch.long))
+
+
+def test_bytes_held_are_counted_however_a_state_nests_them() -> None:
+    @dataclass
+    class Held:
+        sums: dict[str, list[Tensor]]
+        position: int
+
+    numbers = torch.zeros(2, 3)
+    assert held_bytes(Held({"a": [numbers, numbers.double()]}, 7)) == 24 + 48
+    assert held_bytes([None, (numbers, "text"), 3]) == 24

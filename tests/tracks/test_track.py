@@ -1,0 +1,160 @@
+"""Tracks: frozen content, committed statistics, and refusals that name file and line."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from regbench.tracks import SPLITS, Track, freeze, load_track, track, track_names
+from regbench.tracks.track import Definition, frozen_tracks
+from regbench.utils.errors import UserError
+from tests.conftest import TINY
+
+FREEZABLE = [name for name in track_names() if load_track(name).task.portable]
+
+
+@pytest.mark.parametrize("name", FREEZABLE)
+def test_a_built_in_track_is_what_was_frozen(name: str) -> None:
+    """Digest, fingerprints, statistics and overlap, all made anew."""
+    track = load_track(name)
+    assert track.freeze() == frozen_tracks()[name]
+    assert set(frozen_tracks()[name]["overlap"].values()) == {0}
+
+
+def test_every_track_says_what_it_is_in_one_line_that_stands_alone() -> None:
+    for summary in track_names().values():
+        assert summary.endswith(".")
+        assert not summary.startswith("The same")
+
+
+def test_every_frozen_track_still_has_its_file() -> None:
+    assert set(frozen_tracks()) == set(FREEZABLE)
+
+
+def test_tracks_of_the_machines_text_are_passed_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What would be recorded holds on this machine alone; and passing them by reads no text."""
+    assert {name for name in track_names() if name not in FREEZABLE} == {"text-mixture-v1", "text-mixture-small-v1"}
+    record = tmp_path / "statistics.json"
+    monkeypatch.setattr(freeze, "FROZEN_FILE", record)
+    monkeypatch.setattr(freeze, "track_names", lambda: ["text-mixture-v1", "pfa-small-v1"])
+    monkeypatch.setattr(freeze, "frozen_tracks", dict)
+    monkeypatch.setattr("regbench.data.text.sources.StandardLibrary.documents", None)
+    assert freeze.main() == 0
+    assert list(json.loads(record.read_text())) == ["pfa-small-v1"]
+
+
+def test_the_cache_key_tells_the_source_where_there_is_one(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is what it always was where there is none."""
+    keys = []
+    monkeypatch.setattr(track, "cached", lambda config, make: keys.append(config) or make())
+    tiny.instances("test")
+    monkeypatch.setattr(tiny.task, "source_digest", lambda: "abc")
+    tiny.instances("test")
+    assert sorted(keys[0]) == ["parameters", "split", "splits", "task", "task_version"]
+    assert keys[1] == {**keys[0], "source": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("budget", "train_tokens"), 1),
+        (("splits", "test"), 501),
+        (("parameters", "max_states"), 9),
+        (("main_score",), "tvd"),
+    ],
+)
+def test_a_changed_field_without_a_new_version_is_refused(tmp_path: Path, path: tuple[str, ...], value: object) -> None:
+    source = Path(load_track.__code__.co_filename).parent / "pfa-small-v1.yaml"
+    content = yaml.safe_load(source.read_text(encoding="utf-8"))
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    edited = tmp_path / "edited.yaml"
+    edited.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match="give a changed track a new version"):
+        load_track(str(edited))
+    content["name"] = "pfa-small-v99"
+    edited.write_text(yaml.safe_dump(content))
+    assert load_track(str(edited)).version == 99
+
+
+def test_instances_that_changed_since_freezing_are_refused(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = {"digest": tiny.definition.digest, "fingerprints": dict.fromkeys(SPLITS, "0" * 64)}
+    monkeypatch.setattr(tiny, "frozen", frozen)
+    with pytest.raises(UserError, match="the test split of tiny-v1 came out as .* results would not compare"):
+        tiny.instances("test")
+
+
+def test_the_digest_sees_every_field() -> None:
+    digests = set()
+    for section, key, value in [("splits", "seed", 4), ("budget", "train_tokens", 1), ("parameters", "max_length", 9)]:
+        content = copy.deepcopy(TINY)
+        content[section][key] = value  # type: ignore[index]
+        digests.add(Definition(**content).digest)  # type: ignore[arg-type]
+    digests.add(Definition(**TINY).digest)  # type: ignore[arg-type]
+    assert len(digests) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [x\n", r"bad.yaml:2: broken YAML"),
+        ("name: x\n\tbudget: 3\n", r"bad.yaml:2: broken YAML"),
+        ("- 1\n", "a track is a mapping of fields, not list"),
+        ("name: tiny-v1\n", "'task' is missing"),
+        ("\x00", "bad.yaml"),
+    ],
+)
+def test_broken_files_are_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        load_track(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"budgt": {}}, "unknown key 'budgt'; did you mean 'budget'"),
+        ({"splits": {"train": 1, "validation": 1, "tset": 1, "seed": 0}}, "'splits.test' is missing"),
+        ({"splits": {"train": "many", "validation": 1, "test": 1, "seed": 0}}, "splits.train: .*valid integer"),
+        ({"task": "pfaa"}, "unknown task 'pfaa'; did you mean 'pfa'"),
+        ({"parameters": {"max_sates": 3}}, "unknown key 'max_sates'; did you mean 'max_states'"),
+        ({"main_score": "tvdd"}, "unknown main_score 'tvdd'; did you mean 'tvd'"),
+        ({"name": "no version"}, "name: string should match"),
+        ({"budget": {"train_tokens": 0}}, "budget.train_tokens: .*greater than or equal to 1"),
+    ],
+)
+def test_wrong_fields_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump({**TINY, **change}))
+    with pytest.raises(UserError, match=message) as caught:
+        load_track(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_score_that_nothing_defines_is_refused_at_once(tmp_path: Path) -> None:
+    """Before anything is made or trained; else a run would end in a KeyError after all its training."""
+    (tmp_path / "mine.py").write_text(
+        "from regbench.tasks.pfa import PFA\nclass Mine(PFA):\n    scores = ('nll', 'tvdd')\n"
+    )
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump({**TINY, "task": str(tmp_path / "mine.py"), "main_score": "nll"})
+    )
+    with pytest.raises(UserError, match="Mine: the score 'tvdd' is no metric or group score; did you mean 'tvd'"):
+        load_track(str(tmp_path / "mine.yaml"))
+
+
+def test_unknown_tracks_and_splits_suggest_the_nearest(tiny: Track) -> None:
+    with pytest.raises(UserError, match="unknown track 'pfa-smal-v1'; did you mean 'pfa-small-v1'"):
+        load_track("pfa-smal-v1")
+    with pytest.raises(UserError, match="unknown split 'tests'; did you mean 'test'"):
+        tiny.instances("tests")
+    with pytest.raises(UserError, match="cannot read nowhere.yaml"):
+        load_track("nowhere.yaml")

@@ -1,0 +1,396 @@
+"""The training loop: its plan, its schedule, its checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Mixer
+from regbench.models.model import Model
+from regbench.tracks import Track
+from regbench.training.trainer import Progress, Trainer, TrainingOptions, learning_rate, training_steps, watch_plateau
+from regbench.utils.errors import UserError
+
+
+class Recency(Mixer):
+    """A mixer with parameters and dropout, small enough to train in no time."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)  # type: ignore[arg-type]
+        self.decay = torch.nn.Parameter(torch.zeros(self.options.d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1) * torch.sigmoid(self.decay) / 10
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture
+def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
+    def make(folder: str = "a", seed: int = 0, identity: str = "same", **options: object) -> Trainer:
+        torch.manual_seed(seed)
+        model = build(Recency, resolve_options(Recency, {"d_model": 8, "dropout": 0.2}), tiny.task.io)
+        values = {"batch_size": 8, "evaluations": 4, "checkpoint_seconds": 0.0} | options
+        return Trainer(
+            model,
+            tiny.instances("train"),
+            tiny.instances("validation"),
+            TrainingOptions(**values),  # type: ignore[arg-type]
+            budget=6000,
+            seed=seed,
+            folder=tmp_path / folder,
+            identity=identity,
+            device=torch.device("cpu"),
+        )
+
+    return make
+
+
+def weights(model: Model) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def log(trainer: Trainer) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (trainer.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def kill_at(trainer: Trainer, step: int, *, after_save: bool) -> None:
+    """Stops the trainer as a kill would: at `step`, before or after its checkpoint, with nothing cleaned up."""
+    original_step, original_save = trainer._step, trainer._save
+
+    def stepping(total: int) -> dict[str, Tensor]:
+        if trainer.progress.step == step and not after_save:
+            raise Killed
+        return original_step(total)
+
+    def saving() -> None:
+        original_save()
+        if trainer.progress.step == step and after_save:
+            raise Killed
+
+    trainer._step, trainer._save = stepping, saving  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        trainer.run()
+
+
+def test_training_lowers_the_loss_and_keeps_the_best_weights(trainer: Callable[..., Trainer]) -> None:
+    t = trainer()
+    before = t._evaluate()
+    t.best, t.progress.best_validation_loss = {}, float("inf")
+    progress = t.run()
+    assert progress.best_validation_loss < before - 0.05
+    assert t._evaluate() == pytest.approx(progress.best_validation_loss, abs=1e-6)
+    losses = [row["validation_loss"] for row in progress.curve]
+    assert len(losses) == 4
+    assert min(losses) == progress.best_validation_loss
+
+
+def test_the_best_is_not_the_last_when_training_gets_worse(trainer: Callable[..., Trainer]) -> None:
+    t = trainer(learning_rate=1.0, warmup=0.5, final_learning_rate=1.0)
+    progress = t.run()
+    assert progress.best_validation_loss < progress.curve[-1]["validation_loss"]
+    assert progress.best_step < progress.step
+    assert t._evaluate() == pytest.approx(progress.best_validation_loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("step", [1, 7, 20])
+@pytest.mark.parametrize("after_save", [True, False])
+def test_a_killed_training_resumes_to_the_same_bits(
+    trainer: Callable[..., Trainer], step: int, after_save: bool
+) -> None:
+    whole = trainer("whole")
+    whole.run()
+    killed = trainer("killed")
+    kill_at(killed, step, after_save=after_save)
+    resumed = trainer("killed")
+    resumed.run()
+    assert equal(weights(resumed.model), weights(whole.model))
+    assert resumed.progress.curve == whole.progress.curve
+    rows = [[{k: v for k, v in row.items() if k != "tokens_per_second"} for row in log(t)] for t in (whole, resumed)]
+    assert rows[0] == rows[1]
+
+
+# A rate so high that the loss soon stalls, and no patience: the rate is lowered several times.
+PLATEAU = {"schedule": "plateau", "learning_rate": 0.1, "warmup": 0.0, "plateau_patience": 0}
+
+
+@pytest.mark.parametrize(("step", "after_save"), [(8, True), (8, False), (31, False), (47, True)])
+def test_a_killed_training_resumes_to_the_same_bits_on_a_plateau_schedule(
+    trainer: Callable[..., Trainer], step: int, after_save: bool
+) -> None:
+    whole = trainer("whole", **PLATEAU)
+    whole.run()
+    assert whole.progress.lowered >= 2
+    killed = trainer("killed", **PLATEAU)
+    kill_at(killed, step, after_save=after_save)
+    resumed = trainer("killed", **PLATEAU)
+    resumed.run()
+    assert equal(weights(resumed.model), weights(whole.model))
+    assert (resumed.progress.lowered, resumed.progress.curve) == (whole.progress.lowered, whole.progress.curve)
+    assert [row["learning_rate"] for row in log(resumed)] == [row["learning_rate"] for row in log(whole)]
+
+
+def test_a_plateau_schedule_looks_every_epoch_and_then_lowers_the_rate(trainer: Callable[..., Trainer]) -> None:
+    t = trainer(**PLATEAU)
+    progress = t.run()
+    assert [row["step"] for row in progress.curve[:3]] == [8, 16, 24]  # 60 instances in batches of 8
+    rates = {row["step"]: row["learning_rate"] for row in log(t)}
+    lowered, best = 0, float("inf")
+    for row in progress.curve[:-1]:
+        lowered += row["validation_loss"] >= best * (1 - 1e-4)
+        best = min(best, row["validation_loss"])
+        assert rates[row["step"] + 1] == 0.1 * 0.5**lowered
+    assert lowered >= 2
+
+
+def test_a_plateau_is_what_pytorch_calls_one() -> None:
+    """The rate after every epoch, for losses that fall, stall, fall by too little, rise and fall again."""
+    options = TrainingOptions(
+        schedule="plateau",
+        warmup=0.0,
+        learning_rate=0.01,
+        plateau_patience=2,
+        plateau_factor=0.3,
+        plateau_learning_rate=1e-4,
+    )
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=2, min_lr=1e-4)
+    rng, progress = np.random.default_rng(0), Progress()
+    falling = 2.0 - 0.01 * np.arange(20)
+    losses = [*falling, *(1.8 - 1e-5 * np.arange(15)), *(1.7 + 0.3 * rng.random(20)), *(falling - 1.0), *([0.5] * 20)]
+    rates = set()
+    for epoch, loss in enumerate(losses):
+        theirs.step(loss)
+        watch_plateau(progress, loss, options)
+        rate = learning_rate(epoch, len(losses), options, progress.lowered)
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+        rates.add(rate)
+    assert len(rates) == 5
+    assert min(rates) == 1e-4
+
+
+def test_bfloat16_is_of_products_alone(trainer: Callable[..., Trainer]) -> None:
+    """The losses are near those of float32 and not the same, in training and on validation; weights stay float32."""
+    whole, half = trainer("whole"), trainer("half", precision="bfloat16")
+    curves = [[row["validation_loss"] for row in one.run().curve] for one in (whole, half)]
+    assert all(parameter.dtype == torch.float32 for parameter in half.model.parameters())
+    assert curves[0] != curves[1]
+    np.testing.assert_allclose(curves[0], curves[1], rtol=3e-2)  # 1 % measured, with dropout
+    first = [log(one)[0]["cross_entropy"] for one in (whole, half)]
+    assert first[0] != first[1]
+    np.testing.assert_allclose(*first, rtol=5e-3)
+
+
+def test_seeds_differ_and_repeat(trainer: Callable[..., Trainer]) -> None:
+    found = []
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        t = trainer(folder, seed)
+        t.run()
+        found.append(weights(t.model))
+    assert equal(found[0], found[1])
+    assert not equal(found[0], found[2])
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(trainer: Callable[..., Trainer]) -> None:
+    kill_at(trainer(), 5, after_save=True)
+    with pytest.raises(UserError, match="checkpoint of another configuration"):
+        trainer(identity="other").run()
+
+
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-100], lambda b: b"\xff" * 200])
+def test_a_broken_checkpoint_is_said(trainer: Callable[..., Trainer], damage: Callable[[bytes], bytes]) -> None:
+    t = trainer()
+    kill_at(t, 5, after_save=True)
+    path = t.folder / "resume.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match="cannot read the checkpoint"):
+        trainer().run()
+
+
+def test_divergence_stops_with_the_step_and_the_rate(trainer: Callable[..., Trainer]) -> None:
+    t = trainer()
+    original = t.model.losses
+    t.model.losses = lambda tokens, scored: {  # type: ignore[method-assign]
+        k: v * (float("nan") if t.progress.step == 9 else 1.0) for k, v in original(tokens, scored).items()
+    }
+    with pytest.raises(UserError, match=r"training diverged: the loss is nan at step 1\d of \d+; try .* below 0.005"):
+        t.run()
+
+
+def test_named_terms_are_logged_and_summed(trainer: Callable[..., Trainer]) -> None:
+    """A second term must steer the weights, and be in the log under its name."""
+    t = trainer("two")
+    original = t.model.losses
+    t.model.losses = lambda tokens, scored: {  # type: ignore[method-assign]
+        **original(tokens, scored),
+        "pull": 10.0 * (t.model.blocks[0].mixer.decay - 3.0).square().mean(),  # type: ignore[union-attr, index]
+    }
+    t.run()
+    row = log(t)[0]
+    assert {"cross_entropy", "pull", "learning_rate", "tokens_per_second"} <= set(row)
+    plain = trainer("plain")
+    plain.run()
+    moved, unmoved = (x.model.state_dict()["blocks.0.mixer.decay"].mean() for x in (t, plain))
+    assert moved > unmoved + 0.02
+
+
+def test_weight_decay_spares_vectors_and_the_marked() -> None:
+    from regbench.training.trainer import make_optimizer
+
+    model = torch.nn.Linear(3, 3)
+    marked = torch.nn.Linear(3, 3)
+    marked.weight._no_weight_decay = True  # type: ignore[assignment]
+    both = torch.nn.Sequential(model, marked)
+    decayed, spared = make_optimizer(both, TrainingOptions()).param_groups  # type: ignore[arg-type]
+    assert [p is model.weight for p in decayed["params"]] == [True]
+    assert len(spared["params"]) == 3
+    assert spared["weight_decay"] == 0
+
+
+class TestPlan:
+    lengths = np.random.default_rng(0).integers(5, 50, 100)
+
+    def test_it_stays_within_the_budget_and_nearly_uses_it(self) -> None:
+        plan = training_steps(self.lengths, TrainingOptions(batch_size=10), 12_345, seed=0)
+        used = sum(tokens for tokens, _ in plan)
+        assert 12_345 - 10 * 50 <= used <= 12_345
+        assert all(tokens == self.lengths[rows].sum() for tokens, rows in plan)
+
+    def test_every_epoch_sees_every_instance(self) -> None:
+        plan = training_steps(self.lengths, TrainingOptions(batch_size=10), 3 * int(self.lengths.sum()), seed=0)
+        assert len(plan) == 30
+        for epoch in range(3):
+            rows = np.concatenate([rows for _, rows in plan[10 * epoch : 10 * epoch + 10]])
+            assert sorted(rows.tolist()) == list(range(100))
+        assert plan[0][1].tolist() != plan[10][1].tolist()
+
+    def test_epochs_end_it_before_the_budget_does(self) -> None:
+        options = TrainingOptions(batch_size=16, epochs=2)
+        plan = training_steps(self.lengths, options, 10**9, seed=0)
+        assert len(plan) == 2 * 7
+        assert sorted(np.concatenate([rows for _, rows in plan]).tolist()) == sorted([*range(100), *range(100)])
+        short = training_steps(self.lengths, options, 3000, seed=0)
+        assert sum(tokens for tokens, _ in short) <= 3000
+
+    def test_more_than_the_budget_is_refused(self) -> None:
+        with pytest.raises(UserError, match=r"train_tokens \(2,000\) is above the track's budget of 1,000"):
+            training_steps(self.lengths, TrainingOptions(train_tokens=2000), 1000, seed=0)
+
+    def test_less_than_a_batch_is_refused(self) -> None:
+        with pytest.raises(UserError, match="10 training tokens are less than one batch"):
+            training_steps(self.lengths, TrainingOptions(), 10, seed=0)
+
+
+def test_learning_rate_rises_peaks_and_falls_to_its_share() -> None:
+    options = TrainingOptions(learning_rate=1.0, warmup=0.1, final_learning_rate=0.2)
+    rates = [learning_rate(step, 100, options) for step in range(100)]
+    np.testing.assert_allclose(rates[:10], np.arange(1, 11) / 10)
+    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
+    assert rates[54] == pytest.approx(0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * 44 / 90)))
+    assert rates[-1] == pytest.approx(0.2, abs=1e-3)
+
+
+class TestFaultsOfTheArchitecture:
+    """They are one line that says where; what was trained until then stays, and goes on once it is mended."""
+
+    @pytest.mark.parametrize(
+        ("training", "message"),
+        [
+            (True, r"^training fails at step 3 of \d+: .*test_training.py:\d+: ZeroDivisionError: division by zero$"),
+            (
+                False,
+                r"^training fails at the validation split, after step \d+: .*test_training.py:\d+: ZeroDivisionError",
+            ),
+        ],
+    )
+    def test_in_a_step_and_in_validation(self, trainer: Callable[..., Trainer], training: bool, message: str) -> None:
+        made, calls = trainer(), []
+        forward = made.model.forward
+
+        def fails(tokens: Tensor) -> Tensor:
+            calls.append(made.model.training)
+            if calls.count(True) > 2 and made.model.training == training:
+                calls[0] / 0
+            return forward(tokens)
+
+        made.model.forward = fails  # type: ignore[method-assign]
+        with pytest.raises(UserError, match=message):
+            made.run()
+        whole, again = trainer("whole"), trainer()
+        whole.run()
+        again.run()
+        assert equal(weights(again.model), weights(whole.model))
+
+    def test_in_the_backward_pass(self, trainer: Callable[..., Trainer]) -> None:
+        """The error rises in PyTorch, not on a line of the mixer's: no place is named."""
+        made = trainer()
+        mixer, forward = made.model.blocks[0].mixer, made.model.blocks[0].mixer.forward  # type: ignore[index, union-attr]
+
+        def overwrites(x: Tensor) -> Tensor:
+            y = forward(x).exp()
+            z = y.sin()
+            y *= 2
+            return z
+
+        mixer.forward = overwrites
+        with pytest.raises(
+            UserError, match="^training fails at step 1 of .*: RuntimeError: one of the variables needed"
+        ):
+            made.run()
+
+
+def test_complex_parameters_are_trained_checkpointed_and_resumed(tiny: Track, tmp_path: Path) -> None:
+    class Turns(Recency):
+        def __init__(self, options: object) -> None:
+            super().__init__(options)
+            self.turn = torch.nn.Parameter(torch.randn(self.options.d_model, dtype=torch.complex64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (super().forward(x) * self.turn).real
+
+    def make(folder: str) -> Trainer:
+        torch.manual_seed(0)
+        return Trainer(
+            build(Turns, resolve_options(Turns, {"d_model": 8}), tiny.task.io),
+            tiny.instances("train"),
+            tiny.instances("validation"),
+            TrainingOptions(batch_size=8, evaluations=4, checkpoint_seconds=0.0),
+            budget=6000,
+            seed=0,
+            folder=tmp_path / folder,
+            identity="",
+            device=torch.device("cpu"),
+        )
+
+    whole = make("whole")
+    begun = whole.model.blocks[0].mixer.turn.detach().clone()  # type: ignore[index, union-attr, operator]
+    whole.run()
+    assert not torch.equal(begun, whole.model.blocks[0].mixer.turn)  # type: ignore[index, union-attr]
+    broken = make("broken")
+    kill_at(broken, 3, after_save=True)
+    resumed = make("broken")
+    resumed.run()
+    assert equal(weights(resumed.model), weights(whole.model))
+
+
+def test_the_optimizer_is_fused_where_it_can_be(trainer: Callable[..., Trainer]) -> None:
+    from regbench.training.trainer import make_optimizer
+
+    model = trainer().model
+    assert make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
+    model.register_parameter("turn", torch.nn.Parameter(torch.ones(1, dtype=torch.complex64)))
+    assert not make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]

@@ -1,0 +1,117 @@
+"""Reading and writing files: damaged arrays, YAML that means nothing, and what stands in the way of a folder."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from regbench.utils.errors import UserError
+from regbench.utils.files import exclusive, explain_full_disk, parse_yaml, read_arrays, read_mapping
+
+ARRAYS = {"tokens": np.arange(400, dtype=np.uint8).reshape(20, 20) % 7, "name": np.array("x/1")}
+
+
+def test_of_a_damaged_byte_anywhere_it_says_one_thing(tmp_path: Path) -> None:
+    """Each byte of a compressed file in turn, changed in one bit and in all: an error, or the same arrays."""
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, **ARRAYS)
+    content = path.read_bytes()
+    refused: list[Exception] = []
+    for place in range(len(content)):
+        for mask in (0x01, 0xFF):
+            damaged = bytearray(content)
+            damaged[place] ^= mask
+            path.write_bytes(damaged)
+            try:
+                found = read_arrays(path)
+            except (OSError, ValueError) as error:
+                refused.append(error)
+            else:
+                for name in found.keys() & ARRAYS.keys():
+                    np.testing.assert_array_equal(found[name], ARRAYS[name])
+    assert {"BadZipFile", "error", "NotImplementedError"} <= {
+        type(e.__cause__ or e).__name__ for e in refused
+    }  # zlib.error
+    assert not [error for error in refused if "\n" in str(error)]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", b"\x93NUMPY\x01\x00v\x00{'descr': '<u1'", b"PK\x05\x06" + bytes(3)]
+)
+def test_what_is_no_npz_file_is_a_value_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="no whole .npz file"):
+        read_arrays(tmp_path / "a.npz")
+
+
+def test_a_single_array_and_pickled_ones_are_refused_too(tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.arange(3))
+    np.savez(tmp_path / "pickled.npz", a=np.array([{}], object))
+    for name in ("one.npy", "pickled.npz"):
+        with pytest.raises(ValueError, match="no whole .npz file"):
+            read_arrays(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        read_arrays(tmp_path / "none.npz")
+
+
+# --- YAML. ---
+
+NO_VALUES = ("2024-13-45", "0b_", "0x_", "!!int ''", "!!bool maybe", "!!timestamp soon", "!!float x", "{[]: 1}")
+
+
+@pytest.mark.parametrize("text", [*NO_VALUES, "[" * 3000, "- " * 3000, "{", "\x00"])
+def test_whatever_is_wrong_with_yaml_is_a_yaml_error(text: str) -> None:
+    with pytest.raises(yaml.YAMLError):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0b11", 3), ("1_000", 1000), ("[1, {a: .inf}]", [1, {"a": float("inf")}]), ("no", False)]
+)
+def test_what_is_right_is_as_ever(text: str, value: object) -> None:
+    assert parse_yaml(text) == value == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2024-13-45\n", r"c.yaml:2: broken YAML: '2024-13-45' is no valid timestamp$"),
+        ("a:\n  - 1\n  - x: 0b_\n", r"c.yaml:3: broken YAML: '0b_' is no valid int$"),
+        ("[" * 3000, r"c.yaml: broken YAML: it is nested too deeply$"),
+    ],
+)
+def test_a_file_of_it_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        read_mapping(path, "a configuration")
+    assert "\n" not in str(caught.value)
+
+
+# --- What stands in the way. ---
+
+
+@pytest.mark.parametrize(
+    ("below", "reason"),
+    [
+        ("", "a file is there, where a folder should be"),
+        ("more", "a part of that path is a file, no folder"),
+        ("x" * 300, "the name is too long"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path, below: str, reason: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    folder = tmp_path / ("file" if len(below) < 10 else ".") / below
+    with pytest.raises(UserError, match=reason) as caught, explain_full_disk(folder), exclusive(folder):
+        pass
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_other_errors_of_the_system_pass_through(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="odd"), explain_full_disk(tmp_path):
+        raise OSError(errno.EIO, "odd")

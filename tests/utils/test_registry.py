@@ -1,0 +1,179 @@
+"""Finding things by file, by entry point and by path; refusing what cannot be found, in one line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK
+
+MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
+
+
+def test_built_ins_are_found_by_file() -> None:
+    assert {"lstm", "mamba", "transformer"} <= set(registry.entries(ARCHITECTURE))
+    assert {"uniform", "ngram", "baum_welch", "oracle"} <= set(registry.entries(BASELINE))
+    assert set(registry.entries(TASK)) == {
+        "arithmetic",
+        "associative_recall",
+        "bigram",
+        "linear_regression",
+        "pfa",
+        "text_mixture",
+    }
+    assert registry.load(ARCHITECTURE, "lstm").__name__ == "LSTM"
+
+
+def test_listing_imports_nothing() -> None:
+    code = (
+        "import sys; from regbench import registry\n"
+        "for kind in registry.KINDS.values(): registry.entries(kind)\n"
+        "bad = [m for m in sys.modules if m.startswith(('architectures', 'baselines', 'regbench.tasks.', 'torch', 'numba'))]\n"
+        "sys.exit(str(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_engine_imports_no_architecture_and_no_baseline() -> None:
+    """Nor are they named: they are found through the registry, as a stranger's are."""
+    folder = Path(registry.__file__).parent.parent
+    assert folder.name == "regbench"
+    for path in folder.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "import architectures" not in text, path
+        assert "from architectures" not in text, path
+        assert "import baselines" not in text, path
+        assert "from baselines" not in text, path
+
+
+def test_a_file_is_found_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MIXER.format(name="Mine"))
+    assert registry.load(ARCHITECTURE, str(path)).__name__ == "Mine"
+    assert registry.load(ARCHITECTURE, f"{path}:Mine").__name__ == "Mine"
+    assert registry.short_name(str(path)) == "mine"
+    assert registry.short_name(f"{path}:Mine") == "Mine"
+
+
+def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:
+    path = tmp_path / "mamba.py"
+    path.write_text(MIXER.format(name="Impostor"))
+    assert registry.load(ARCHITECTURE, str(path)).__name__ == "Impostor"
+    assert registry.load(ARCHITECTURE, "mamba").__name__ == "Mamba"
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "message"),
+    [
+        (MIXER.format(name="A") + MIXER.format(name="B"), "", r"several architectures \(A, B\): say which, as .*:A"),
+        ("x = 1\n", "", "defines no architecture: it needs a class that subclasses regbench.Mixer"),
+        ("class A: pass\n", ":A", "'A' in .* is no architecture"),
+        (MIXER.format(name="Average"), ":Avrage", "no class 'Avrage'; did you mean 'Average'"),
+        ("def f(:\n", "", r"mine.py:1: SyntaxError"),
+        ("\n\n1 / 0\n", "", r"mine.py:3: ZeroDivisionError: division by zero"),
+        ("import sys\n\nsys.exit(3)\n", "", r"mine.py cannot be imported: .*mine.py:3: SystemExit: 3"),
+        (
+            MIXER.format(name="Plain") + "    class Options:\n        a: int = 1\n",
+            "",
+            "Options of Plain in .*mine.py must subclass regbench.Options",
+        ),
+        (
+            MIXER.format(name="Plain") + "    class Options:\n        a: int = 1\n",
+            ":Plain",
+            "Options of Plain in .*mine.py must subclass regbench.Options",
+        ),
+        ("import nowhere_at_all\n", "", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str, suffix: str, message: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        registry.load(ARCHITECTURE, f"{path}{suffix}")
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(UserError, match="unknown architecture 'manba'; did you mean 'mamba'"):
+        registry.load(ARCHITECTURE, "manba")
+    with pytest.raises(UserError, match="unknown task 'xyz'; known: arithmetic, associative_recall, bigram, lin"):
+        registry.load(TASK, "xyz")
+    with pytest.raises(UserError, match="no such file: nowhere.py"):
+        registry.load(ARCHITECTURE, "nowhere.py")
+
+
+class _Point:
+    """An entry point of a made-up distribution."""
+
+    dist = None
+
+    def __init__(self, name: str, value: str) -> None:
+        self.name, self.value = name, value
+
+
+def _with_entry_points(monkeypatch: pytest.MonkeyPatch, *points: _Point) -> None:
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: list(points) if group == "regbench.architectures" else []
+    )
+
+
+def test_entry_points_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stranger_plugin.py").write_text(MIXER.format(name="Stranger"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _with_entry_points(monkeypatch, _Point("stranger", "stranger_plugin:Stranger"))
+    assert "stranger" in registry.entries(ARCHITECTURE)
+    assert registry.load(ARCHITECTURE, "stranger").__name__ == "Stranger"
+
+
+def test_a_name_met_twice_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_entry_points(monkeypatch, _Point("mamba", "elsewhere:Mamba"))
+    with pytest.raises(UserError, match="'mamba' is registered twice: by architectures/mamba.py and .*elsewhere:Mamba"):
+        registry.entries(ARCHITECTURE)
+
+
+def test_an_entry_point_that_does_not_import_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_entry_points(monkeypatch, _Point("gone", "no_such_module_anywhere:X"))
+    with pytest.raises(UserError, match="architecture 'gone' cannot be imported: .*no_such_module_anywhere"):
+        registry.load(ARCHITECTURE, "gone")
+
+
+def test_an_entry_point_that_leaves_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugin_that_leaves.py").write_text("raise SystemExit('not today')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _with_entry_points(monkeypatch, _Point("leaves", "plugin_that_leaves:X"))
+    with pytest.raises(
+        UserError, match="'leaves' cannot be imported: .*plugin_that_leaves.py:1: SystemExit: not today"
+    ):
+        registry.load(ARCHITECTURE, "leaves")
+
+
+def test_an_error_is_blamed_on_the_place_outside_regbench() -> None:
+    """Where the fault shows in regbench, on the line that led there; on regbench itself never."""
+    with pytest.raises(UserError) as caught:
+        registry.load(ARCHITECTURE, "manba")
+    error = caught.value
+    assert registry.blame(error).startswith(f"{__file__}:")
+    error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
+    assert registry.blame(error).startswith("UserError: unknown architecture")
+
+
+def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:
+    names = [path.name for path in registry.source_files(registry.load(BASELINE, "ngram"))]
+    assert names == ["_checks.py", "ngram.py"]
+    assert [p.name for p in registry.source_files(registry.load(ARCHITECTURE, "lstm"))] == ["lstm.py"]
+
+
+def test_the_source_digest_covers_what_an_architecture_borrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    h3 = registry.load(ARCHITECTURE, "h3")
+    assert [p.name for p in registry.source_files(h3)] == ["h3.py", "s4.py"]
+    before = registry.source_digest(h3)
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"# edited" * (path.name == "s4.py"))
+    assert registry.source_digest(h3) != before

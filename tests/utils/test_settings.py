@@ -1,0 +1,79 @@
+"""Typed settings: what a number may be written as, and that a boolean is none."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pytest
+
+from regbench.models.build import resolve_options, split_settings
+from regbench.models.mixer import Mixer, Options
+from regbench.training.trainer import TrainingOptions, resolve_training
+from regbench.utils.errors import UserError
+from regbench.utils.registry import ARCHITECTURE, entries, load
+
+
+class Many(Mixer):
+    class Options(Options):
+        flag: bool = False
+        maybe: bool | None = None
+        mode: Literal["a", True] = "a"
+        width: int | None = None
+        sizes: tuple[Annotated[int, pydantic.Field(ge=1)], ...] = ()
+        flags: tuple[bool, ...] = ()
+        anything: Any = None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"d_model": True}, "option: d_model: true and false, yes and no are no value of this (given True)"),
+        ({"dropout": False}, "option: dropout: true and false, yes and no are no value of this (given False)"),
+        ({"width": True}, "option: width: true and false"),
+        ({"sizes": [2, True]}, "option: sizes: true and false"),
+        ({"ngram_heads": [True]}, "option: ngram_heads: true and false"),
+        ({"d_model": "wide"}, "option: d_model: input should be a valid integer"),
+        ({"d_modle": 8}, "option: unknown key 'd_modle'; did you mean 'd_model'?"),
+        ({"dropout": float("nan")}, "option: dropout: input should be"),
+        ({"ngram_after": [2]}, "option: ngram_after is about n-gram heads, and there are none: give ngram_heads too"),
+        ({"ngram_mlp": True}, "option: ngram_mlp is about n-gram heads, and there are none: give ngram_heads too"),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve_options(Many, settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_boolean_is_taken_where_the_type_says_so() -> None:
+    given = {"flag": True, "maybe": True, "mode": True, "flags": (True, False), "anything": True}
+    options = resolve_options(Many, given)
+    assert {key: getattr(options, key) for key in given} == given
+    heads = resolve_options(Many, {"ngram_heads": [1, 2], "ngram_after": [2], "ngram_mlp": True})
+    assert (heads.ngram_heads, heads.ngram_after, heads.ngram_mlp) == ((1, 2), (2,), True)
+
+
+def test_numbers_may_be_written_as_yaml_reads_them() -> None:
+    """It reads 1e-3 as text."""
+    assert resolve_training(Many, {"learning_rate": "1e-3", "batch_size": 8.0}).learning_rate == 1e-3
+
+
+@pytest.mark.parametrize("settings", [{"learning_rate": True}, {"batch_size": True}, {"train_tokens": True}])
+def test_a_boolean_is_no_number_of_training(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(UserError, match=f"^training option: {name}: true and false, yes and no are no value of this"):
+        resolve_training(Many, settings)
+
+
+def test_settings_are_split_by_what_they_are_of() -> None:
+    assert split_settings({"d_model": 8, "training.epochs": 2}) == ({"d_model": 8}, {"epochs": 2})
+
+
+@pytest.mark.parametrize("name", entries(ARCHITECTURE))
+def test_every_built_in_reads_its_own_options_back(name: str) -> None:
+    """As results keep them: what they say of n-gram heads that are not there is no error."""
+    cls = load(ARCHITECTURE, name)
+    assert resolve_options(cls, resolve_options(cls, {}).model_dump(mode="json")) == resolve_options(cls, {})
+    assert isinstance(resolve_training(cls, {}), TrainingOptions)
