@@ -13,6 +13,7 @@ run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it
 test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
 
