@@ -1,4 +1,4 @@
-"""Pictures of y and of what it does."""
+"""Pictures of the summary y and of its effect."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from regbench.analysis.linear_fit import LinearFit
+from regbench.analysis.linear_probe import LinearProbe
 from regbench.report.words import better, label
 from regbench.utils.arrays import FloatArray
 from regbench.utils.files import atomic_write
 
 if TYPE_CHECKING:
-    from regbench.analysis.table import Row, RunTable
+    from architectures.cgt.analysis.table import Row, RunTable
 
-# Okabe and Ito (2008): told apart by the colour-blind.
+# Okabe and Ito (2008): people who are colour-blind can distinguish them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
 _DASHES = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5), (2, 1, 1, 1), (10, 3), (1, 4))
 _STYLE: dict[Any, Any] = {"font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left"}
 
 
 def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, what: str) -> None:
-    """(L, L) in colours, with lines where a block of one context begins."""
+    """Dot products of y/|y| between positions, (L, L), with a line at each position in `blocks`."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 5.6), layout="constrained")
         axes = figure.subplots()
@@ -38,28 +38,37 @@ def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, w
             for line in (axes.axhline, axes.axvline):
                 line(at - 0.5, color="black", linewidth=0.8, linestyle=(0, (3, 3)))
         figure.colorbar(image, label="n_i · n_j", shrink=0.85)
-        axes.set(title=f"How alike the summaries y are: {what}", xlabel="position j", ylabel="position i")
+        axes.set(title=f"Similarity of y between positions: {what}", xlabel="position j", ylabel="position i")
         _save(figure, path)
 
 
-def plot_linear_fit(fit: LinearFit, path: Path) -> None:
-    """What a linear map reads from y against what is true, a panel for each of the first four targets."""
-    shown = min(4, len(fit.names))
+def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
+    """Predictions of a linear probe against the truth, a panel for each of the first four targets."""
+    shown = min(4, len(probe.names))
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(1.0 + 3.4 * shown, 3.9), layout="constrained")
         for k, axes in enumerate(figure.subplots(1, shown, squeeze=False)[0]):
             axes.axline((0, 0), slope=1, color="black", linewidth=0.8, linestyle=(0, (3, 3)))
-            axes.plot(fit.true[:, k], fit.said[:, k], ".", color=COLOURS[0], markersize=4, alpha=0.5)
-            axes.set(title=f"{fit.names[k]}: R² {fit.explained[k]:.2f}, error {fit.error[k]:.2f}", xlabel="true")
-            axes.set_ylabel("read from y" if k == 0 else "")
+            axes.plot(probe.targets[:, k], probe.predictions[:, k], ".", color=COLOURS[0], markersize=4, alpha=0.5)
+            title = f"{probe.names[k]}: R² {probe.r_squared[k]:.2f}, error {probe.error[k]:.2f}"
+            axes.set(title=title, xlabel="true")
+            axes.set_ylabel("predicted from y" if k == 0 else "")
             axes.set_box_aspect(1)
-        title = f"Linear fit, in standard deviations; {len(fit.row)} stretches, none read by a map fitted to it"
+        title = f"Linear probe of y, in standard deviations ({len(probe.row)} segments, cross-validated)"
         figure.suptitle(title, x=0.01, ha="left")
         _save(figure, path)
 
 
 def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int | None], path: Path, what: str) -> None:
-    """Every component of y over one text, (L, d), with a line where the context changes and one where y has moved."""
+    """Every component of y over one sequence.
+
+    Args:
+        y: (L, d).
+        boundaries: Where a new context begins.
+        moved: After how many tokens y has moved at each of these. None: it has not.
+        path: For the picture.
+        what: What the sequence is.
+    """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 5.6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -68,15 +77,15 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
         image = above.imshow(
             centred.T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", origin="lower"
         )
-        above.set(title=f"y over {what}, less its mean", ylabel="component")
+        above.set(title=f"y minus its mean: {what}", ylabel="component")
         order = np.argsort(-y.var(0), kind="stable")[:6]
         for colour, component in zip(COLOURS, order, strict=False):
             below.plot(y[:, component], color=colour, linewidth=1.2, label=str(component))
-        below.set(title="the six components that vary most", xlabel="position (tokens read)", ylabel="value")
+        below.set(title="the six components with the largest variance", xlabel="position (tokens read)", ylabel="value")
         below.legend(
             ncols=6, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=9, borderaxespad=0.1
         )
-        figure.colorbar(image, ax=(above, below), label="y less its mean", shrink=0.6, anchor=(0.0, 1.0))
+        figure.colorbar(image, ax=(above, below), label="y minus its mean", shrink=0.6, anchor=(0.0, 1.0))
         below.margins(x=0)
         for axes in (above, below):
             for at, after in zip(boundaries, moved, strict=True):
@@ -84,8 +93,8 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
                 if after is not None:
                     axes.axvline(at + after, color="black", linewidth=1.0, linestyle=(0, (2, 2)))
         figure.supxlabel(
-            "solid: a new context begins; dashed: y is past the middle between its old place and its new\n"
-            "(only where these are farther apart than 95 % of such places inside one context)",
+            "solid: a new context begins; dashed: y is past the middle between its old and its new place\n"
+            "(only where y goes farther than at 95 % of boundaries inside one context)",
             fontsize=9,
         )
         _save(figure, path)
@@ -94,7 +103,15 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
 def plot_topics(
     places: FloatArray, topics: NDArray[np.int64], path: Path, what: str, names: Sequence[str] = ()
 ) -> None:
-    """Documents in the plane, (T, 2); each topic has a colour and a shape. names: of the topics, where they have any."""
+    """Texts in the plane; each topic has its colour and shape.
+
+    Args:
+        places: (T, 2).
+        topics: Of each text, (T,).
+        path: For the picture.
+        what: What the texts are.
+        names: Names of the topics, if they have any.
+    """
     markers = ("o", "s", "^", "D", "v", "P", "X", "*")
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 5.6), layout="constrained")
@@ -103,7 +120,7 @@ def plot_topics(
             own = places[topics == topic]
             style: dict[str, Any] = {
                 "color": COLOURS[number % len(COLOURS)],
-                # Another shape for each of the first eight, and other pairs of the two after that.
+                # The first eight topics differ in shape, the others in the pair of shape and colour.
                 "marker": markers[(number + number // len(COLOURS)) % len(markers)],
             }
             axes.plot(own[:, 0], own[:, 1], linestyle="", markersize=5, alpha=0.8, **style)
@@ -116,9 +133,14 @@ def plot_topics(
 def plot_by_distance(
     curves: Mapping[str, tuple[FloatArray, FloatArray, FloatArray]], base: str, metric: str, unit: str, path: Path
 ) -> None:
-    """Losses less that of `base` by the distance from the cut: distance, mean and standard error for each mode.
+    """Loss of each mode minus that of the mode `base`, by distance from the cut.
 
-    unit: what distances count, "tokens" or "examples".
+    Args:
+        curves: Distances, means and standard errors for each mode, (K,) each.
+        base: The mode that was subtracted.
+        metric: The loss.
+        unit: Of distances: "tokens" or "examples".
+        path: For the picture.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8, 4.4), layout="constrained")
@@ -129,22 +151,23 @@ def plot_by_distance(
             axes.plot(distance, mean, color=colour, linewidth=1.8, label=mode, marker=".", linestyle=style)
             axes.fill_between(distance, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
         axes.set(
-            title=f"{label(metric)} less that of the {base} model: below 0 is better", xlabel=f"{unit} behind the cut"
+            title=f"{label(metric)} minus that of the {base} model: below 0 is better",
+            xlabel=f"{unit} after the prompt",
         )
         if unit == "examples":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if not any(len(distance) for distance, *_ in curves.values()):
-            axes.text(0.5, 0.5, "too few instances to tell", transform=axes.transAxes, ha="center", va="center")
+            axes.text(0.5, 0.5, "too few instances", transform=axes.transAxes, ha="center", va="center")
         axes.set_ylabel(f"difference in {label(metric)}")
         axes.legend(frameon=False)
         _save(figure, path)
 
 
 def plot_examples(found: RunTable, path: Path) -> None:
-    """The metric by how many examples stand before, a panel for each run with y: as in CGT Figure 4.
+    """The metric by the number of examples before, a panel for each run with y (CGT Figure 4).
 
-    Black, dashed and grey: the base model, and what has no y: other runs and baselines. In colours: frozen after each cut, with
-    markers, and unprompted, thin and dashed; a ring is the base model at that cut. Curves above all the rest are left out.
+    Black: the base model. Grey, dashed: runs without y, and baselines. Colours with markers: y is constant after each cut. Thin
+    and dashed in the same colours: unprompted. A ring: the base model at this cut. Much worse curves are left out.
     """
     shown = [row for row in found.rows if row.by_example]
     names = list(dict.fromkeys(row.name for row in shown if len(row.by_example) > 1)) or [shown[0].name]
@@ -159,7 +182,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
         for point in steps.values()
     ]
     limit, by_factors = 1.1 * max(values), min(values) > 0 and max(values) > 8 * min(values)
-    # An unstable baseline may be far above.
+    # Those of an unstable baseline may be far above.
     others = [row for row in others if min(point.value for point in row.by_example["dynamic"].values()) < limit]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(2.2 + 4.4 * len(names), 4.4), layout="constrained")
@@ -173,7 +196,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if not number:
                 axes.set_ylabel(f"{label(found.metric)} ({better(found.metric)})")
-            if by_factors:  # else what is near the best would lie on one line
+            if by_factors:  # on a linear axis the best curves would lie on one line
                 axes.set_yscale("log")
                 axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -186,11 +209,11 @@ def plot_examples(found: RunTable, path: Path) -> None:
 
 
 def _frozen(axes: Any, own: Sequence[Row]) -> None:
-    """One run at each of its cuts: specialised, unprompted, and where the base model stands."""
-    guided = [row for row in own if "specialised" in row.by_example]
-    if not guided:
+    """One run at each of its cuts: specialised, unprompted, and the base model at the cut."""
+    special = [row for row in own if "specialised" in row.by_example]
+    if not special:
         return
-    for colour, marker, row in zip(itertools.cycle(COLOURS[:6]), itertools.cycle("s^Dv"), guided, strict=False):
+    for colour, marker, row in zip(itertools.cycle(COLOURS[:6]), itertools.cycle("s^Dv"), special, strict=False):
         words = "frozen at the cut" if row.cut is None else f"frozen after {row.cut}"
         _curve(axes, row.by_example["specialised"], words, colour, marker=marker, markersize=4)
         _curve(axes, row.by_example["unprompted"], "", colour, band=False, linestyle=(0, (3, 2)), linewidth=0.9)
@@ -212,8 +235,8 @@ def _curve(axes: Any, points: Mapping[int, Any], name: str, colour: str, *, band
         axes.fill_between(step, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
 
 
-def plot_transplant(rises: FloatArray, names: Sequence[str], path: Path) -> None:
-    """The tokens whose log probability a strange y raises and lowers most, (V,)."""
+def plot_patching(rises: FloatArray, names: Sequence[str], path: Path) -> None:
+    """The tokens whose log probability activation patching raises and lowers most, (V,) in nats."""
     order = np.argsort(-rises, kind="stable")
     chosen = order if len(order) <= 24 else np.concatenate([order[:12], order[-12:]])
     with mpl.rc_context(_STYLE):
@@ -224,11 +247,14 @@ def plot_transplant(rises: FloatArray, names: Sequence[str], path: Path) -> None
         axes.set_yticks(range(len(chosen)), [names[i] for i in chosen])
         axes.invert_yaxis()
         axes.axvline(0.0, color="black", linewidth=0.8)
-        axes.set(title="Mean rise of log probability with another text's y", xlabel="nats", ylabel="token")
+        title = "Activation patching: mean change of log probability with another text's y"
+        axes.set_title(title, loc="left", fontsize=9)
+        axes.set(xlabel="nats", ylabel="token")
         _save(figure, path)
 
 
 def _save(figure: Figure, path: Path) -> None:
+    """Writes a PNG."""
     FigureCanvasAgg(figure)
     with atomic_write(path, "wb") as file:
         figure.savefig(file, format="png", dpi=110)

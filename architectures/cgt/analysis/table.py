@@ -1,15 +1,14 @@
-"""Several runs on one track, a row each: what they say with their prompt and specialised to it (the form of CGT Table 1).
+"""A table of several runs on one track, a row each over all its seeds (CGT Table 1).
 
-For each run, over the positions behind the cuts and over all its seeds:
+All columns are over the positions after the prompts:
 
-base: the metric where the whole sequence is read and y changes from token to token. Of a model without y all it has.
-specialised: y frozen at the cut, and what is behind it read alone; "prompt read": x reads the prompt again, with that y.
-unprompted: what is behind the cut read alone, y and all.
-variation: how far y travels behind the cut, a token (CGT Eq. 4).
-linear fit: mean absolute error of what a linear map reads from y of the hidden numbers, in their standard deviations, on
-    instances it was not fitted to.
+base: The model reads the whole sequence, and y changes at every token. Runs without y have only this column.
+specialised: y is constant from the cut on, and only the text is read. "prompt read": x reads the prompt again, with the same y.
+unprompted: The model reads the text only, and y is that of the text.
+variation: How far y moves per token (CGT Eq. 4).
+linear probe: Mean absolute error of a linear probe that reads the hidden numbers from y, in standard deviations.
 
-Of tracks of examples the cuts may stand after given numbers of them: then a row is a run and a cut, as in CGT Figure 4.
+On tracks of examples the cuts may be after given numbers of examples. Then each row is a run with one cut (CGT Figure 4).
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regbench.analysis.guided import is_guided
-from regbench.analysis.linear_fit import LinearFit, fit_hidden
-from regbench.analysis.modes import Outcomes, read_in_modes
-from regbench.analysis.representation import contexts, travelled
-from regbench.analysis.segments import Segments, examples_before, stretches_to_read, windows
+from architectures.cgt.analysis.modes import Outcomes, has_summary, mean_by_instance, read_in_modes
+from architectures.cgt.analysis.representation import contexts, step_lengths
+from regbench.analysis.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
+from regbench.analysis.segments import Segments, examples_before, single_context_segments, windows
 from regbench.analysis.trained import Trained, load_trained, read_run
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import lineup
@@ -40,20 +38,26 @@ from regbench.utils.errors import UserError
 
 BASE = "dynamic"
 FROZEN = ("specialised", "specialised, prompt read", "unprompted")
-VARIATION, LINEAR_FIT = "variation", "linear_fit"
+VARIATION, LINEAR_PROBE = "variation", "linear_probe"
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A mean over seeds with its standard error over them; of one seed (or a baseline) the standard error over instances."""
+class Mean:
+    """A mean over seeds.
+
+    Attributes:
+        value: The mean.
+        stderr: Its standard error over seeds. For one seed, or a baseline, over instances.
+        by_seed: The value of each seed.
+    """
 
     value: float
     stderr: float
     by_seed: tuple[float, ...]
 
     @classmethod
-    def of(cls, scores: Sequence[Score]) -> Figure:
-        """From the score of each seed."""
+    def of(cls, scores: Sequence[Score]) -> Mean:
+        """The mean of the scores of all seeds."""
         values = [score.value for score in scores]
         if len(values) == 1:
             return cls(values[0], scores[0].stderr, (values[0],))
@@ -63,26 +67,39 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One run, or a baseline, at one cut. seeds: of a baseline none.  cut: after how many examples; None: where the task has it.
+    """One run, or a baseline, at one cut.
 
-    scores: by mode and metric.  y: `VARIATION` and `LINEAR_FIT`, as far as they can be measured.
-    by_example: by mode the track's metric at each number of examples before, over those behind the cut.
+    Attributes:
+        name: Of the run or the baseline.
+        architecture: Of the run.
+        seeds: Of the run; none for a baseline.
+        cut: After how many examples. None: where the task has its cut.
+        scores: By mode and metric.
+        y: `VARIATION` and `LINEAR_PROBE`, if they can be measured.
+        by_example: By mode, the track's metric at each number of examples before.
     """
 
     name: str
     architecture: str
     seeds: tuple[int, ...]
     cut: int | None
-    scores: Mapping[str, Mapping[str, Figure]]
-    y: Mapping[str, Figure] = field(default_factory=dict)
-    by_example: Mapping[str, Mapping[int, Figure]] = field(default_factory=dict)
+    scores: Mapping[str, Mapping[str, Mean]]
+    y: Mapping[str, Mean] = field(default_factory=dict)
+    by_example: Mapping[str, Mapping[int, Mean]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """All rows; metric: the track's main one, or what that is a group of (`last_two_accuracy`: `token_accuracy`).
+    """The whole table.
 
-    stretches: those of one context each, over which everything is measured.
+    Attributes:
+        track: Name of the track.
+        split: The split that was read.
+        instances: How many of its instances.
+        metric: The track's main score. If that is over a group of positions (`last_two_accuracy`), its metric (`token_accuracy`).
+        label: What `by_example` counts.
+        rows: Runs and baselines.
+        segments: Number of segments.
     """
 
     track: str
@@ -91,12 +108,12 @@ class RunTable:
     metric: str
     label: str
     rows: tuple[Row, ...]
-    stretches: int
+    segments: int
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where everything is measured, for one cut."""
+    """The segments of one cut, and their task and instances."""
 
     task: Task
     instances: Instances
@@ -113,11 +130,20 @@ def tabulate(
     cuts: Sequence[int] = (),
     announce: Callable[[str], None] = lambda _: None,
 ) -> RunTable:
-    """Measures every seed of finished runs on the first `limit` instances of a split.
+    """Measures every seed of finished runs.
+
+    Args:
+        folders: The run folders.
+        split: The split to read.
+        limit: How many of its instances.
+        cuts: After how many examples each segment is cut. Empty: where the task has its cut.
+        announce: Is told what comes next.
 
     Raises:
-        UserError: a folder twice, runs of different tracks, an unfinished one, or a cut that leaves nothing on one side.
+        UserError: A folder is given twice, a run is not finished, the runs are of different tracks, a cut leaves nothing on one
+            side, or scikit-learn is not installed.
     """
+    require_scikit_learn()
     runs = _runs(folders, split)
     track = next(iter(runs.values()))[0].track
     instances = track.instances(split)[:limit]
@@ -132,7 +158,7 @@ def tabulate(
         for baseline in lineup(track, instances):
             announce(f"reading {baseline.name}")
             rows += [_baseline_row(baseline.name, baseline, place) for place in places]
-    # Those of one cut are to be compared.
+    # Rows with one cut are compared with each other.
     order = {place.cut: number for number, place in enumerate(places)}
     rows.sort(key=lambda row: order[row.cut])
     return RunTable(
@@ -141,10 +167,15 @@ def tabulate(
 
 
 def cut_after(parts: Segments, progress: IntArray, examples: int) -> Segments:
-    """The same stretches cut behind so many examples. progress: (N, L), how many examples stand before a position's own.
+    """The same segments with their cut after a number of examples.
+
+    Args:
+        parts: The segments.
+        progress: Number of examples before that of each position, (N, L).
+        examples: Number of examples before the cut.
 
     Raises:
-        UserError: nothing would be on one side.
+        UserError: Nothing would be on one side of the cut.
     """
     index, inside = windows(parts.start, parts.end)
     before = progress[parts.row[:, None], index]
@@ -157,7 +188,7 @@ def cut_after(parts: Segments, progress: IntArray, examples: int) -> Segments:
 
 
 def _runs(folders: Sequence[str | Path], split: str) -> dict[str, list[Trained]]:
-    """The models of every run by its name, all seeds; whatever is wrong is said before anything is measured."""
+    """The models of all seeds of every run, by its name. All runs are checked before anything is measured."""
     paths = [Path(folder) for folder in folders]
     seen: dict[Path, Path] = {}
     for path in paths:
@@ -174,14 +205,14 @@ def _runs(folders: Sequence[str | Path], split: str) -> dict[str, list[Trained]]
     for name, (other, *_) in others:
         if other.track.definition.digest != one.track.definition.digest:
             raise UserError(
-                f"runs of different tracks have no table in common: {first} is on {one.track.name}, "
+                f"runs of different tracks cannot be in one table: {first} is on {one.track.name}, "
                 f"{name} on {other.track.name}"
             )
     return found
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """What the folders are called, with as much of the path as tells them apart."""
+    """Names of the folders, with as many parents as make them different."""
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
@@ -190,10 +221,10 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _parts(track: Track, instances: Instances, cuts: Sequence[int]) -> Iterator[tuple[int | None, Segments]]:
-    """The stretches with each of the cuts; none are asked for: with the task's own."""
-    parts = stretches_to_read(track.task, instances)
+    """The segments with each of the cuts, or with the task's own cut."""
+    parts = single_context_segments(track.task, instances)
     if not len(parts):
-        raise UserError(f"no instance of {track.name} can be cut into a part that shows its context and a rest")
+        raise UserError(f"no instance of {track.name} can be cut into a prompt and a text")
     if not cuts:
         yield None, parts
         return
@@ -205,14 +236,14 @@ def _parts(track: Track, instances: Instances, cuts: Sequence[int]) -> Iterator[
 
 
 def _rows(name: str, seeds: Sequence[Trained], places: Sequence[_Place]) -> list[Row]:
-    """A run at every cut."""
-    guided = is_guided(seeds[0].model)
-    modes = (BASE, *FROZEN) if guided else (BASE,)
+    """The rows of a run, one for each cut."""
+    summarises = has_summary(seeds[0].model)
+    modes = (BASE, *FROZEN) if summarises else (BASE,)
     read: list[list[Outcomes]] = [[] for _ in places]
     about_y: list[list[dict[str, Score]]] = [[] for _ in places]
     for trained in seeds:
         model: Any = trained.model
-        y = contexts(model, places[0].instances.tokens) if guided else None
+        y = contexts(model, places[0].instances.tokens) if summarises else None
         for number, place in enumerate(places):
             read[number].append(read_in_modes(model, place.task, place.instances, place.parts, rate=0.0, modes=modes))
             about_y[number].append({} if y is None else _about_y(y, place))
@@ -223,23 +254,23 @@ def _rows(name: str, seeds: Sequence[Trained], places: Sequence[_Place]) -> list
             tuple(trained.seed for trained in seeds),
             place.cut,
             _scores(outcomes),
-            {what: Figure.of([each[what] for each in measured]) for what in measured[0]},
+            {what: Mean.of([each[what] for each in measured]) for what in measured[0]},
             _by_example(outcomes, place),
         )
         for place, outcomes, measured in zip(places, read, about_y, strict=True)
     ]
 
 
-def _scores(outcomes: Sequence[Outcomes]) -> dict[str, dict[str, Figure]]:
+def _scores(outcomes: Sequence[Outcomes]) -> dict[str, dict[str, Mean]]:
     """By mode and metric, over the seeds."""
     return {
-        mode: {metric: Figure.of([each.score(mode, metric) for each in outcomes]) for metric in metrics}
+        mode: {metric: Mean.of([each.score(mode, metric) for each in outcomes]) for metric in metrics}
         for mode, metrics in outcomes[0].values.items()
     }
 
 
-def _by_example(outcomes: Sequence[Outcomes], place: _Place) -> dict[str, dict[int, Figure]]:
-    """By mode, the metric at each number of examples before; nothing where the task counts no examples."""
+def _by_example(outcomes: Sequence[Outcomes], place: _Place) -> dict[str, dict[int, Mean]]:
+    """By mode, the metric at each number of examples before; empty if the task counts no examples."""
     progress = examples_before(place.task, place.instances)
     if progress is None:
         return {}
@@ -248,9 +279,9 @@ def _by_example(outcomes: Sequence[Outcomes], place: _Place) -> dict[str, dict[i
     scored = outcomes[0].scored
     return {
         mode: {
-            int(step): Figure.of(
+            int(step): Mean.of(
                 [
-                    _by_instance(each.values[mode][place.metric], scored & (before == step), place.parts.row)
+                    mean_by_instance(each.values[mode][place.metric], scored & (before == step), place.parts.row)
                     for each in outcomes
                 ]
             )
@@ -261,36 +292,30 @@ def _by_example(outcomes: Sequence[Outcomes], place: _Place) -> dict[str, dict[i
 
 
 def _about_y(y: FloatArray, place: _Place) -> dict[str, Score]:
-    """Variation, and the error of the linear fit where the truth tells real numbers: (N, L, d) -> scores over instances."""
-    steps, late = travelled(y, place.parts)
-    found = {VARIATION: _by_instance(steps, late, place.parts.row)}
-    fit = fit_hidden(y, place.instances, place.parts)
-    if isinstance(fit, LinearFit):
-        errors = np.abs(fit.true - fit.said)
-        found[LINEAR_FIT] = _by_instance(errors, np.ones_like(errors, dtype=np.bool_), fit.row)
+    """Variation, and the error of the linear probe if the truth has real numbers. y: (N, L, d)."""
+    steps, late = step_lengths(y, place.parts)
+    found = {VARIATION: mean_by_instance(steps, late, place.parts.row)}
+    probe = probe_hidden(y, place.instances, place.parts)
+    if isinstance(probe, LinearProbe):
+        errors = np.abs(probe.targets - probe.predictions)
+        found[LINEAR_PROBE] = mean_by_instance(errors, np.ones_like(errors, dtype=np.bool_), probe.row)
     return found
 
 
-def _by_instance(values: FloatArray, counted: Any, row: IntArray) -> Score:
-    """The mean of what is counted, (S, W), with its standard error over instances; row: (S,), of which instance each is."""
-    sums = np.bincount(row, (values * counted).sum(1)).astype(np.float64)
-    counts = np.bincount(row, counted.sum(1)).astype(np.int64)
-    return Score.of(sums[counts > 0], counts[counts > 0])
-
-
 class _Predicts(nn.Module):
-    """A predictor as `read_in_modes` reads a model: (B, L, D) -> (B, L, D_out)."""
+    """A predictor in the form of a model: (B, L, D) -> (B, L, D_out)."""
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.predictor = predictor
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D_out)."""
         return torch.from_numpy(self.predictor.predict(tokens.numpy()))
 
 
 def _baseline_row(name: str, predictor: Predictor, place: _Place) -> Row:
-    """A baseline of vectors, which reads the prompt and what is behind it."""
+    """The row of a baseline of vectors, which reads the whole sequence."""
     model: Any = _Predicts(predictor)
     outcomes = read_in_modes(model, place.task, place.instances, place.parts, rate=0.0, modes=(BASE,))
     return Row(name, "", (), place.cut, _scores([outcomes]), {}, _by_example([outcomes], place))

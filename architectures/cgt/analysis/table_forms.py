@@ -1,4 +1,4 @@
-"""The table of runs as people read it, on the terminal and as Markdown, and as JSON for scripts."""
+"""The forms of the table of runs: on the terminal, as Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -8,66 +8,64 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from regbench.analysis.linear_fit import FOLDS, ROWS_A_COMPONENT
-from regbench.analysis.table import BASE, FROZEN, LINEAR_FIT, VARIATION, Figure, Row, RunTable
+from architectures.cgt.analysis.table import BASE, FROZEN, LINEAR_PROBE, VARIATION, Mean, Row, RunTable
+from regbench.analysis.linear_probe import FOLDS, SEGMENTS_A_COMPONENT
 from regbench.report.words import arrow, label
 
 NONE = "—"
 CUT = "cut after"
 WIDE = 110
-"""Columns in which every figure has its ± beside it."""
-NARROW = {"specialised": "special-\nised", "unprompted": "un-\nprompted", "linear-fit": "linear-\nfit"}
-"""How heads are broken where there are fewer."""
+"""Width of a terminal on which every mean and its ± fit on one line."""
+NARROW = {"specialised": "special-\nised", "unprompted": "un-\nprompted", "linear-probe": "linear-\nprobe"}
+"""Line breaks in headings on narrower terminals."""
 
 
 def heading(found: RunTable) -> str:
-    """What the table is of."""
-    return f"{found.track}, {found.split} split, {found.instances} instances: {label(found.metric)} behind the cut"
+    """The title of the table."""
+    return f"{found.track}, {found.split} split, {found.instances} instances: {label(found.metric)} after the prompt"
 
 
 def notes(found: RunTable) -> str:
-    """What stands behind ±, and which rows have one seed."""
+    """What ± means, and how the linear probes were fitted."""
     runs = [row for row in found.rows if row.seeds]
     alone = list(dict.fromkeys(row.name for row in runs if len(row.seeds) == 1))
     if len(alone) == len({row.name for row in runs}):
         text = "± is one standard error over instances: each run has one seed"
     else:
-        text = "Means over seeds; ± is one standard error over them"
-        text += f", but over instances for {', '.join(alone)}, of one seed" if alone else ""
+        text = "Means over seeds; ± is one standard error over seeds"
+        text += f", but over instances for {', '.join(alone)} with one seed" if alone else ""
     baselines = list(dict.fromkeys(row.name for row in found.rows if not row.seeds))
     if baselines:
         text += f". {', '.join(baselines)}: baselines with the whole prompt, ± over instances"
-    if any(LINEAR_FIT in row.y for row in found.rows):
+    if any(LINEAR_PROBE in row.y for row in found.rows):
+        text += f". Linear probes: {found.segments} segments, {FOLDS}-fold cross-validation over instances"
+    without = list(dict.fromkeys(row.name for row in found.rows if VARIATION in row.y and LINEAR_PROBE not in row.y))
+    if without:
         text += (
-            f". Linear fits: {found.stretches} stretches, each read by a map fitted to other instances, {FOLDS}-fold"
-        )
-    unfitted = list(dict.fromkeys(row.name for row in found.rows if VARIATION in row.y and LINEAR_FIT not in row.y))
-    if unfitted:
-        text += (
-            f". No linear fit of {', '.join(unfitted)}: nothing hidden is a real number, or the stretches ({found.stretches}) "
-            f"are fewer than {ROWS_A_COMPONENT} to fit to for each component of y"
+            f". No linear probe for {', '.join(without)}: the task has no hidden real numbers, or its {found.segments} segments "
+            f"are too few ({SEGMENTS_A_COMPONENT} to fit to for each component of y)"
         )
     return text + "."
 
 
 def columns(found: RunTable) -> list[str]:
-    """The heads of the columns."""
+    """The headings of the columns."""
     way = arrow(found.metric)
     cut = [CUT] if _has_cuts(found) else []
     measured = [f"base {way}", f"specialised {way}", f"specialised, prompt read {way}", f"unprompted {way}"]
-    return ["run", "seeds", *cut, *measured, "variation of y", "linear-fit error ↓"]
+    return ["run", "seeds", *cut, *measured, "variation of y", "linear-probe error ↓"]
 
 
 def cells(found: RunTable, row: Row) -> list[str]:
     """One row under `columns`."""
     cut = [str(row.cut)] if _has_cuts(found) else []
     scores = [row.scores.get(mode, {}).get(found.metric) for mode in (BASE, *FROZEN)]
-    figures = [*scores, row.y.get(VARIATION), row.y.get(LINEAR_FIT)]
-    return [row.name, str(len(row.seeds) or NONE), *cut, *map(_cell, figures)]
+    means = [*scores, row.y.get(VARIATION), row.y.get(LINEAR_PROBE)]
+    return [row.name, str(len(row.seeds) or NONE), *cut, *map(_cell, means)]
 
 
 def terminal(found: RunTable, width: int = WIDE) -> Table:
-    """For a terminal of so many columns: below `WIDE` each ± stands under its figure. Each cut has a line of its own."""
+    """For a terminal of this width. Below `WIDE`, each ± is under its mean. Each cut has a line of its own."""
     table = Table(title=heading(found), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown = [number for number, name in enumerate(columns(found)) if name != CUT]
     for number in shown:
@@ -92,7 +90,7 @@ def terminal(found: RunTable, width: int = WIDE) -> Table:
 
 
 def markdown(found: RunTable) -> str:
-    """As a Markdown table, with what it is of above and what ± is below."""
+    """As Markdown: the title, the table, the notes."""
     heads = columns(found)
     lines = [f"{heading(found)}.", "", _line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
     lines += [_line(cells(found, row)) for row in found.rows]
@@ -100,7 +98,7 @@ def markdown(found: RunTable) -> str:
 
 
 def plain(found: RunTable) -> dict[str, Any]:
-    """Everything that was measured, as JSON holds it."""
+    """Everything that was measured, for JSON."""
     content = asdict(found)
     for row in content["rows"]:
         row["by_example"] = {
@@ -110,16 +108,16 @@ def plain(found: RunTable) -> dict[str, Any]:
     return content
 
 
-def _lists(figures: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {key: [figure[key] for figure in figures] for key in ("value", "stderr", "by_seed")}
+def _lists(means: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {key: [mean[key] for mean in means] for key in ("value", "stderr", "by_seed")}
 
 
 def _has_cuts(found: RunTable) -> bool:
     return any(row.cut is not None for row in found.rows)
 
 
-def _cell(figure: Figure | None) -> str:
-    return NONE if figure is None else f"{figure.value:.3f} ±{figure.stderr:.3f}"
+def _cell(mean: Mean | None) -> str:
+    return NONE if mean is None else f"{mean.value:.3f} ±{mean.stderr:.3f}"
 
 
 def _line(parts: list[str]) -> str:

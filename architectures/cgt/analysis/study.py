@@ -1,4 +1,4 @@
-"""All measurements of one trained model with a summary of its context, and their pictures, in a folder."""
+"""All measurements of one trained model, written with their pictures into a folder (`regbench analyze DIR`)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from regbench.analysis import pictures
-from regbench.analysis.guided import Guided, guided
-from regbench.analysis.linear_fit import LinearFit, fit_hidden
-from regbench.analysis.modes import LOSSES, MODES, Outcomes, read_in_modes
-from regbench.analysis.representation import contexts, documents, dot_products, variation
-from regbench.analysis.segments import Segments, examples_before, segments, stretches_to_read, windows
+from architectures.cgt.analysis import pictures
+from architectures.cgt.analysis.modes import (
+    LOSSES,
+    MODES,
+    ContextModel,
+    Outcomes,
+    activation_patching,
+    read_in_modes,
+)
+from architectures.cgt.analysis.representation import contexts, documents, dot_products, tsne, variation
+from architectures.cgt.analysis.transitions import transitions
+from regbench.analysis.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
+from regbench.analysis.segments import Segments, examples_before, segments, single_context_segments, windows
 from regbench.analysis.trained import Trained
-from regbench.analysis.transitions import transitions
-from regbench.analysis.transplant import transplant
-from regbench.analysis.tsne import tsne
 from regbench.data.instances import Instances
 from regbench.tasks.base import Task, TokenIO
 from regbench.utils.arrays import FloatArray
@@ -27,18 +31,25 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 
 DISTANCE_BIN = 4
-"""So many tokens behind the cut are put together, where progress is not counted in examples."""
+"""Tokens of one bin of the distance from the cut, if the task counts no examples."""
 
 
 @dataclass
 class Study:
-    """What was measured. findings: as written to `analysis.json`.  lines: the same for people, (what, value)."""
+    """What was measured.
+
+    Attributes:
+        folder: For pictures and `analysis.json`.
+        findings: The content of `analysis.json`.
+        lines: The same for the terminal, (what, value).
+    """
 
     folder: Path
     findings: dict[str, Any] = field(default_factory=dict)
     lines: list[tuple[str, str]] = field(default_factory=list)
 
-    def say(self, what: str, value: str) -> None:
+    def add_line(self, what: str, value: str) -> None:
+        """Adds a line for the terminal."""
         self.lines.append((what, value))
 
 
@@ -51,18 +62,26 @@ def study(
     rate: float,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Study:
-    """Measures everything on the first `limit` instances of a split; writes `analysis.json` and the pictures into `folder`.
+    """Measures everything and writes `analysis.json` and the pictures.
 
-    rate: of y as a moving average.
+    Args:
+        trained: A model with a summary of its context.
+        folder: For the files.
+        split: The split to read.
+        limit: How many of its instances.
+        rate: Of the moving average of y.
+        announce: Is told what comes next.
 
     Raises:
-        UserError: the architecture keeps no summary of its context, or no instance can be cut in two.
+        UserError: No instance can be cut in two, or scikit-learn is not installed.
     """
-    model, task = guided(trained.model, trained.architecture), trained.track.task
+    require_scikit_learn()
+    model: Any = trained.model
+    task = trained.track.task
     instances = trained.track.instances(split)[:limit]
-    parts, read = segments(task, instances), stretches_to_read(task, instances)
+    parts, read = segments(task, instances), single_context_segments(task, instances)
     if not len(parts):
-        raise UserError(f"no instance of {trained.track.name} can be cut into a part that shows its context and a rest")
+        raise UserError(f"no instance of {trained.track.name} can be cut into a prompt and a text")
     found = Study(folder)
     found.findings = {
         "track": trained.track.name,
@@ -70,23 +89,23 @@ def study(
         "seed": trained.seed,
         "split": split,
         "instances": len(instances),
-        "stretches": len(read),
+        "segments": len(read),
         "moving_average_rate": rate,
     }
-    announce("reading behind the cuts, with the prompt and without")
+    announce("scoring the texts, with their prompts and without")
     outcomes = read_in_modes(model, task, instances, read, rate)
     _scores(found, outcomes)
     _distances(found, outcomes, task, instances, read)
-    announce("looking at y")
+    announce("measuring y")
     y = contexts(model, instances.tokens)
-    _variation_and_fit(found, y, instances, read)
+    _variation_and_probe(found, y, instances, read)
     _products(found, y, instances, parts)
     _transitions(found, model, y, instances, read)
-    announce("placing documents by t-SNE")
+    announce("placing texts by t-SNE")
     _topics(found, model, instances, parts, task.topic_names)
     if isinstance(task.io, TokenIO):
-        announce("transplanting y")
-        _transplants(found, model, instances, read, task.io.names)
+        announce("patching y")
+        _patching(found, model, instances, read, task.io.names)
     with atomic_write(folder / "analysis.json") as file:
         json.dump(found.findings, file, indent=1, allow_nan=False)
     return found
@@ -97,16 +116,16 @@ def _scores(found: Study, outcomes: Outcomes) -> None:
     for mode in MODES:
         scores = {metric: outcomes.score(mode, metric) for metric in outcomes.values[mode]}
         table[mode] = {m: {"value": s.value, "stderr": s.stderr} for m, s in scores.items()}
-        found.say(mode, "  ".join(f"{m} {s.value:.3f} ± {s.stderr:.3f}" for m, s in scores.items()))
-    found.findings["behind_the_cut"] = table
+        found.add_line(mode, "  ".join(f"{m} {s.value:.3f} ± {s.stderr:.3f}" for m, s in scores.items()))
+    found.findings["after_the_prompt"] = table
 
 
 def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instances, read: Segments) -> None:
     metric, base = next(m for m in LOSSES if m in outcomes.values["dynamic"]), "unprompted"
-    behind, unit = distance_behind(task, instances, read)
-    curves = {m: outcomes.difference(m, base, metric, behind) for m in MODES if m != base}
+    after, unit = distance_from_cut(task, instances, read)
+    curves = {m: outcomes.difference(m, base, metric, after) for m in MODES if m != base}
     pictures.plot_by_distance(curves, base, metric, unit, found.folder / "loss_by_distance.png")
-    # Where the frozen y stops helping: 2024, section 4.3, "after roughly 200 tokens".
+    # Where the constant y stops helping: 2024, section 4.3, "after roughly 200 tokens".
     distance, mean, error = curves["specialised"]
     ahead = bool((mean < -2 * error).any())
     caught = caught_up_after(distance, mean, error)
@@ -124,16 +143,17 @@ def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instance
     if not len(distance):
         words = "too few instances to tell"
     elif not ahead:
-        words = "the specialised one is nowhere ahead of it by two standard errors"
+        words = "the specialised model is never ahead by two standard errors"
     else:
-        words = "not within the text" if caught is None else f"after {caught:g} {unit}"
-    found.say("the unprompted model catches up", words)
+        words = "not within the texts" if caught is None else f"after {caught:g} {unit}"
+    found.add_line("the unprompted model catches up with the specialised one", words)
 
 
-def distance_behind(task: Task, instances: Instances, read: Segments) -> tuple[FloatArray, str]:
-    """How far behind its cut each position of a stretch is, (S, W), and in what that is counted.
+def distance_from_cut(task: Task, instances: Instances, read: Segments) -> tuple[FloatArray, str]:
+    """The distance of each position from the cut of its segment, (S, W), and its unit.
 
-    Where the task counts examples: how many are read between the cut and a position's own. Else tokens, as the middle of a bin.
+    If the task counts examples: the number of examples between the cut and that of the position. Otherwise tokens, as the middle
+    of a bin.
     """
     index, inside = windows(read.cut, read.end)
     before = examples_before(task, instances)
@@ -146,9 +166,15 @@ def distance_behind(task: Task, instances: Instances, read: Segments) -> tuple[F
 
 
 def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -> float | None:
-    """The first distance from which on the base model is nowhere behind by more than its error; (K,) each, in order.
+    """The first distance after which the mode is nowhere ahead of the base model by more than a standard error.
 
-    mean: a mode's loss less that of the base.  None: the mode is nowhere ahead by two errors, or to the end.
+    Args:
+        distance: In ascending order, (K,).
+        mean: The mode's loss minus that of the base model, (K,).
+        error: Standard errors, (K,).
+
+    Returns:
+        None if the mode is nowhere ahead by two errors, or if it is still ahead at the end.
     """
     if not (mean < -2 * error).any():
         return None
@@ -156,32 +182,31 @@ def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -
     return float(distance[after]) if after < len(distance) else None
 
 
-def _variation_and_fit(found: Study, y: Any, instances: Instances, read: Segments) -> None:
-    travelled = variation(y, read)
-    found.findings["variation"] = travelled
-    found.say("variation of y behind the cut, a token (CGT Eq. 4)", f"{travelled:.4f}")
-    fit = fit_hidden(y, instances, read)
-    found.findings["linear_fit"] = None
-    if isinstance(fit, str):
-        found.say("linear fit from y", fit)
-    if not isinstance(fit, LinearFit):
+def _variation_and_probe(found: Study, y: Any, instances: Instances, read: Segments) -> None:
+    found.findings["variation"] = variation(y, read)
+    found.add_line("variation of y, per token (CGT Eq. 4)", f"{found.findings['variation']:.4f}")
+    probe = probe_hidden(y, instances, read)
+    found.findings["linear_probe"] = None
+    if isinstance(probe, str):
+        found.add_line("linear probe of y", probe)
+    if not isinstance(probe, LinearProbe):
         return
-    pictures.plot_linear_fit(fit, found.folder / "linear_fit.png")
-    found.findings["linear_fit"] = {
-        "stretches": len(fit.row),
-        "fitted_to": fit.fitted,
+    pictures.plot_linear_probe(probe, found.folder / "linear_probe.png")
+    found.findings["linear_probe"] = {
+        "segments": len(probe.row),
+        "fitted_to": probe.fitted,
         "targets": {
-            name: {"error": float(fit.error[k]), "r_squared": float(fit.explained[k])}
-            for k, name in enumerate(fit.names)
+            name: {"error": float(probe.error[k]), "r_squared": float(probe.r_squared[k])}
+            for k, name in enumerate(probe.names)
         },
     }
-    for k, name in enumerate(fit.names[:4]):
-        text = f"error {fit.error[k]:.3f} standard deviations, R² {fit.explained[k]:.3f} ({len(fit.row)} stretches)"
-        found.say(f"linear fit of {name} from y", text)
+    for k, name in enumerate(probe.names[:4]):
+        text = f"error {probe.error[k]:.3f} standard deviations, R² {probe.r_squared[k]:.3f}"
+        found.add_line(f"linear probe of y for {name}", f"{text} ({len(probe.row)} segments)")
 
 
 def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> None:
-    """Over all instances where their contexts begin at the same places, else of the first; there the own cut is marked."""
+    """The mean over all instances if their contexts begin at the same positions, else the first instance."""
     if "cut" in instances.truth:
         row, at = int(parts.row[0]), int(parts.cut[0])
         shown = y[row : row + 1, : instances.lengths[row]]
@@ -196,7 +221,7 @@ def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> No
     pictures.plot_dot_products(dot_products(shown), first.start[1:].tolist(), found.folder / "dot_products.png", what)
 
 
-def _transitions(found: Study, model: Guided, y: Any, instances: Instances, read: Segments) -> None:
+def _transitions(found: Study, model: ContextModel, y: Any, instances: Instances, read: Segments) -> None:
     seen = transitions(model, y, instances, read)
     if seen is None:
         found.findings["tokens_until_moved"] = None
@@ -214,14 +239,15 @@ def _transitions(found: Study, model: Guided, y: Any, instances: Instances, read
         "distance": {"changes": distance, "controls": control, "far": seen.far},
     }
     share = f"{len(took) / changes:.0%} of {changes} changes of context"
-    far = f"farther than in 95 % of {len(seen.controls)} places inside one context"
-    found.say("y moves at", f"{share} ({far})")
-    found.say("how far (median, in the spread of y)", f"{distance:.2f} at a change, {control:.2f} inside one context")
+    far = f"farther than at 95 % of {len(seen.controls)} places inside one context"
+    found.add_line("y moves at", f"{share} ({far})")
+    places = f"{distance:.2f} at a change, {control:.2f} inside one context"
+    found.add_line("how far (median, in the spread of y)", places)
     if took:
-        found.say("y has moved after", f"{np.median(took):.0f} tokens (median of the {len(took)} that it moved at)")
+        found.add_line("y has moved after", f"{np.median(took):.0f} tokens (median of {len(took)} changes)")
 
 
-def _topics(found: Study, model: Guided, instances: Instances, parts: Segments, names: Sequence[str]) -> None:
+def _topics(found: Study, model: ContextModel, instances: Instances, parts: Segments, names: Sequence[str]) -> None:
     texts = documents(model, instances, parts)
     near = texts.neighbours() if len(texts.means) >= 4 else None
     if near is None:
@@ -238,18 +264,19 @@ def _topics(found: Study, model: Guided, instances: Instances, parts: Segments, 
         "by_chance": near.chance,
     }
     words = f"{near.same:.2f} of {count} texts of {near.documents} documents (by chance {near.chance:.2f})"
-    found.say("nearest text of another document is of the same topic", words)
+    found.add_line("nearest text of another document has the same topic", words)
 
 
-def _transplants(found: Study, model: Guided, instances: Instances, parts: Segments, names: tuple[str, ...]) -> None:
-    effect = transplant(model, instances, parts)
-    pictures.plot_transplant(effect.rises, names, found.folder / "transplant.png")
+def _patching(found: Study, model: ContextModel, instances: Instances, parts: Segments, names: tuple[str, ...]) -> None:
+    effect = activation_patching(model, instances, parts)
+    pictures.plot_patching(effect.rises, names, found.folder / "activation_patching.png")
     top = np.argsort(-effect.rises, kind="stable")[:10]
-    found.findings["transplant"] = {
+    found.findings["activation_patching"] = {
         "pairs": effect.pairs,
         "total_variation": effect.total_variation,
         "rise_by_kind_of_token": effect.by_kind,
         "most_raised": {names[i]: float(effect.rises[i]) for i in top},
     }
     kinds = ", ".join(f"{kind} {rise:+.2f}" for kind, rise in effect.by_kind.items())
-    found.say("log probability with another's y, tokens of", f"{kinds} (nats; TVD {effect.total_variation:.2f})")
+    words = f"{kinds} (nats; TVD {effect.total_variation:.2f})"
+    found.add_line("activation patching: change of log probability, tokens of", words)

@@ -1,4 +1,9 @@
-"""Where y goes when the context changes, beside where it goes inside one context: how far, and after how many tokens."""
+"""How the summary y moves where a new context begins, compared with boundaries inside one context.
+
+A new context begins between two neighbouring segments of an instance, or where two texts are joined: the text before the cut of
+one segment, then the start of the next segment. y crosses the middle between any two places sooner or later, even inside one
+context. So a change of context counts as having moved y only if y goes farther than at 95 % of boundaries inside one context.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +15,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.analysis.guided import Guided
-from regbench.analysis.representation import contexts
+from architectures.cgt.analysis.modes import ContextModel
+from architectures.cgt.analysis.representation import contexts
 from regbench.analysis.segments import Segments
 from regbench.data.instances import Instances
 from regbench.utils.arrays import FloatArray
 
 SMOOTHED = 4
-"""Over so many positions y is averaged to see where it is on its way."""
+"""Positions over which y is averaged when it crosses the middle between two places."""
 SHORTEST = 8
-"""So many tokens must stand on either side of a boundary for y to be seen going from the one to the other."""
+"""Tokens that are needed on each side of a boundary."""
 FAR = 0.95
-"""y counts as moved where it goes farther than in so many of the cases in which no context changes."""
+"""y has moved if it goes farther than at this share of the boundaries inside one context."""
 PAIRS = 100
+"""At most this many pairs of texts are joined."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """How y goes over a boundary: how far apart its old place and its new are; past the middle after how many tokens."""
+    """How y moves at a boundary.
+
+    Attributes:
+        distance: Between its places before and after.
+        tokens: After this many tokens y is past the middle between them. None: never.
+    """
 
     distance: float
     tokens: int | None
@@ -35,7 +46,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Boundary:
-    """The tokens begin..at of a sequence, and at..end."""
+    """The tokens begin..at of a sequence, and the tokens at..end after them."""
 
     begin: int
     at: int
@@ -44,10 +55,15 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Transitions:
-    """The moves of y at changes of context, and at boundaries in the middle of one context, with windows as long.
+    """How y moves where the context changes, and where it does not.
 
-    far: the distance that only 1 in 20 of the latter exceed; a change that does has moved y.  shown: y of one sequence, (L, d),
-    with its boundaries, and after how many tokens of each y has moved (None: it has not).  what: the sequence is.
+    Attributes:
+        changes: Moves where a new context begins.
+        controls: Moves at boundaries inside one context, with windows of the same length.
+        shown: y of one sequence, (L, d).
+        boundaries: Where a new context begins in it.
+        moved: After how many tokens y has moved at each of these. None: it has not.
+        what: What the sequence is.
     """
 
     changes: list[Move]
@@ -59,19 +75,23 @@ class Transitions:
 
     @property
     def far(self) -> float:
+        """The distance that 5 % of the controls exceed. A change that exceeds it has moved y."""
         return _far(self.controls)
 
     def tokens(self) -> list[int]:
-        """After how many tokens y has moved, of the changes that have moved it."""
+        """After how many tokens y has moved, for the changes that have moved it."""
         return [tokens for tokens in _moved(self.changes, self.far) if tokens is not None]
 
 
 def move(y: FloatArray, boundary: Boundary) -> Move:
-    """From y of a sequence, (L, d), in which one context ends where the next begins.
+    """How y moves at a boundary of a sequence.
 
-    The places are the means of y over the last quarter of either side; y is past the middle between them where its mean over 4
-    positions, projected on the line between the places, is. That is so for any two places, near as they may be, so a distance
-    must be held against those where nothing changes.
+    The place of y on each side is its mean over the last quarter of that side. y is past the middle when its mean over 4
+    positions, projected on the line between the two places, is.
+
+    Args:
+        y: (L, d).
+        boundary: One of the sequence.
     """
     old = _settled(y[boundary.begin + 1 : boundary.at + 1])
     new = _settled(y[boundary.at + 1 : boundary.end])
@@ -81,11 +101,19 @@ def move(y: FloatArray, boundary: Boundary) -> Move:
     return Move(float(np.linalg.norm(new - old)), int(past[0]) + 1 if len(past) else None)
 
 
-def transitions(model: Guided, y: FloatArray, instances: Instances, segments: Segments) -> Transitions | None:
-    """At the boundaries between neighbouring stretches of an instance; where each is alone in its instance, at joints of two.
+def transitions(model: ContextModel, y: FloatArray, instances: Instances, segments: Segments) -> Transitions | None:
+    """How y moves between neighbouring segments. If each instance has one segment, two instances are joined.
 
-    y: of the instances, (N, L, d). Distances are in its spread, the root of its mean squared distance from its mean over the
-    sequences looked at. None where no boundary has 8 tokens on either side.
+    Distances are divided by the root of the mean squared distance of y from its mean, over the sequences used.
+
+    Args:
+        model: The model.
+        y: Its summaries of the instances, (N, L, d).
+        instances: Instances of the task.
+        segments: Segments of these instances.
+
+    Returns:
+        None if no boundary has 8 tokens on each side.
     """
     if segments.per_row > 1:
         return _between_neighbours(y, instances, segments)
@@ -93,7 +121,7 @@ def transitions(model: Guided, y: FloatArray, instances: Instances, segments: Se
 
 
 def _between_neighbours(y: FloatArray, instances: Instances, segments: Segments) -> Transitions | None:
-    """Windows at a change and in the middle of the two stretches beside it are as long: half of the shorter one."""
+    """All windows, at a change and inside the two segments beside it, have the same length: half of the shorter segment."""
     found: list[tuple[int, Boundary, list[Boundary]]] = []
     for row, begin, at, end in _neighbours(segments):
         side = min(at - begin, end - at) // 2
@@ -113,8 +141,8 @@ def _between_neighbours(y: FloatArray, instances: Instances, segments: Segments)
     )
 
 
-def _between_joined(model: Guided, instances: Instances, segments: Segments) -> Transitions | None:
-    """The first text of each two also goes on as it did: the same first part, and as many tokens behind it."""
+def _between_joined(model: ContextModel, instances: Instances, segments: Segments) -> Transitions | None:
+    """The controls are the first texts with their own continuation, of the same length."""
     joined, alone, boundaries = joined_texts(instances, segments, model.io.max_length)
     if not boundaries:
         return None
@@ -129,10 +157,19 @@ def _between_joined(model: Guided, instances: Instances, segments: Segments) -> 
 def joined_texts(
     instances: Instances, segments: Segments, longest: int, pairs: int = PAIRS
 ) -> tuple[NDArray[Any], NDArray[Any], list[Boundary]]:
-    """What is before the cut of one stretch with the beginning of the next behind it, (P, L); with its own rest, (P, L).
+    """Texts of two contexts, and for each a text of one context with the same first part and the same length.
 
-    Either rest has as many tokens, as many as both texts and a sequence of `longest` have. Where that is fewer than 8, the pair
-    is left out. Padded with what stands last.
+    The part after the boundary is as long as both texts and `longest` allow. Pairs with fewer than 8 tokens on a side are left
+    out. Shorter sequences are padded with their last token.
+
+    Args:
+        instances: Instances of the task.
+        segments: Segments of these instances.
+        longest: Tokens that a sequence may have.
+        pairs: Largest number of pairs, P.
+
+    Returns:
+        The texts of two contexts, (P, L); those of one context, (P, L); and the boundaries.
     """
     changed, same, boundaries = [], [], []
     for i in range(min(pairs, len(segments) - 1)):
@@ -154,7 +191,7 @@ def _padded(rows: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _neighbours(segments: Segments) -> Iterator[tuple[int, int, int, int]]:
-    """(row, begin, at, end) of every two stretches of one instance that stand side by side."""
+    """(row, begin, at, end) of each two neighbouring segments of an instance."""
     columns = (segments.row.tolist(), segments.start.tolist(), segments.end.tolist())
     for (row, begin, at), (other, start, end) in itertools.pairwise(zip(*columns, strict=True)):
         if row == other and at == start:
@@ -162,20 +199,22 @@ def _neighbours(segments: Segments) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _moved(changes: Sequence[Move], far: float) -> list[int | None]:
+    """After how many tokens y has moved at each change; None where it has not gone far enough."""
     return [change.tokens if change.distance > far else None for change in changes]
 
 
 def _far(controls: Sequence[Move]) -> float:
+    """The distance that 5 % of the controls exceed."""
     return float(np.quantile([control.distance for control in controls], FAR, method="higher"))
 
 
 def _settled(y: FloatArray) -> FloatArray:
-    """The mean over the last quarter of some positions, (L, d) -> (d,)."""
+    """The mean over the last quarter of the positions, (L, d) -> (d,)."""
     place: FloatArray = y[-max(1, len(y) // 4) :].mean(0)
     return place
 
 
 def _spread(ys: Sequence[FloatArray]) -> float:
-    """The root of the mean squared distance of y from its mean, over sequences, (L, d) each; 1 where y stands still."""
+    """The root of the mean squared distance of y from its mean, over sequences (L, d); 1 for a constant y."""
     y = np.concatenate(ys)
     return float(np.sqrt(((y - y.mean(0)) ** 2).sum(-1).mean())) or 1.0
