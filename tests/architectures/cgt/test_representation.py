@@ -6,26 +6,27 @@ import numpy as np
 import pytest
 import torch
 
-from regbench.analysis.representation import (
+from architectures.cgt.analysis.representation import (
     Documents,
     Neighbours,
     contexts,
     documents,
     dot_products,
+    tsne,
     variation,
 )
 from regbench.analysis.segments import Segments, segments
 from regbench.tracks import Track
-from tests.analysis.conftest import Counting
+from tests.architectures.cgt.conftest import Counting
 
 
-def stretches(rows: int, start: int = 2, cut: int = 6, end: int = 12) -> Segments:
+def segments_of(rows: int, start: int = 2, cut: int = 6, end: int = 12) -> Segments:
     return Segments(np.arange(rows), *(np.full(rows, at) for at in (start, cut, end)), np.zeros(rows, dtype=np.int64))
 
 
-def test_variation_is_how_far_the_normalised_y_travels_behind_the_cut() -> None:
+def test_variation_is_how_far_the_normalised_y_travels_after_the_prompt() -> None:
     y = np.random.default_rng(0).standard_normal((5, 14, 3))
-    parts = stretches(5)
+    parts = segments_of(5)
     inside = [y[n, t] for n in range(5) for t in range(2, 12)]
     mean = sum(inside) / len(inside)
     scale = (sum(((v - mean) ** 2).sum() for v in inside) / len(inside)) ** 0.5
@@ -108,3 +109,24 @@ def test_contexts_come_in_batches(tiny: Track) -> None:
     model, tokens = Counting(tiny.task.io), tiny.instances("test").tokens
     whole = model.context(torch.from_numpy(tokens.astype(np.int64))).double().numpy()
     np.testing.assert_array_equal(contexts(model, tokens, batch_size=5), whole)
+
+
+def clusters() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    centres = 10.0 * generator.standard_normal((4, 8))
+    topics = np.repeat(np.arange(4), 15)
+    return centres[topics] + generator.standard_normal((60, 8)), topics
+
+
+def test_by_t_sne_clusters_stay_together_and_the_picture_is_the_same_again() -> None:
+    points, topics = clusters()
+    places = tsne(points)
+    assert places.shape == (60, 2)
+    apart = ((places[:, None] - places) ** 2).sum(-1) + np.diag(np.full(60, np.inf))
+    assert (topics[apart.argmin(1)] == topics).all()
+    np.testing.assert_array_equal(places, tsne(points))
+
+
+def test_t_sne_of_few_points_and_of_points_that_coincide() -> None:
+    assert np.isfinite(tsne(np.zeros((6, 3)))).all()
+    assert np.isfinite(tsne(np.eye(4))).all()

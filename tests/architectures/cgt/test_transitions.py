@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from architectures.cgt.analysis.transitions import Boundary, Move, Transitions, joined_texts, move, transitions
 from regbench.analysis.segments import Segments, segments
-from regbench.analysis.transitions import Boundary, Move, Transitions, joined_texts, move, transitions
 from regbench.data.instances import Instances
 from regbench.tracks import Track
-from tests.analysis.conftest import Counting
+from tests.architectures.cgt.conftest import Counting
 
 
 def test_tokens_until_y_has_moved() -> None:

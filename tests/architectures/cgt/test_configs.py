@@ -22,7 +22,7 @@ from regbench.utils import registry
 from tests.helpers.documents import table_rows
 from tests.helpers.papers_configs import CONFIGS, io_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LARGE = {"cgt-text-mixture"}
 """Counted and stepped without memory: nothing is computed, but every shape and type is checked."""
 

@@ -1,25 +1,35 @@
-"""Reading in several ways behind a cut, each against one stretch at a time."""
+"""The modes of reading a text after a prompt, each against one segment at a time; activation patching."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from regbench.analysis.guided import guided
-from regbench.analysis.modes import MODES, Outcomes, moving_average, read_in_modes
+from architectures.cgt.analysis.modes import (
+    MODES,
+    Outcomes,
+    activation_patching,
+    moving_average,
+    read_in_modes,
+)
 from regbench.analysis.segments import segments
 from regbench.analysis.trained import Trained
 from regbench.metrics.scores import score_positions
 from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression
+from regbench.tracks import Track
+from tests.architectures.cgt.conftest import Counting
 
 RATE = 0.2
 
 
 def test_every_mode_is_what_it_says(trained: Trained) -> None:
-    model, task = guided(trained.model, "cgt"), trained.track.task
+    model: Any = trained.model
+    task = trained.track.task
     instances = trained.track.instances("test")[:9]
     parts = segments(task, instances)
     found = read_in_modes(model, task, instances, parts, RATE, batch_size=4)
@@ -86,13 +96,13 @@ def test_scores_and_differences_by_distance() -> None:
     assert outcomes.score("a", "nll").value == pytest.approx((1 + 3 + 5 + 2 + 2) / 5)
     many = {m: {"nll": np.tile(v["nll"], (50, 1))} for m, v in values.items()}
     outcomes = Outcomes(many, np.tile(scored, (50, 1)), np.arange(100))
-    behind = np.tile([0.5, 0.5, 2.0], (100, 1))
-    distance, mean, error = outcomes.difference("a", "b", "nll", behind)
+    after = np.tile([0.5, 0.5, 2.0], (100, 1))
+    distance, mean, error = outcomes.difference("a", "b", "nll", after)
     assert distance.tolist() == [0.5, 2.0]
     np.testing.assert_allclose(mean, [(0 + 2 + 1 + 1) / 4, 4.0])
     assert error[1] == 0.0
-    behind[:, 2] = np.arange(100) % 5  # fewer than 20 positions at each of the others
-    assert outcomes.difference("a", "b", "nll", behind)[0].tolist() == [0.5]
+    after[:, 2] = np.arange(100) % 5  # fewer than 20 positions at each of the others
+    assert outcomes.difference("a", "b", "nll", after)[0].tolist() == [0.5]
     assert outcomes.score("a", "nll").stderr > 0
 
 
@@ -100,3 +110,28 @@ def test_the_moving_average_stands_still_or_follows() -> None:
     first, y = torch.randn(2, 3), torch.randn(2, 5, 3)
     torch.testing.assert_close(moving_average(first, y, 0.0), first[:, None].expand(2, 5, 3))
     torch.testing.assert_close(moving_average(first, y, 1.0), y)
+
+
+def test_what_the_donor_has_rises_and_what_it_lacks_falls(tiny: Track) -> None:
+    instances = tiny.instances("test")
+    parts = segments(tiny.task, instances)
+    found = activation_patching(Counting(tiny.task.io), instances, parts)
+    assert found.pairs == len(parts) - 1
+    assert found.by_kind["the donor's alone"] > 0.1
+    assert found.by_kind["its own alone"] < -0.1
+    assert 0.0 < found.total_variation < 1.0
+
+
+def test_the_figures_of_one_pair(tiny: Track) -> None:
+    instances = tiny.instances("test")
+    parts = segments(tiny.task, instances)[:2]
+    model = Counting(tiny.task.io)
+    found = activation_patching(model, instances, parts)
+    prompts = [instances.tokens[r, :c].astype(np.int64) for r, c in zip(parts.row, parts.cut, strict=True)]
+    own, donor = (
+        torch.log_softmax(5 * model.summary(torch.from_numpy(s)[None])[0].double(), -1).numpy() for s in prompts
+    )
+    np.testing.assert_allclose(found.rises, donor - own, atol=1e-6)
+    assert found.total_variation == pytest.approx(0.5 * np.abs(np.exp(donor) - np.exp(own)).sum(), abs=1e-6)
+    both = np.intersect1d(*prompts)
+    assert found.by_kind["both texts'"] == pytest.approx((donor - own)[both].mean(), abs=1e-6)

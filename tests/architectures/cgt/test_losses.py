@@ -259,7 +259,7 @@ def test_rows_with_nothing_scored_do_no_harm() -> None:
     scored[0] = False
     terms = model.losses(tokens, scored)
     assert all(torch.isfinite(term) for term in terms.values())
-    assert terms["auxiliary"].item() == 0.0  # no row has a token behind so much context
+    assert terms["auxiliary"].item() == 0.0  # no row has a token after so much context
 
 
 def test_the_loss_of_vectors_is_the_mean_square_of_their_last_components() -> None:

@@ -8,19 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regbench import runner
 from regbench.analysis.trained import Trained, load_trained
 from regbench.tasks.base import TokenIO
-
-TINY_CGT = {"d_model": 16, "d_y": 8, "n_heads": 2, "templates": 4, "rank": 2, "training.train_tokens": 3000}
-
-
-@pytest.fixture(scope="session")
-def run_folder(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run of `cgt` with two seeds."""
-    folder = tmp_path_factory.mktemp("runs") / "cgt"
-    runner.run(str(tiny_file), "cgt", seeds=(0, 4), settings=TINY_CGT, out=folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -12,18 +12,18 @@ import pytest
 import yaml
 
 from architectures.cgt import ContextuallyGuided
+from architectures.cgt.analysis import load_specialised
 from regbench import cli
-from regbench.analysis.specialised import load_specialised
 from tests.data.text.conftest import write_corpus
 from tests.helpers.documents import blocks, commands
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "cgt.md").read_text(encoding="utf-8")
 TRACK = {
     "name": "tiny-v1",
     "task": "arithmetic",
     "parameters": {"n_tasks": 1, "n_examples": 16, "n_digits": 1},
-    "splits": {"train": 40, "validation": 60, "test": 60, "seed": 0},  # enough of them for a linear fit
+    "splits": {"train": 40, "validation": 60, "test": 60, "seed": 0},  # enough of them for a linear probe
     "budget": {"train_tokens": 2400},
     "main_score": "last_two_accuracy",
 }

@@ -15,15 +15,14 @@ import yaml
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from architectures.cgt.analysis import pictures, table_forms
+from architectures.cgt.analysis.modes import read_in_modes
+from architectures.cgt.analysis.representation import contexts, variation
+from architectures.cgt.analysis.table import Mean, cut_after, tabulate
 from baselines.linear_regression import InContextRegression
 from regbench import cli, runner
-from regbench.analysis import pictures, table_forms
-from regbench.analysis.linear_fit import linear_fit
-from regbench.analysis.modes import read_in_modes
-from regbench.analysis.representation import contexts, variation
+from regbench.analysis.linear_probe import linear_probe
 from regbench.analysis.segments import segments
-from regbench.analysis.table import Figure as Mean
-from regbench.analysis.table import cut_after, tabulate
 from regbench.analysis.trained import load_trained
 from regbench.metrics.scores import Score
 from regbench.models.model import ModelPredictor
@@ -31,7 +30,7 @@ from regbench.tasks.arithmetic import Arithmetic
 from regbench.tasks.base import Splits
 from regbench.tracks import load_track
 from regbench.utils.errors import UserError
-from tests.analysis.conftest import TINY_CGT
+from tests.conftest import TINY_CGT
 
 VECTORS = {
     "name": "vectors-v1",
@@ -56,8 +55,8 @@ def vector_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vectors")
     (folder / "vectors-v1.yaml").write_text(yaml.safe_dump(VECTORS))
     settings = {**TINY_CGT, "training.train_tokens": 2000}
-    runner.run(str(folder / "vectors-v1.yaml"), "cgt", seeds=(0, 1), settings=settings, out=folder / "guided")
-    return folder / "guided"
+    runner.run(str(folder / "vectors-v1.yaml"), "cgt", seeds=(0, 1), settings=settings, out=folder / "vectors")
+    return folder / "vectors"
 
 
 def test_of_several_seeds_the_error_is_over_them_and_of_one_over_instances() -> None:
@@ -71,11 +70,11 @@ def test_of_several_seeds_the_error_is_over_them_and_of_one_over_instances() -> 
 def test_a_run_with_y_beside_one_without(run_folder: Path, plain_run: Path) -> None:
     found = tabulate([plain_run, run_folder], split="validation", limit=16)
     assert (found.metric, found.instances) == ("legal_accuracy", 16)
-    plain, guided = found.rows
-    assert (plain.name, guided.name) == ("transformer", "cgt")
+    plain, cgt = found.rows
+    assert (plain.name, cgt.name) == ("transformer", "cgt")
     assert set(plain.scores) == {"dynamic"}
     assert plain.y == {}
-    assert guided.seeds == (0, 4)
+    assert cgt.seeds == (0, 4)
     trained = load_trained(plain_run)
     instances = trained.track.instances("validation")[:16]
     parts = segments(trained.track.task, instances)
@@ -93,16 +92,16 @@ def test_a_run_with_y_beside_one_without(run_folder: Path, plain_run: Path) -> N
         outcomes = read_in_modes(one.model, one.track.task, instances, parts, 0.0)  # type: ignore[arg-type]
         for mode in ("dynamic", "specialised", "specialised, prompt read", "unprompted"):
             for metric in ("legal_accuracy", "nll"):
-                assert guided.scores[mode][metric].by_seed[number] == pytest.approx(outcomes.score(mode, metric).value)
+                assert cgt.scores[mode][metric].by_seed[number] == pytest.approx(outcomes.score(mode, metric).value)
         y = contexts(one.model, instances.tokens)  # type: ignore[arg-type]
-        assert guided.y["variation"].by_seed[number] == pytest.approx(variation(y, parts))
-    assert "linear_fit" not in guided.y
+        assert cgt.y["variation"].by_seed[number] == pytest.approx(variation(y, parts))
+    assert "linear_probe" not in cgt.y
 
 
 def test_of_vectors_ridge_stands_beside_it_over_the_same_positions(vector_run: Path) -> None:
     found = tabulate([vector_run], split="validation", limit=64, cuts=(4, 1))
     assert [(row.name, row.cut) for row in found.rows] == [
-        (name, cut) for cut in (1, 4) for name in ("guided", "zero", "least squares", "ridge", "oracle")
+        (name, cut) for cut in (1, 4) for name in ("vectors", "zero", "least squares", "ridge", "oracle")
     ]
     track = load_track(str(vector_run.parent / "vectors-v1.yaml"))
     instances = track.instances("validation")
@@ -115,7 +114,7 @@ def test_of_vectors_ridge_stands_beside_it_over_the_same_positions(vector_run: P
         assert list(curve) == list(range(cut, 6))
         assert curve[cut].value == pytest.approx(error[:, cut].mean(), rel=1e-5)
     special = load_trained(vector_run, 1)
-    rows = {row.cut: row for row in found.rows if row.name == "guided"}
+    rows = {row.cut: row for row in found.rows if row.name == "vectors"}
     model = special.model.specialize  # type: ignore[operator]
     errors = []
     for row in instances.tokens[:8]:
@@ -124,14 +123,12 @@ def test_of_vectors_ridge_stands_beside_it_over_the_same_positions(vector_run: P
         errors.append((predicted[0, 1::2, 0] - text[9::2, 2]) ** 2)
     first = tabulate([vector_run], split="validation", limit=8, cuts=(4,)).rows[0]
     assert first.scores["specialised"]["mse"].by_seed[1] == pytest.approx(np.mean(errors), rel=1e-4)
-    assert "linear_fit" not in first.y  # eight stretches say nothing of eight weights
-    assert "Linear fits: 64 stretches, each read by a map fitted to other instances, 10-fold" in table_forms.notes(
-        found
-    )
+    assert "linear_probe" not in first.y  # eight segments say nothing of eight weights
+    assert "Linear probes: 64 segments, 10-fold cross-validation over instances" in table_forms.notes(found)
     parts = cut_after(segments(track.task, instances), track.task.progress(instances), 4)  # type: ignore[arg-type]
     names, targets = ["w0", "w1"], instances.truth["weights"].reshape(-1, 2)
-    fit = linear_fit(contexts(special.model, instances.tokens), parts, names, targets)  # type: ignore[arg-type]
-    assert rows[4].y["linear_fit"].by_seed[1] == pytest.approx(fit.error.mean())
+    probe = linear_probe(contexts(special.model, instances.tokens), parts, names, targets)  # type: ignore[arg-type]
+    assert rows[4].y["linear_probe"].by_seed[1] == pytest.approx(probe.error.mean())
 
 
 def _tensor(rows: np.ndarray) -> object:
@@ -140,7 +137,7 @@ def _tensor(rows: np.ndarray) -> object:
     return torch.from_numpy(rows)
 
 
-def test_of_text_it_is_the_nats_behind_the_middle_of_each_excerpt(text_run: Path) -> None:
+def test_of_text_it_is_the_nll_after_the_middle_of_each_excerpt(text_run: Path) -> None:
     found = tabulate([text_run], split="validation", limit=16)
     (row,) = found.rows
     assert found.metric == "nll"
@@ -150,15 +147,15 @@ def test_of_text_it_is_the_nats_behind_the_middle_of_each_excerpt(text_run: Path
     nats = -np.log(np.take_along_axis(predicted, instances.tokens[..., None].astype(np.int64), -1)[..., 0])
     place, cut = np.arange(nats.shape[1]), instances.truth["cut"][:, None]
     first, second = cut // 2, (cut + instances.lengths[:, None]) // 2
-    behind = instances.scored & ((place >= first) & (place < cut) | (place >= second))
-    assert row.scores["dynamic"]["nll"].value == pytest.approx(nats[behind].mean(), rel=1e-5)
+    after = instances.scored & ((place >= first) & (place < cut) | (place >= second))
+    assert row.scores["dynamic"]["nll"].value == pytest.approx(nats[after].mean(), rel=1e-5)
     assert set(row.y) == {"variation"}
-    assert "No linear fit of run: nothing hidden is a real number" in table_forms.notes(found)
+    assert "No linear probe for run: the task has no hidden real numbers" in table_forms.notes(found)
     with pytest.raises(UserError, match="--cuts counts examples, and markov-text-v1 has none"):
         tabulate([text_run], split="validation", limit=16, cuts=(2,))
 
 
-def test_a_cut_stands_behind_so_many_examples_of_each_task() -> None:
+def test_a_cut_is_after_so_many_examples_of_each_task() -> None:
     task = Arithmetic(Arithmetic.Parameters(n_tasks=2, n_examples=4, n_digits=1))
     instances = task.generate(Splits(train=1, validation=1, test=3, seed=0), "test")
     own = segments(task, instances)
@@ -182,7 +179,7 @@ def test_the_command_prints_and_writes_all_forms(
     path = tmp_path / "new" / "table.md"
     assert cli.main(["analyze", str(vector_run), "--limit", "32", "--cuts", "2,4", "--table", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "vectors-v1, validation split, 32 instances: MSE behind the cut" in out
+    assert "vectors-v1, validation split, 32 instances: MSE after the prompt" in out
     assert "after 4" in out
     assert all(len(line) <= 100 for line in out.splitlines() if "±." in line)
     text, content = path.read_text(), json.loads(path.with_suffix(".json").read_text())
@@ -190,18 +187,18 @@ def test_the_command_prints_and_writes_all_forms(
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert rows[0] == [
         *("run", "seeds", "cut after", "base ↓", "specialised ↓", "specialised, prompt read ↓", "unprompted ↓"),
-        *("variation of y", "linear-fit error ↓"),
+        *("variation of y", "linear-probe error ↓"),
     ]
     assert len(rows) == 2 + 10
     written = content["rows"][0]
-    assert rows[2][:3] == ["guided", "2", "2"]
+    assert rows[2][:3] == ["vectors", "2", "2"]
     special = written["scores"]["specialised"]["mse"]
     assert rows[2][4] == f"{special['value']:.3f} ±{special['stderr']:.3f}"
     assert rows[3][:2] == ["zero", "—"]
     assert rows[3][4:] == ["—"] * 5
     assert len(special["by_seed"]) == 2
     assert written["by_example"]["specialised"]["examples_before"] == [2, 3, 4, 5]
-    assert "Means over seeds; ± is one standard error over them. zero, least squares, ridge, oracle: baselines" in text
+    assert "Means over seeds; ± is one standard error over seeds. zero, least squares, ridge, oracle: baselines" in text
 
 
 def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +217,7 @@ def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch:
     assert {"frozen after 2", "frozen after 4", "ridge"} <= set(names)
     assert "zero" not in names
     lines = {line.get_label(): line for line in axes.lines}
-    for row in (row for row in found.rows if row.name == "guided"):
+    for row in (row for row in found.rows if row.name == "vectors"):
         colour = lines[f"frozen after {row.cut}"].get_color()
         own = [line for line in axes.lines if line.get_color() == colour]
         curves = [np.asarray(line.get_ydata()).tolist() for line in own]
@@ -231,9 +228,9 @@ def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch:
         assert np.asarray(ring.get_ydata()).tolist() == [row.by_example["dynamic"][row.cut].value]
 
 
-def test_what_stands_behind_the_error_is_said(run_folder: Path, plain_run: Path) -> None:
+def test_the_notes_say_what_the_error_is(run_folder: Path, plain_run: Path) -> None:
     both = tabulate([run_folder, plain_run], split="test", limit=8)
-    assert "over them, but over instances for transformer, of one seed" in table_forms.notes(both)
+    assert "over seeds, but over instances for transformer with one seed" in table_forms.notes(both)
     alone = tabulate([plain_run], split="test", limit=8)
     assert table_forms.notes(alone) == "± is one standard error over instances: each run has one seed."
     for width in (80, 110):
@@ -263,10 +260,10 @@ def test_what_has_no_table(
         ([run_folder, run_folder.parent / "." / "cgt"], "cgt is given twice"),
         (
             [run_folder, vector_run],
-            "runs of different tracks have no table in common: cgt is on tiny-v1, guided on vec",
+            "runs of different tracks cannot be in one table: cgt is on tiny-v1, vectors on vec",
         ),
         ([run_folder, unfinished], f"{unfinished} is not finished: go on with regbench run --resume {unfinished}"),
-        ([plain_run], "architecture 'transformer' keeps no summary of its context: it has no context(); these do: cgt"),
+        ([plain_run], "architecture 'transformer' has no analysis of its own; these have: cgt"),
         ([run_folder, tmp_path / "none"], "none holds no run: there is no config.yaml"),
         ([run_folder, "--cuts", "2"], "--cuts counts examples, and tiny-v1 has none"),
         ([vector_run, "--cuts", "2,6"], "a cut after 6 examples of 6 leaves nothing on one side: 1 to 5"),

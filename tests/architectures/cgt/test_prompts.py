@@ -13,10 +13,16 @@ import safetensors.torch
 import torch
 
 from architectures.cgt import ContextuallyGuided
+from architectures.cgt.analysis.prompts import (
+    Encodes,
+    generate,
+    load_specialised,
+    read_prompt,
+    specialise,
+    write_tokens,
+)
 from regbench import cli
 from regbench.analysis.cost import flops_per_token, stream_bytes, total_flops
-from regbench.analysis.prompt import Encodes, read_prompt, write_tokens
-from regbench.analysis.specialised import generate, load_specialised, specialise
 from regbench.analysis.trained import Trained
 from regbench.models.model import parameter_count
 from regbench.tasks.base import TokenIO, VectorIO
@@ -43,8 +49,8 @@ def test_the_command_writes_a_model_that_can_be_read_again(
     assert "a prompt of 8 tokens" in said
     assert "whole model," in said
     assert "with the prompt" in said
-    assert "read again" not in said  # that is x alone, beside a y that stands still
-    assert "largest difference to the frozen model" in said
+    assert "read again" not in said  # that is x alone, with a constant y
+    assert "largest difference to the whole model with a constant y" in said
     model, text = load_specialised(out), torch.randint(4, (2, 10))
     frozen = trained.model.with_context(text, trained.model.summary(prompt[None]).expand(2, -1))  # type: ignore[operator]
     torch.testing.assert_close(model(text), frozen, atol=1e-5, rtol=1e-5)
@@ -136,7 +142,7 @@ def test_where_only_answers_are_trained_generation_says_so(
     assert cli.main(["specialize", str(run_folder), "--prompt", str(prompt_file), *out]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-2] == (
-        f"tiny-v1 trains the prediction of {share:.0%} of its tokens only: what is generated in place of the others is noise"
+        f"tiny-v1 trains the prediction of only {share:.0%} of its tokens; the other generated tokens are noise"
     )
     (tmp_path / "words.txt").write_text("Ġword1 part3")
     assert cli.main(["specialize", str(text_run), "--prompt", str(tmp_path / "words.txt"), *out]) == 0
