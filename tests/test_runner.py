@@ -377,7 +377,7 @@ CUT = """
 import hashlib
 from pathlib import Path
 
-from tests.markov_text import MarkovText
+from tests.helpers.markov_text import MarkovText
 
 
 class Cut(MarkovText):

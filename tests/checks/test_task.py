@@ -293,7 +293,7 @@ def test_what_needs_generate_first_is_refused() -> None:
             return super().truth(self.kept[: len(instances)])
 
     with pytest.raises(
-        UserError, match=r"^task 'keeps' raises .*test_contract.py:\d+: AttributeError: .* no attribute 'kept'"
+        UserError, match=r"^task 'keeps' raises .*test_task.py:\d+: AttributeError: .* no attribute 'kept'"
     ):
         refuse_broken(subject_of(Keeps), "keeps")
 

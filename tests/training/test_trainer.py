@@ -310,10 +310,10 @@ class TestFaultsOfTheArchitecture:
     @pytest.mark.parametrize(
         ("training", "message"),
         [
-            (True, r"^training fails at step 3 of \d+: .*test_training.py:\d+: ZeroDivisionError: division by zero$"),
+            (True, r"^training fails at step 3 of \d+: .*test_trainer.py:\d+: ZeroDivisionError: division by zero$"),
             (
                 False,
-                r"^training fails at the validation split, after step \d+: .*test_training.py:\d+: ZeroDivisionError",
+                r"^training fails at the validation split, after step \d+: .*test_trainer.py:\d+: ZeroDivisionError",
             ),
         ],
     )
