@@ -23,8 +23,7 @@ from regbench.models.model import Model, shift_in
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training.trainer import TrainingOptions, make_optimizer, train_step
-from regbench.utils.errors import UserError
-from regbench.utils.registry import blame
+from regbench.utils.errors import UserError, blame
 
 TOLERANCE = 1e-5
 """Rounding allowed before two outputs count as different, relative to the largest logit (at least 1): fused kernels sum in

@@ -18,8 +18,7 @@ from regbench.metrics.scores import METRICS, WITHOUT_TRUTH
 from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.tracks.form import arrays_of, ill_formed
-from regbench.utils import registry
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import UserError, blaming, nearest
 
 OF_VECTORS = ("mse", "truth_mse")
 """The metrics of vectors; all others are of tokens."""
@@ -318,7 +317,7 @@ def refuse_broken(subject: Subject, name: str) -> None:
         UserError: with the first check that fails, or where the task's own code raised.
     """
     for check in CONTRACT:
-        with registry.blaming(f"task '{name}' raises"):
+        with blaming(f"task '{name}' raises"):
             fault = check(subject)
         if fault:
             raise UserError(f"task '{name}' cannot be scored: {fault}")

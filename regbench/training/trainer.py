@@ -25,8 +25,7 @@ from regbench.metrics.scores import rows_at_once
 from regbench.models.model import Model, token_tensor
 from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.utils.arrays import IntArray
-from regbench.utils.errors import UserError, describe_validation, nearest
-from regbench.utils.registry import blaming
+from regbench.utils.errors import UserError, blaming, describe_validation, nearest
 from regbench.utils.settings import Settings
 
 

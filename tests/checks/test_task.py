@@ -17,7 +17,7 @@ from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
 from regbench.tracks.form import unfinished
 from regbench.utils import registry
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blaming
 from tests.data.text.conftest import write_corpus
 
 SPLITS = Splits(train=60, validation=10, test=40, seed=1)
@@ -79,7 +79,7 @@ def subject_of(cls: type[Task]) -> Subject:
 
 def faults(subject: Subject) -> Iterator[tuple[str, str]]:
     for check in CONTRACT:
-        with registry.blaming("task 'it' raises"):
+        with blaming("task 'it' raises"):
             fault = check(subject)
         if fault:
             yield check.__name__, fault
