@@ -6,19 +6,20 @@ A task's code may be anyone's. Of one that is not built in, all lines are asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
+from regbench.checks.contract import Check, refuse
 from regbench.data.instances import Instances
 from regbench.metrics.scores import METRICS, WITHOUT_TRUTH
 from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.tracks.form import arrays_of, ill_formed
-from regbench.utils.errors import UserError, blaming, nearest
+from regbench.utils.errors import nearest
 
 OF_VECTORS = ("mse", "truth_mse")
 """The metrics of vectors; all others are of tokens."""
@@ -54,9 +55,6 @@ class Subject:
     @property
     def test(self) -> Instances:
         return self.made["test"]
-
-
-Check = Callable[[Subject], str | None]
 
 
 def forms(subject: Subject) -> str | None:
@@ -310,19 +308,6 @@ CONTRACT: tuple[Check, ...] = (
 """In this order: a line may rely on those before it."""
 
 
-def refuse_broken(subject: Subject, name: str) -> None:
-    """Refuses a task on which a score would mean nothing.
-
-    Raises:
-        UserError: with the first check that fails, or where the task's own code raised.
-    """
-    for check in CONTRACT:
-        with blaming(f"task '{name}' raises"):
-            fault = check(subject)
-        if fault:
-            raise UserError(f"task '{name}' cannot be scored: {fault}")
-
-
 _EXAMINED: WeakSet[Track] = WeakSet()
 """The tracks whose task was examined in this process."""
 
@@ -334,7 +319,7 @@ def examine_task(track: Track) -> None:
         UserError: with the first check that fails, or where the task's own code raised.
     """
     made = {split: track.instances(split) for split in SPLITS}
-    refuse_broken(Subject(track.task, track.splits, made), track.task_name)
+    refuse(Subject(track.task, track.splits, made), CONTRACT, f"task '{track.task_name}'")
     _EXAMINED.add(track)
 
 

@@ -18,7 +18,7 @@ from regbench.leaderboard.entry import DIGITS, canonical, rounded
 from regbench.metrics.scores import NLL_FLOOR, Score, share_of_the_way
 from regbench.report.words import LIMITS
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
 
 FEWEST_SEEDS = 3

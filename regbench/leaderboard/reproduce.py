@@ -26,6 +26,7 @@ from regbench.metrics.scores import higher_is_better
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
+from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 
 LEVEL = 0.0005
@@ -59,7 +60,7 @@ def reproduce(
     seeds: Sequence[int] = (),
     out: Path | None = None,
     track: str | None = None,
-    reporter: runner.Reporter | None = None,
+    reporter: Reporter | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Reproduction:
     """Trains what an entry's command says, and compares all scores.

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbench.checks.task import CONTRACT, Subject, refuse_broken, true_distributions
+from regbench.checks.contract import refuse
+from regbench.checks.task import CONTRACT, Subject, true_distributions
 from regbench.data.instances import Instances
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
@@ -100,7 +101,7 @@ def test_every_built_in_keeps_the_contract(name: str, tmp_path: Path) -> None:
 def test_the_good_one_keeps_it() -> None:
     assert unfinished(Echo) is None
     assert list(faults(subject_of(Echo))) == []
-    refuse_broken(subject_of(Echo), "echo")
+    refuse(subject_of(Echo), CONTRACT, "task 'echo'")
 
 
 # --- Tasks that break a line. Each: the line, a part of what it says, what takes the place of what in Echo. ---
@@ -295,7 +296,7 @@ def test_what_needs_generate_first_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"^task 'keeps' raises .*test_task.py:\d+: AttributeError: .* no attribute 'kept'"
     ):
-        refuse_broken(subject_of(Keeps), "keeps")
+        refuse(subject_of(Keeps), CONTRACT, "task 'keeps'")
 
 
 def test_a_refusal_names_the_task() -> None:
@@ -303,7 +304,7 @@ def test_a_refusal_names_the_task() -> None:
     with pytest.raises(
         UserError, match="^task 'echo' cannot be scored: it tells progress, and no progress_label says of what$"
     ):
-        refuse_broken(subject_of(broken), "echo")
+        refuse(subject_of(broken), CONTRACT, "task 'echo'")
 
 
 @pytest.mark.parametrize(

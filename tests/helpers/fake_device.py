@@ -23,7 +23,8 @@ from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Mixer
 from regbench.ops import backend
 from regbench.tasks.base import IO, TokenIO, VectorIO
-from regbench.training.trainer import make_optimizer, resolve_training, train_step
+from regbench.training.options import resolve_training
+from regbench.training.trainer import make_optimizer, train_step
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.papers_configs import CONFIGS, io_of
