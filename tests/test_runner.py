@@ -369,7 +369,7 @@ class TestWhatChangedSinceASeedWasFinished:
 
     def test_where_there_is_no_text_checkpoints_are_what_they_were(self, tiny_file: Path, plugin: Path) -> None:
         """The checkpoint of a task without a source is of the six parts that it always was."""
-        plan = runner._plan(runner.Config(track=str(tiny_file), architecture=str(plugin)))
+        plan = runner._plan(runner.Config(track=str(tiny_file), architecture=str(plugin)), runner.Reporter())
         assert sorted(plan.parts) == ["backend", "device", "options", "source", "track", "training"]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.checks.baseline import blaming_baseline, check_said
+from regbench.checks.baseline import blaming_baseline, check_predictions
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import BriefPredictions, brief_of_real, padded_batches
 from regbench.metrics.scores import rows_at_once
@@ -171,7 +171,7 @@ def _make(
         seconds += time.perf_counter() - started
         processor_seconds += time.process_time() - processor_started
         with blaming_baseline(baseline):
-            check_said(predicted, some.tokens, track.task.io)
+            check_predictions(predicted, some.tokens, track.task.io)
         if track.task.knows_truth:
             parts += [row[:length].astype(np.float64) for row, length in zip(predicted, some.lengths, strict=True)]
         else:
