@@ -24,9 +24,9 @@ from regbench.checks.architecture import SCORABLE, Subject, preflight, refuse_tr
 from regbench.checks.task import examine_task_once
 from regbench.config import Config, read_config
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import score_baselines, score_records
+from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.predictions import keep
-from regbench.metrics.scores import score, share_of_the_way
+from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
@@ -330,16 +330,10 @@ def _score_seed(
     predictions = keep(plan.track.task, ModelPredictor(model, plan.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
-    start = next((b for b in baselines.values() if b.anchor == "start"), None)
-    end = next((b for b in baselines.values() if b.anchor == "end"), None)
-    share = {}
-    if start is not None and end is not None:
-        for metric, record in scores.items():
-            share[metric] = share_of_the_way(record.value, start.scores[metric].value, end.scores[metric].value)
     return SeedRecord(
         seed=seed,
         scores=scores,
-        share_of_the_way=share,
+        share_of_the_way=normalized_scores(scores, baselines),
         curves=curves,
         training_curve=[_checkpoint(row) for row in progress.curve],
         best_step=progress.best_step,

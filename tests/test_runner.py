@@ -21,9 +21,8 @@ import yaml
 
 import regbench
 from regbench import cli, runner
-from regbench.evaluation.baselines import score_records
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import score
+from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.results import read_result
 from regbench.tracks import Track

@@ -14,9 +14,9 @@ import yaml
 import regbench
 from regbench import cli, runner
 from regbench.checks.architecture import CONTRACT, Subject, examine, learns
-from regbench.evaluation.baselines import lineup, score_records
+from regbench.evaluation.baselines import lineup
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import score
+from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result

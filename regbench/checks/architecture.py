@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from regbench.metrics.scores import score_positions
+from regbench.metrics.metric import score_positions
 from regbench.models.backbone import held_bytes
 from regbench.models.build import build
 from regbench.models.mixer import Options

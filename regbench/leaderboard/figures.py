@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, canonical, rounded
 from regbench.metrics.metric import Metric
-from regbench.metrics.scores import Score, share_of_the_way
+from regbench.metrics.scores import Score, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
 from regbench.training.trainer import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
@@ -180,18 +180,11 @@ def curves(case: Case) -> Iterator[str]:
 
 def shares(case: Case) -> Iterator[str]:
     """The share of the way follows from the scores and the baselines."""
-    anchors = [
-        next((b.scores for b in case.result.baselines.values() if b.anchor == anchor), None)
-        for anchor in ("start", "end")
-    ]
-    start, end = anchors
     for seed in case.result.seeds:
-        if start is None or end is None:
-            if seed.share_of_the_way:
-                yield f"seed {seed.seed}: share_of_the_way without baselines to measure it by"
-            continue
-        for metric, score in seed.scores.items():
-            wanted = share_of_the_way(score.value, start[metric].value, end[metric].value)
+        shares = normalized_scores(seed.scores, case.result.baselines)
+        if seed.share_of_the_way and not shares:
+            yield f"seed {seed.seed}: share_of_the_way without baselines to measure it by"
+        for metric, wanted in shares.items():
             given = seed.share_of_the_way.get(metric, math.inf)
             if not abs(given - wanted) <= 1e-9 * max(1.0, abs(wanted)):
                 yield f"seed {seed.seed}: share_of_the_way of {metric} is {given:g}, and the scores give {wanted:g}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regbench.leaderboard.entry import Entry
 from regbench.metrics.metric import METRICS, Metrics
-from regbench.metrics.scores import share_of_the_way
+from regbench.metrics.scores import normalized_scores
 from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, track_names
 from regbench.utils.errors import UserError
@@ -173,7 +173,7 @@ def _entry_row(entry: Entry, i: int, p: NDArray[np.float64], baselines: Mapping[
         name=entry.name,
         kind="entry",
         scores=scores,
-        way=_way(scores[main].value, main, baselines),
+        way=normalized_scores(scores, baselines).get(main),
         rank=i + 1,
         level_with=tuple(int(j) + 1 for j in np.flatnonzero(p[i] >= SIGNIFICANCE) if j != i),
         p_next=float(p[i, i + 1]) if i + 1 < len(p) else None,
@@ -182,14 +182,8 @@ def _entry_row(entry: Entry, i: int, p: NDArray[np.float64], baselines: Mapping[
 
 
 def _baseline_row(name: str, record: BaselineRecord, main: str, baselines: Mapping[str, BaselineRecord]) -> Row:
-    way = _way(record.scores[main].value, main, baselines)
+    way = normalized_scores(record.scores, baselines).get(main)
     return Row(name=name, kind="baseline", scores=record.scores, way=way, baseline=record)
-
-
-def _way(value: float, main: str, baselines: Mapping[str, BaselineRecord]) -> float | None:
-    start = next((b.scores[main].value for b in baselines.values() if b.anchor == "start"), None)
-    end = next((b.scores[main].value for b in baselines.values() if b.anchor == "end"), None)
-    return None if start is None or end is None else share_of_the_way(value, start, end)
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from regbench.evaluation.baselines import lineup
-from regbench.evaluation.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
+from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions, read_predictions
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.models.predictor import Baseline
 from regbench.report import strips, texts
@@ -234,7 +234,7 @@ def _instances(folder: Path, result: Result, track: Track | None, instance: int 
         return Drawn(why_not=f"the track {result.track.name} that this run was made on is not here")
     if not isinstance(track.task.io, TokenIO):
         return Drawn(why_not="the task is not one of tokens")
-    models: list[KeptPredictions] = []
+    models: list[StoredPredictions] = []
     test = track.instances("test")
     if test.fingerprint != result.track.fingerprints["test"]:
         return Drawn(
@@ -244,14 +244,14 @@ def _instances(folder: Path, result: Result, track: Track | None, instance: int 
         path = folder / f"seed-{seed.seed}" / "predictions.npz"
         if not path.exists():
             return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
-        predictions = read_kept(path, track.task)
+        predictions = read_predictions(path, track.task)
         strips.check_predictions(predictions, result, seed.seed, test, track.task.io.vocab_size)
         models.append(predictions)
     whole = [model for model in models if isinstance(model, Predictions)]
     if whole:
         return Drawn(strips=strips.layout(track.task, test, whole, instance))
-    brief = [model for model in models if isinstance(model, BriefPredictions)]
-    return Drawn(texts=texts.layout(track.task, test, brief, _best_baseline(result, track), instance))
+    compact = [model for model in models if isinstance(model, CompactPredictions)]
+    return Drawn(texts=texts.layout(track.task, test, compact, _best_baseline(result, track), instance))
 
 
 def _best_baseline(result: Result, track: Track) -> Baseline | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regbench.metrics.metric import METRICS, Metrics
-from regbench.metrics.scores import share_of_the_way
+from regbench.metrics.scores import normalized_scores
 from regbench.results import Result, ScoreRecord
 
 
@@ -27,12 +27,9 @@ class Row:
 def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
     """The model among the baselines, best first by the track's main score; under several seeds each, and their median."""
     main = result.track.main_score
-    start = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "start"), None)
-    end = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "end"), None)
 
     def row(name: str, scores: Mapping[str, ScoreRecord], kind: Literal["baseline", "seed", "model"]) -> Row:
-        way = None if start is None or end is None else share_of_the_way(scores[main].value, start, end)
-        return Row(name, scores, way, kind)
+        return Row(name, scores, normalized_scores(scores, result.baselines).get(main), kind)
 
     rows = [row(name, record.scores, "baseline") for name, record in result.baselines.items()]
     name = result.architecture.name
