@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
-import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy
 import pydantic
-import torch
 
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write
@@ -189,57 +183,3 @@ def read_result(path: str | Path) -> Result:
         return Result.model_validate_json(text)
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, str(path), Result.model_fields)) from None
-
-
-def describe_environment(
-    device: torch.device,
-    backend: dict[str, str],
-    training_backend: dict[str, str],
-    precision: Literal["float32", "bfloat16"],
-) -> Environment:
-    """The machine and the packages a run has, which forms of the ops scored and trained, and the precision that trained."""
-    names = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
-    packages = {}
-    for name in names:
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    packages["numpy"] = numpy.__version__
-    return Environment(
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        threads=torch.get_num_threads(),
-        precision=precision,
-        backend=dict(sorted(backend.items())),
-        packages=packages,
-        training_backend=dict(sorted(training_backend.items())) if training_backend != backend else None,
-    )
-
-
-def describe_code() -> Code:
-    """The commit that regbench's own source is at, and whether tracked files were changed since."""
-    folder = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(folder), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-
-    try:
-        # Installed into an environment inside some other repository: that repository's commit says nothing of this code.
-        if not git("ls-files", "--", __file__):
-            return Code(commit=None, dirty=None)
-        return Code(commit=git("rev-parse", "HEAD"), dirty=bool(git("status", "--porcelain", "--untracked-files=no")))
-    except (OSError, subprocess.SubprocessError):
-        return Code(commit=None, dirty=None)
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return f"{names[0] if names else platform.processor() or 'unknown'}, {os.cpu_count()} cores"

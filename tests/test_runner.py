@@ -343,7 +343,7 @@ class TestWhatChangedSinceASeedWasFinished:
         assert (tmp_path / "out" / "seed-0" / "scores.json").read_bytes() == kept
         plugin.write_text(PLUGIN)  # as it says: the change undone, it goes on
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
-        assert not list((tmp_path / "out").rglob("identity.json"))
+        assert not list((tmp_path / "out").rglob("provenance.json"))
 
     def test_the_text(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
         text, track = tmp_path / "text.txt", tmp_path / "cut-v1.yaml"
@@ -361,7 +361,7 @@ class TestWhatChangedSinceASeedWasFinished:
         self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path
     ) -> None:
         self.killed(go)
-        (tmp_path / "out" / "seed-0" / "identity.json").unlink()
+        (tmp_path / "out" / "seed-0" / "provenance.json").unlink()
         plugin.write_text(PLUGIN + "# edited\n")
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
 

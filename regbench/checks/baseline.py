@@ -19,7 +19,7 @@ from regbench.models.predictor import Baseline
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blaming
 from regbench.utils.registry import BASELINE
 
 TOLERANCE = 1e-6
@@ -27,7 +27,7 @@ TOLERANCE = 1e-6
 
 
 @contextmanager
-def blaming(baseline: Baseline) -> Iterator[None]:
+def blaming_baseline(baseline: Baseline) -> Iterator[None]:
     """Turns what the code of a baseline that is not built in raises into one line that names it.
 
     Raises:
@@ -37,7 +37,7 @@ def blaming(baseline: Baseline) -> Iterator[None]:
         yield
         return
     name = getattr(baseline, "name", type(baseline).__name__)
-    with registry.blaming(f"baseline '{name}' raises"):
+    with blaming(f"baseline '{name}' raises"):
         try:
             yield
         except UserError as error:
@@ -67,7 +67,7 @@ def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> lis
     Raises:
         UserError: a fault, in one line.
     """
-    with registry.blaming(f"baseline '{name}' raises"):
+    with blaming(f"baseline '{name}' raises"):
         try:
             found = cls.lineup(task, instances)
         except NotImplementedError:
@@ -80,7 +80,7 @@ def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> lis
         shown = getattr(baseline, "name", None)
         if not isinstance(shown, str) or not shown.strip() or not shown.isprintable():
             raise UserError(f"baseline '{name}' needs a name for its row in tables, not {shown!r}")
-        with blaming(baseline):
+        with blaming_baseline(baseline):
             fault = _options_fault(baseline) or fault_of(baseline, task.io, instances)
         if fault:
             raise UserError(f"baseline '{shown}' cannot be scored: {fault}")

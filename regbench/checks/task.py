@@ -6,20 +6,20 @@ A task's code may be anyone's. Of one that is not built in, all lines are asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
+from regbench.checks.contract import Check, refuse
 from regbench.data.instances import Instances
 from regbench.metrics.metric import POSITION_METRICS
 from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.tracks.form import arrays_of, ill_formed
-from regbench.utils import registry
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import nearest
 
 SUM_TOLERANCE = 1e-6
 """How far a true distribution's sum may be from 1."""
@@ -52,9 +52,6 @@ class Subject:
     @property
     def test(self) -> Instances:
         return self.made["test"]
-
-
-Check = Callable[[Subject], str | None]
 
 
 def forms(subject: Subject) -> str | None:
@@ -309,19 +306,6 @@ CONTRACT: tuple[Check, ...] = (
 """In this order: a line may rely on those before it."""
 
 
-def refuse_broken(subject: Subject, name: str) -> None:
-    """Refuses a task on which a score would mean nothing.
-
-    Raises:
-        UserError: with the first check that fails, or where the task's own code raised.
-    """
-    for check in CONTRACT:
-        with registry.blaming(f"task '{name}' raises"):
-            fault = check(subject)
-        if fault:
-            raise UserError(f"task '{name}' cannot be scored: {fault}")
-
-
 _EXAMINED: WeakSet[Track] = WeakSet()
 """The tracks whose task was examined in this process."""
 
@@ -333,7 +317,7 @@ def examine_task(track: Track) -> None:
         UserError: with the first check that fails, or where the task's own code raised.
     """
     made = {split: track.instances(split) for split in SPLITS}
-    refuse_broken(Subject(track.task, track.splits, made), track.task_name)
+    refuse(Subject(track.task, track.splits, made), CONTRACT, f"task '{track.task_name}'")
     _EXAMINED.add(track)
 
 

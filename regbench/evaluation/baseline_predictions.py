@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.checks.baseline import blaming, check_said
+from regbench.checks.baseline import blaming_baseline, check_said
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import CompactPredictions, brief_of_real, padded_batches
 from regbench.metrics.batching import rows_at_once
@@ -161,16 +161,16 @@ def _make(
     given, best = [], []
     seconds, processor_seconds = 0.0, 0.0
     at_once = rows_at_once(track.task.io, instances.tokens.shape[1], _AT_ONCE)
-    with blaming(baseline):
+    with blaming_baseline(baseline):
         baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
     for first in range(0, len(instances), at_once):
         some = instances[first : first + at_once]
         started, processor_started = time.perf_counter(), time.process_time()
-        with blaming(baseline):
+        with blaming_baseline(baseline):
             predicted = baseline.predict(some.tokens)
         seconds += time.perf_counter() - started
         processor_seconds += time.process_time() - processor_started
-        with blaming(baseline):
+        with blaming_baseline(baseline):
             check_said(predicted, some.tokens, track.task.io)
         if track.task.knows_truth:
             parts += [row[:length].astype(np.float64) for row, length in zip(predicted, some.lengths, strict=True)]

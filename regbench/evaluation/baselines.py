@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from regbench.checks.baseline import blaming, examined
+from regbench.checks.baseline import blaming_baseline, examined
 from regbench.checks.task import examine_task_once
 from regbench.data.instances import Instances
 from regbench.evaluation.baseline_predictions import baseline_key, files_digest
@@ -57,7 +57,7 @@ def forms_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
 def score_baseline(baseline: Baseline, task: Task, instances: Instances) -> Scores:
     """Its scores, computed now."""
     rows = rows_at_once(task.io, instances.tokens.shape[1], len(instances))
-    with blaming(baseline):
+    with blaming_baseline(baseline):
         return score(task, instances, predict_in_batches(baseline, instances, rows))
 
 

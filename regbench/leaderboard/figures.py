@@ -18,7 +18,7 @@ from regbench.leaderboard.entry import DIGITS, canonical, rounded
 from regbench.metrics.metric import Metric
 from regbench.metrics.scores import Score, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
 
 FEWEST_SEEDS = 3

@@ -16,7 +16,7 @@ from regbench.metrics.metric import metrics_of
 from regbench.tasks.base import Splits, Task
 from regbench.tracks.form import ill_formed, unfinished
 from regbench.utils import registry
-from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.errors import UserError, blaming, describe_validation, nearest
 from regbench.utils.files import read_mapping
 
 SPLITS = ("train", "validation", "test")
@@ -154,7 +154,7 @@ class Track:
 
     def blaming_task(self) -> AbstractContextManager[None]:
         """Turns what the task's own code raises into one line that says where."""
-        return registry.blaming(f"task '{self.task_name}' raises")
+        return blaming(f"task '{self.task_name}' raises")
 
     def freeze(self) -> dict[str, Any]:
         """What `statistics.json` records of this track: digest, fingerprints, statistics and the overlap of its splits."""

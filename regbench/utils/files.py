@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 import yaml
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from regbench.utils.errors import UserError
@@ -124,16 +124,23 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Holds `folder` for this process. The lock goes with the process, however it ends.
 
+    Args:
+        folder: made where it does not exist.
+        wait: whether to wait while another process holds it.
+
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds it, and `wait` is false.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is in use by another run; wait for it, or choose another --out") from None
+    lock = FileLock(folder / ".lock", timeout=-1 if wait else 0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"{folder} is in use by another run; wait for it, or choose another --out") from None
+    try:
         yield
+    finally:
+        lock.release()

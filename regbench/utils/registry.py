@@ -12,16 +12,13 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import os
 import sys
-import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import UserError, blame, nearest
 
 
 @dataclass(frozen=True)
@@ -149,33 +146,6 @@ def _imports(path: Path, package: str) -> list[str]:
                 base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                 names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return names
-
-
-def blame(error: BaseException) -> str:
-    """An exception in one line: the place nearest to it outside regbench and other packages, its type and its first line."""
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}"
-    frames = traceback.extract_tb(error.__traceback__)
-    packages = ("site-packages", f"{Path(__file__).parent.parent}{os.sep}")
-    theirs = [f for f in frames if not f.filename.startswith("<") and not any(p in f.filename for p in packages)]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno}: {text}" if theirs else text
-
-
-@contextlib.contextmanager
-def blaming(what: str) -> Iterator[None]:
-    """Turns what someone's own code raises into one line: `what`, and then where and what it was. A UserError is one already.
-
-    Raises:
-        UserError: anything was raised inside.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{what} {blame(error)}") from error
 
 
 def _built_in(kind: Kind) -> list[Entry]:

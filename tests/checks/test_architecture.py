@@ -8,21 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regbench.checks.architecture import (
-    CONTRACT,
-    Subject,
-    causal,
-    examine,
-    learns,
-    preflight,
-    refuse_trained,
-    streams,
-    trains,
-)
+from regbench.checks.architecture import CONTRACT, SCORABLE, Subject, causal, overfits, refuse_trained, streams, trains
+from regbench.checks.contract import examine, refuse
 from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.tasks.base import TokenIO
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.contract_mixers import (
@@ -66,7 +57,7 @@ from tests.helpers.contract_mixers import (
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
 
-CHEAP = tuple(check for check in CONTRACT if check is not learns)
+CHEAP = tuple(check for check in CONTRACT if check is not overfits)
 
 
 def faults(cls: type[Mixer], checks: object = CHEAP) -> dict[str, str]:
@@ -83,7 +74,7 @@ def test_every_built_in_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
 def test_every_built_in_learns(name: str) -> None:
     cls = registry.load(registry.ARCHITECTURE, name)
-    assert [o.fault for o in examine(Subject(cls, resolve_options(cls, {}), IO), [learns])] == [None]
+    assert [o.fault for o in examine(Subject(cls, resolve_options(cls, {}), IO), [overfits])] == [None]
 
 
 def test_a_good_mixer_keeps_the_contract_and_states_that_it_does_not_stream() -> None:
@@ -138,7 +129,7 @@ def test_gradients_are_on_again_between_the_lines_and_after_a_refusal() -> None:
     subject = Subject(Peeks, resolve_options(Peeks, {"d_model": 8}), IO)
     assert [torch.is_grad_enabled() for _ in examine(subject, CHEAP[:4])] == [True] * 4
     with pytest.raises(UserError) as kept:
-        preflight(subject, "x")
+        refuse(subject, (*SCORABLE, trains), "architecture 'x'")
     assert torch.is_grad_enabled()
     assert "future" in str(kept.value)
 
@@ -190,19 +181,19 @@ def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
 
 def test_what_cannot_learn_is_caught_by_that_line_alone() -> None:
     assert faults(Unteachable) == {}
-    message = faults(Unteachable, [learns])["learns"]
+    message = faults(Unteachable, [overfits])["overfits"]
     assert re.search(r"after 400 steps on 8 instances its legal accuracy on them is 0\.\d{3}, not 0.99", message)
 
 
 def test_who_cannot_learn_by_heart_may_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 25)
+    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 25)
 
     class Says(Unteachable):
         @classmethod
         def memorises(cls, options: object) -> bool:
             return False
 
-    (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [learns])
+    (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [overfits])
     assert outcome.fault is None
     assert re.fullmatch(r"states that it cannot; its legal accuracy on 8 instances is 0\.\d\d", outcome.note or "")
 
@@ -215,7 +206,7 @@ def test_who_can_learn_by_heart_may_not_deny_it() -> None:
         def memorises(cls, options: object) -> bool:
             return False
 
-    (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [learns])
+    (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [overfits])
     assert outcome.fault == "it states that it cannot learn instances by heart, but it does"
 
 
@@ -285,5 +276,5 @@ def test_a_broken_mixer_is_caught_by_its_line_alone(cls: type[Mixer], check: str
 )
 def test_preflight_refuses_in_one_line(cls: type[Mixer], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        preflight(Subject(cls, resolve_options(cls, {}), IO), "x")
+        refuse(Subject(cls, resolve_options(cls, {}), IO), (*SCORABLE, trains), "architecture 'x'")
     assert "\n" not in str(caught.value)

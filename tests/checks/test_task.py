@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbench.checks.task import CONTRACT, Subject, refuse_broken, true_distributions
+from regbench.checks.contract import refuse
+from regbench.checks.task import CONTRACT, Subject, true_distributions
 from regbench.data.instances import Instances
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
 from regbench.tracks.form import unfinished
 from regbench.utils import registry
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blaming
 from tests.data.text.conftest import write_corpus
 
 SPLITS = Splits(train=60, validation=10, test=40, seed=1)
@@ -79,7 +80,7 @@ def subject_of(cls: type[Task]) -> Subject:
 
 def faults(subject: Subject) -> Iterator[tuple[str, str]]:
     for check in CONTRACT:
-        with registry.blaming("task 'it' raises"):
+        with blaming("task 'it' raises"):
             fault = check(subject)
         if fault:
             yield check.__name__, fault
@@ -100,7 +101,7 @@ def test_every_built_in_keeps_the_contract(name: str, tmp_path: Path) -> None:
 def test_the_good_one_keeps_it() -> None:
     assert unfinished(Echo) is None
     assert list(faults(subject_of(Echo))) == []
-    refuse_broken(subject_of(Echo), "echo")
+    refuse(subject_of(Echo), CONTRACT, "task 'echo'")
 
 
 # --- Tasks that break a line. Each: the line, a part of what it says, what takes the place of what in Echo. ---
@@ -293,9 +294,9 @@ def test_what_needs_generate_first_is_refused() -> None:
             return super().truth(self.kept[: len(instances)])
 
     with pytest.raises(
-        UserError, match=r"^task 'keeps' raises .*test_contract.py:\d+: AttributeError: .* no attribute 'kept'"
+        UserError, match=r"^task 'keeps' raises .*test_task.py:\d+: AttributeError: .* no attribute 'kept'"
     ):
-        refuse_broken(subject_of(Keeps), "keeps")
+        refuse(subject_of(Keeps), CONTRACT, "task 'keeps'")
 
 
 def test_a_refusal_names_the_task() -> None:
@@ -303,7 +304,7 @@ def test_a_refusal_names_the_task() -> None:
     with pytest.raises(
         UserError, match="^task 'echo' cannot be scored: it tells progress, and no progress_label says of what$"
     ):
-        refuse_broken(subject_of(broken), "echo")
+        refuse(subject_of(broken), CONTRACT, "task 'echo'")
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_an_architecture_whose_file_leaves_or_brings_other_options_is_one_line(
 def test_what_a_mixer_prints_is_not_in_the_output(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 1)
+    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 1)
     Path("loud.py").write_text("print('imported')\n" + PLUGIN.replace("return x", "print('forward')\n        return x"))
     tiny = ["--track", str(tiny_file), "--set", "d_model=8"]
     _, out, err = said(capsys, "run", "--arch", "loud.py", *tiny, "--out", "here")
@@ -276,7 +276,7 @@ def test_check_asks_what_run_would_do(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The track's longest length, the backend, the device, the precision, n-gram heads."""
-    monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 1)
+    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 1)
     Path("m.py").write_text(
         """
 import sys
@@ -297,7 +297,7 @@ class M(regbench.Mixer):
     arguments = ["--track", str(tiny_file), "--backend", "naive", "--device", "cpu", "--ngram-heads", "1,2"]
     arguments += ["--ngram-after", "2", "--set", "training.precision=bfloat16", "--set", "d_model=16"]
     code, out, err = said(capsys, "check", "--arch", "m.py", *arguments)
-    assert [line.split()[1] for line in out.splitlines() if "FAILS" in line] == ["learns"]
+    assert [line.split()[1] for line in out.splitlines() if "FAILS" in line] == ["overfits"]
     assert code == 1
     longest = load_track(str(tiny_file)).task.io.max_length
     assert f"saw {longest} cpu True (1, 2) (2,)" in err

@@ -32,8 +32,8 @@ FEW = frozenset({"asyncio", "email", "html", "http", "json", "logging", "pydoc_d
 
 FINGERPRINTS = """
 import sys
-from regbench import threads
-from regbench.tasks.task import Splits
+from regbench.utils import threads
+from regbench.tasks.base import Splits
 from regbench.tasks.text_mixture import TextMixture, TextMixtureParameters
 threads.available = lambda: int(sys.argv[2])
 parameters = TextMixtureParameters(source=sys.argv[1], length=64, min_cut=16, max_cut=40, vocab_size=400)

@@ -9,7 +9,7 @@ import pytest
 
 from regbench.models.build import resolve_options, split_settings
 from regbench.models.mixer import Mixer, Options
-from regbench.training.trainer import TrainingOptions, resolve_training
+from regbench.training.options import TrainingOptions, resolve_training
 from regbench.utils.errors import UserError
 from regbench.utils.registry import ARCHITECTURE, entries, load
 

@@ -24,11 +24,13 @@ def configure(check: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each line of the contract, asked as `regbench run` with the same options would use the architecture."""
-    from regbench.checks.architecture import CONTRACT, Subject, examine
+    from regbench.checks.architecture import CONTRACT, Subject
+    from regbench.checks.contract import examine
     from regbench.models.build import resolve_options, split_settings
     from regbench.ops.backend import require_use, use_backend
     from regbench.tracks import load_track
-    from regbench.training.trainer import find_device, resolve_training
+    from regbench.training.options import resolve_training
+    from regbench.training.trainer import find_device
 
     names = list(registry.entries(registry.ARCHITECTURE)) if arguments.all else [arguments.arch]
     track = load_track(arguments.track or "pfa-small-v1")
