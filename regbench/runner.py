@@ -22,9 +22,9 @@ from regbench.checks.contract import refuse
 from regbench.checks.task import examine_task_once
 from regbench.config import Config, read_config
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import score_baselines, score_records
+from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.predictions import keep
-from regbench.metrics.scores import HIGHER_IS_BETTER, score, share_of_the_way
+from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
@@ -35,7 +35,6 @@ from regbench.results import (
     BaselineRecord,
     CheckpointRecord,
     Result,
-    ScoreRecord,
     SeedRecord,
     Selection,
     TrackRecord,
@@ -149,10 +148,7 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     config = read_config(path)
     with explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
-            result = read_result(folder)
-            if not set(result.metrics) <= set(HIGHER_IS_BETTER):
-                load_track(config.track)  # its task says which way scores of its own are better
-            return result
+            return read_result(folder)
         return _execute(_plan(config, reporter), folder, reporter)
 
 
@@ -243,7 +239,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
         environment=describe_environment(plan.device, plan.backend, plan.training_backend, plan.training.precision),
         code=describe_code(),
     )
-    write_pictures(folder, result)
+    write_pictures(folder, result, track.metrics)
     write_report(folder, result, track)
     write_result(folder / "result.json", result)
     for seed in config.seeds:
@@ -325,7 +321,7 @@ def _score_seed(
     return SeedRecord(
         seed=seed,
         scores=scores,
-        share_of_the_way=_normalized(scores, baselines),
+        share_of_the_way=normalized_scores(scores, baselines),
         curves=curves,
         training_curve=[
             CheckpointRecord(
@@ -344,11 +340,3 @@ def _score_seed(
         peak_memory_bytes=peak_memory(plan.device),
         predictions_sha256=digest,
     )
-
-
-def _normalized(scores: Mapping[str, ScoreRecord], baselines: Mapping[str, BaselineRecord]) -> dict[str, float]:
-    """The normalized scores: 0 at the baseline that is the start, 1 at the one that is the end; {} where one is missing."""
-    ends = [next((b.scores for b in baselines.values() if b.anchor == end), None) for end in ("start", "end")]
-    if ends[0] is None or ends[1] is None:
-        return {}
-    return {m: share_of_the_way(s.value, ends[0][m].value, ends[1][m].value) for m, s in scores.items()}

@@ -15,9 +15,9 @@ import regbench
 from regbench import cli, runner
 from regbench.checks.architecture import CONTRACT, Subject, overfits
 from regbench.checks.contract import examine
-from regbench.evaluation.baselines import lineup, score_records
+from regbench.evaluation.baselines import lineup
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import score
+from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result

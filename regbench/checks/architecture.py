@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regbench.checks.contract import Check, NotApplicable
-from regbench.metrics.scores import score_positions
+from regbench.metrics.metric import score_positions
 from regbench.models.backbone import held_bytes
 from regbench.models.build import build
 from regbench.models.mixer import Options

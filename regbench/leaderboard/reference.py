@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import lineup, score_baseline, score_baselines, score_records
+from regbench.evaluation.baselines import lineup, score_baseline, score_baselines
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import Scores, score
+from regbench.metrics.scores import Scores, score, score_records
 from regbench.results import BaselineRecord, Curve, TrackRecord
 from regbench.tasks.base import VectorIO
 from regbench.tracks import SPLITS, Track

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from regbench.data.instances import Instances, length_bucketed_batches
-from regbench.metrics.scores import rows_at_once
+from regbench.metrics.batching import rows_at_once
 from regbench.models.model import Model, token_tensor
 from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.training.options import TrainingOptions, learning_rate
