@@ -19,7 +19,7 @@ from regbench.tracks import Track, load_track
 from regbench.training.checkpoint import load_tensors
 from regbench.training.provenance import FILE
 from regbench.utils import registry
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blaming
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def analysis_of(*architectures: str) -> Analysis:
     for name in architectures:
         module = _analysis_module(name)
         if module is not None:
-            with registry.blaming(f"the analysis of '{name}', {module}, cannot be imported:"):
+            with blaming(f"the analysis of '{name}', {module}, cannot be imported:"):
                 return cast(Analysis, importlib.import_module(module))
     known = []
     for name in registry.entries(registry.ARCHITECTURE):

@@ -17,7 +17,7 @@ from regbench.leaderboard.rank import SIGNIFICANCE, Board, Row
 from regbench.report.cells import about_way, metric_words, score_cell, way_cell
 from regbench.report.curves import by_what
 from regbench.report.html import asset, page, text
-from regbench.report.words import arrow, human_bytes, human_seconds, label
+from regbench.report.words import human_bytes, human_seconds, label
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
@@ -88,9 +88,9 @@ def _table(board: Board, name: str) -> str:
         _head("entry", "Follow a name to what makes it again.", "name", "ascending"),
     ]
     for metric in board.metrics:
-        words = metric_words(metric)
+        words = metric_words(board.known[metric])
         first = "descending" if words["higher"] else "ascending"
-        heads.append(_head(f"{label(metric)} {arrow(metric)}", words["meaning"], "score", first))
+        heads.append(_head(f"{words['label']} {words['arrow']}", words["meaning"], "score", first))
     heads.append(_head("way to oracle", about_way(board.main_score, anchors), "way", "descending"))
     heads += [_head(fact, meaning, kind, first) for fact, meaning, first, kind in _FACTS]
     classes = ["rank", "name", *["score"] * len(board.metrics), "way", *(kind for *_, kind in _FACTS)]

@@ -11,8 +11,7 @@ from regbench.models.backbone import Skeleton
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model
 from regbench.tasks.base import IO
-from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.registry import blame
+from regbench.utils.errors import UserError, blame, describe_validation
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

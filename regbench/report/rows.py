@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from regbench.metrics.scores import higher_is_better, share_of_the_way
+from regbench.metrics.metric import METRICS, Metrics
+from regbench.metrics.scores import normalized_scores
 from regbench.results import Result, ScoreRecord
 
 
@@ -23,15 +24,12 @@ class Row:
     kind: Literal["baseline", "seed", "model"]
 
 
-def score_rows(result: Result) -> list[Row]:
+def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
     """The model among the baselines, best first by the track's main score; under several seeds each, and their median."""
     main = result.track.main_score
-    start = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "start"), None)
-    end = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "end"), None)
 
     def row(name: str, scores: Mapping[str, ScoreRecord], kind: Literal["baseline", "seed", "model"]) -> Row:
-        way = None if start is None or end is None else share_of_the_way(scores[main].value, start, end)
-        return Row(name, scores, way, kind)
+        return Row(name, scores, normalized_scores(scores, result.baselines).get(main), kind)
 
     rows = [row(name, record.scores, "baseline") for name, record in result.baselines.items()]
     name = result.architecture.name
@@ -40,4 +38,4 @@ def score_rows(result: Result) -> list[Row]:
     else:
         rows += [row(f"{name}, seed {seed.seed}", seed.scores, "seed") for seed in result.seeds]
         rows.append(row(f"{name}, median", {metric: result.score(metric) for metric in result.metrics}, "model"))
-    return sorted(rows, key=lambda r: r.scores[main].value, reverse=higher_is_better(main))
+    return sorted(rows, key=lambda r: r.scores[main].value, reverse=metrics[main].higher_is_better)

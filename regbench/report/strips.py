@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import KeptPredictions, Predictions
-from regbench.metrics.scores import higher_is_better, score, score_positions
+from regbench.evaluation.predictions import Predictions, StoredPredictions
+from regbench.metrics.metric import metrics_of, score_positions
+from regbench.metrics.scores import score
 from regbench.results import Result
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
@@ -51,7 +52,7 @@ def choose(badness: FloatArray, asked: int | None = None) -> list[Choice]:
 
 
 def check_predictions(
-    predictions: KeptPredictions, result: Result, seed: int, test: Instances, vocab_size: int
+    predictions: StoredPredictions, result: Result, seed: int, test: Instances, vocab_size: int
 ) -> None:
     """Raises:
     UserError: these are not the predictions that the scores of this seed were computed from, on this split.
@@ -62,7 +63,7 @@ def check_predictions(
 
 
 def choose_by(
-    metric: str, task: Task, test: Instances, models: Sequence[KeptPredictions], asked: int | None = None
+    metric: str, task: Task, test: Instances, models: Sequence[StoredPredictions], asked: int | None = None
 ) -> tuple[list[Choice], FloatArray]:
     """The instances to draw, by the mean of all models' scores, and each model's score of every instance: (models, N).
 
@@ -72,7 +73,7 @@ def choose_by(
     tables = [score(task, test, model.batches()) for model in models]
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
-    return choose(-mean if higher_is_better(metric) else mean, asked), by_instance
+    return choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked), by_instance
 
 
 def layout(task: Task, test: Instances, models: Sequence[Predictions], asked: int | None = None) -> dict[str, Any]:

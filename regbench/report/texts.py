@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import BriefPredictions
-from regbench.metrics.scores import Brief, score_brief
+from regbench.evaluation.predictions import CompactPredictions
+from regbench.metrics.metric import TokenPrediction, score_tokens
 from regbench.models.predictor import Baseline
 from regbench.report.strips import Choice, choose_by
 from regbench.report.words import as_text
@@ -20,7 +20,7 @@ from regbench.tasks.base import Task
 def layout(
     task: Task,
     test: Instances,
-    models: Sequence[BriefPredictions],
+    models: Sequence[CompactPredictions],
     baseline: Baseline | None = None,
     asked: int | None = None,
 ) -> dict[str, Any]:
@@ -44,15 +44,15 @@ def layout(
 def _instance(
     task: Task,
     test: Instances,
-    models: Sequence[BriefPredictions],
+    models: Sequence[CompactPredictions],
     baseline: Baseline | None,
     choice: Choice,
     scores: Sequence[float],
 ) -> dict[str, Any]:
     one = test[choice.index : choice.index + 1]
-    briefs = [_of_instance(model, choice.index) for model in models]
+    predictions = [_of_instance(model, choice.index) for model in models]
     if baseline is not None:
-        briefs.append(Brief.of(baseline.predict(one.tokens), one.tokens))
+        predictions.append(TokenPrediction.of(baseline.predict(one.tokens), one.tokens))
     names = task.io.names
     cut = one.truth.get("cut")
     return {
@@ -62,16 +62,16 @@ def _instance(
         "tokens": [as_text(names[token]) for token in one.tokens[0]],
         "cut": None if cut is None else int(cut[0]),
         "scored": one.scored[0].astype(int).tolist(),
-        "nats": [_rounded(score_brief(brief, one.tokens)["nll"][0]) for brief in briefs],
-        "best": [[as_text(names[token]) for token in brief.best[0]] for brief in briefs],
+        "nats": [_rounded(score_tokens(p, one.tokens)["nll"][0]) for p in predictions],
+        "best": [[as_text(names[token]) for token in p.most_likely[0]] for p in predictions],
     }
 
 
-def _of_instance(model: BriefPredictions, index: int) -> Brief:
+def _of_instance(model: CompactPredictions, index: int) -> TokenPrediction:
     """What a model said at the positions of one instance, (1, L)."""
     end = int(model.lengths[: index + 1].sum())
     rows = slice(end - int(model.lengths[index]), end)
-    return Brief(model.given[None, rows].astype(np.float64), model.best[None, rows])
+    return TokenPrediction(model.probability[None, rows].astype(np.float64), model.most_likely[None, rows])
 
 
 def _rounded(values: NDArray[Any]) -> list[float]:

@@ -125,7 +125,7 @@ def test_an_architecture_that_cannot_be_built_is_blamed() -> None:
         def __init__(self, options: object) -> None:
             raise ValueError("not today")
 
-    with pytest.raises(UserError, match=r"Broken cannot be built: .*test_skeleton.py:\d+: ValueError: not today"):
+    with pytest.raises(UserError, match=r"Broken cannot be built: .*test_backbone.py:\d+: ValueError: not today"):
         build(Broken, resolve_options(Broken, {}), IO)
 
 

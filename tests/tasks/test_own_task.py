@@ -132,7 +132,7 @@ def test_predictions_are_not_drawn_over_other_instances(own: Path, edit: Callabl
         ("    def identities", "    def identites", "Repeating of repeating.py is no whole task: it lacks identities"),
         ("version = 1", "version = None", "Repeating of repeating.py is no whole task: its version must be"),
         ('("tvd", "nll", "token_accuracy")', '"tvd"', "no whole task: its scores must be a tuple of names, not 'tvd'"),
-        ("class Parameters(task.Parameters)", "class Parameters", "no whole task: it needs a class Parameters"),
+        ("class Parameters(base.Parameters)", "class Parameters", "no whole task: it needs a class Parameters"),
         (
             "        first = ",
             "        first = 1 / 0 + ",

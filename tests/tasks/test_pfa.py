@@ -20,9 +20,9 @@ SPLITS = Splits(train=300, validation=50, test=100, seed=0)
 
 FINGERPRINTS = """
 import sys
-from regbench import threads
+from regbench.utils import threads
 from regbench.tasks.pfa import PFA, PFAParameters
-from regbench.tasks.task import Splits
+from regbench.tasks.base import Splits
 threads.available = lambda: int(sys.argv[1])
 task = PFA(PFAParameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
 splits = Splits(train=300, validation=50, test=100, seed=0)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from regbench import cli
 from regbench.data.instances import Instances
-from regbench.metrics.scores import HIGHER_IS_BETTER
+from regbench.metrics.metric import METRICS
 from regbench.tasks.base import Splits
 from regbench.tasks.text_mixture import TextMixture, TextMixtureParameters
 from regbench.tracks import load_track
@@ -32,8 +32,8 @@ FEW = frozenset({"asyncio", "email", "html", "http", "json", "logging", "pydoc_d
 
 FINGERPRINTS = """
 import sys
-from regbench import threads
-from regbench.tasks.task import Splits
+from regbench.utils import threads
+from regbench.tasks.base import Splits
 from regbench.tasks.text_mixture import TextMixture, TextMixtureParameters
 threads.available = lambda: int(sys.argv[2])
 parameters = TextMixtureParameters(source=sys.argv[1], length=64, min_cut=16, max_cut=40, vocab_size=400)
@@ -164,7 +164,7 @@ def test_progress_groups_and_what_is_scored(task: TextMixture, made: dict[str, I
         task.truth(instances)
     for name in task.scores:
         metric = task.group_scores.get(name, (name, ""))[0]
-        assert metric in HIGHER_IS_BETTER
+        assert metric in METRICS
 
 
 def test_io_names_every_token(task: TextMixture, tmp_path: Path) -> None:

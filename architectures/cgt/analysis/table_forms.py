@@ -10,7 +10,8 @@ from rich.table import Table
 
 from architectures.cgt.analysis.table import BASE, FROZEN, LINEAR_PROBE, VARIATION, Mean, Row, RunTable
 from regbench.analysis.linear_probe import FOLDS, SEGMENTS_A_COMPONENT
-from regbench.report.words import arrow, label
+from regbench.metrics.metric import METRICS
+from regbench.report.words import label
 
 NONE = "—"
 CUT = "cut after"
@@ -50,7 +51,7 @@ def notes(found: RunTable) -> str:
 
 def columns(found: RunTable) -> list[str]:
     """The headings of the columns."""
-    way = arrow(found.metric)
+    way = METRICS[found.metric].arrow
     cut = [CUT] if _has_cuts(found) else []
     measured = [f"base {way}", f"specialised {way}", f"specialised, prompt read {way}", f"unprompted {way}"]
     return ["run", "seeds", *cut, *measured, "variation of y", "linear-probe error ↓"]

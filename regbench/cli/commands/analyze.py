@@ -1,4 +1,4 @@
-"""measure what the summaries of trained models know about their context"""
+"""Measure what the summaries of trained models know about their context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fold a prompt into a trained model's weights: an ordinary, smaller model that needs no prompt"""
+"""Fold a prompt into a trained model's weights: an ordinary, smaller model that needs no prompt."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ file or another Python has a folder of its own. Damaged files are made again; pr
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from regbench.data.text.index import Index, read_index, texts
 from regbench.data.text.packing import Packed, pack, plan
 from regbench.data.text.sources import Source
 from regbench.utils.cache import cache_root
-from regbench.utils.files import atomic_write
+from regbench.utils.files import atomic_write, exclusive
 
 _FORMAT = 2  # of what is kept
 
@@ -125,10 +124,6 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     Where no lock can be had there is none: files are written atomically and their content is the same whoever writes it.
     """
     with contextlib.ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(folder / ".lock", "w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            stack.enter_context(exclusive(folder, wait=True))
         yield

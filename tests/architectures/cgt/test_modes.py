@@ -18,7 +18,7 @@ from architectures.cgt.analysis.modes import (
 )
 from regbench.analysis.segments import segments
 from regbench.analysis.trained import Trained
-from regbench.metrics.scores import score_positions
+from regbench.metrics.metric import score_positions
 from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression
 from regbench.tracks import Track

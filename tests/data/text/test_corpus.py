@@ -25,8 +25,8 @@ from .conftest import write_corpus
 TOKENISE = """
 import sys
 from pathlib import Path
-from regbench.text.corpus import Corpus
-from regbench.text.sources import Files
+from regbench.data.text.corpus import Corpus
+from regbench.data.text.sources import Files
 corpus = Corpus(Files(Path(sys.argv[1])), 400)
 print(corpus.bpe.digest, corpus.packed.tokens.sum(), len(list(corpus.folder.glob(".0*"))))
 """
