@@ -78,7 +78,7 @@ def load_trained(folder: str | Path, seed: int | None = None, split: str = "vali
     if (folder / "result.json").exists():
         _check_track(folder, track, split)
     else:
-        _check_identity(path.parent, track)
+        _check_provenance(path.parent, track)
     cls = registry.load(registry.ARCHITECTURE, config.architecture)
     own = {k: v for k, v in config.settings.items() if not k.startswith("training.")}
     model = build(cls, resolve_options(cls, own), track.task.io)
@@ -201,7 +201,7 @@ def _check_track(folder: Path, track: Track, split: str) -> None:
         )
 
 
-def _check_identity(folder: Path, track: Track) -> None:
+def _check_provenance(folder: Path, track: Track) -> None:
     """Refuses a seed of an unfinished run whose provenance names another track or text. Older runs have no provenance."""
     try:
         parts = json.loads((folder / FILE).read_text(encoding="utf-8"))
