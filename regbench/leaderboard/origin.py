@@ -182,7 +182,7 @@ def source_digest_at(commit: str, module: str) -> str | None:
             if content is not None:
                 found[path] = content
                 try:
-                    waiting += registry.imported_modules(content, package, module)
+                    waiting += registry.imported_modules(content, package, module.partition(".")[0])
                 except (SyntaxError, ValueError, RecursionError):
                     return None
                 break

@@ -130,19 +130,19 @@ def source_digest(cls: type[Any]) -> str:
 
 
 def source_files(cls: type[Any]) -> list[Path]:
-    """The file that defines `cls` and the files of its distribution that it imports, directly or through one another, sorted.
+    """The file that defines `cls` and the files of the same outermost package that it imports, also indirectly, sorted.
 
-    The `__init__.py` of a package counts with every module of the package. That of the outermost package does not.
+    A module of an inner package brings the `__init__.py` of that package with it.
     """
-    module = sys.modules[cls.__module__]
+    root = cls.__module__.partition(".")[0]
     found: set[Path] = set()
-    waiting = [(Path(inspect.getfile(cls)), module.__package__ or "")]
+    waiting = [(Path(inspect.getfile(cls)), sys.modules[cls.__module__].__package__ or "")]
     while waiting:
         path, package = waiting.pop()
         if path in found:
             continue
         found.add(path)
-        for name in imported_modules(path.read_bytes(), package, module.__name__):
+        for name in imported_modules(path.read_bytes(), package, root):
             imported = sys.modules.get(name)
             file = getattr(imported, "__file__", None)
             if imported is not None and file is not None:
@@ -150,13 +150,18 @@ def source_files(cls: type[Any]) -> list[Path]:
     return sorted(found)
 
 
-def imported_modules(content: bytes, package: str, module: str) -> set[str]:
-    """What a file of `package` imports below the outermost package of `module`.
+def imported_modules(content: bytes, package: str, root: str) -> set[str]:
+    """Names of the modules inside the package `root` that a file imports, with the inner packages that they are in.
 
-    Some of the names are no modules: `from a.b import c` gives a.b and a.b.c, whatever c is.
+    A name may be no module: `from a.b import c` gives a.b and a.b.c, whatever c is.
+
+    Args:
+        content: The file.
+        package: The package that it is in. Relative imports start there.
+        root: An outermost package.
 
     Raises:
-        SyntaxError: the file does not parse.
+        SyntaxError: The file does not parse.
     """
     names = []
     for node in ast.walk(ast.parse(content)):
@@ -166,7 +171,6 @@ def imported_modules(content: bytes, package: str, module: str) -> set[str]:
             with contextlib.suppress(ImportError):  # relative to nothing: such a line has not run
                 base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                 names += [f"{base}.{alias.name}" for alias in node.names]
-    root = module.partition(".")[0]
     parts = [name.split(".") for name in names]
     return {".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1)}
 

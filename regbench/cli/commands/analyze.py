@@ -92,7 +92,7 @@ def _several(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _cuts(text: str | None) -> list[int]:
-    """ "2,4,8" as numbers."""
+    """The numbers of a list such as "2,4,8"."""
     try:
         cuts = [int(part) for part in text.split(",")] if text is not None else []
     except ValueError:
