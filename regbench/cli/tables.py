@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.table import Table
 
-from regbench.report.rows import score_rows
+from regbench.report.content import score_rows
 from regbench.report.words import arrow, label
 from regbench.results import Result
 
@@ -25,13 +25,13 @@ def result_table(result: Result) -> Table:
     for metric in metrics:
         table.add_column(f"{_stacked(label(metric))} {arrow(metric)}", justify="right", no_wrap=True)
     rows = score_rows(result)
-    way = any(row.way is not None for row in rows)
-    if way:
-        table.add_column("way to\noracle", justify="right", no_wrap=True)
+    normalized = any(row.normalized is not None for row in rows)
+    if normalized:
+        table.add_column("normalized\nscore", justify="right", no_wrap=True)
     for row in rows:
         cells = [f"{row.scores[m].value:.3f} {_error(row.scores[m].stderr)}" for m in metrics]
-        if way:
-            cells.append("—" if row.way is None else f"{100 * row.way:.0f} %")
+        if normalized:
+            cells.append("—" if row.normalized is None else f"{100 * row.normalized:.0f} %")
         table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from regbench.metrics.scores import higher_is_better
-from regbench.report.curves import axis, by_what, main_loss, well_founded
+from regbench.report.content import axis, by_what, main_loss, well_founded
 from regbench.report.words import better, label
 from regbench.results import Result
 from regbench.utils.files import atomic_write
