@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from regbench.evaluation.baselines import lineup
-from regbench.evaluation.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
-from regbench.models.predictor import Baseline
-from regbench.report import strips, texts
 from regbench.report.content import (
     Row,
     about_normalized,
@@ -26,9 +21,9 @@ from regbench.report.content import (
     score_rows,
 )
 from regbench.report.html import render_page
+from regbench.report.instances import Drawn, draw_instances
 from regbench.report.words import human_bytes, label
 from regbench.results import Result
-from regbench.tasks.base import TokenIO
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
@@ -37,12 +32,16 @@ from regbench.utils.files import atomic_write
 def write_report(folder: Path, result: Result, track: Track | None, instance: int | None = None) -> Path:
     """Writes `report.html` into a run's folder and returns its path.
 
-    Instances are drawn where `track` is given and the folder still has its predictions; the page says so where they are not.
+    Args:
+        folder: the folder of the run, with its predictions. Where they are missing, the page says so and draws no instances.
+        result: the result of the run.
+        track: the track that it was made on, or None where it is not here. Then no instances are drawn.
+        instance: a test instance to draw beside the worst, the median and the best.
 
     Raises:
         UserError: there is no test instance `instance`, it cannot be drawn, or predictions are not those that were scored.
     """
-    drawn = _instances(folder, result, track, instance)
+    drawn = draw_instances(folder, result, track, instance)
     if instance is not None and drawn.why_not:
         raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
     path = folder / "report.html"
@@ -52,7 +51,7 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
 
 
 def track_of(folder: Path, result: Result) -> Track | None:
-    """The track that a run was made on: built in, or the file that `config.yaml` names; None where it is not what it was."""
+    """The track that a run was made on: a built-in one, or the file that `config.yaml` names. None where it has changed."""
     try:
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -68,23 +67,14 @@ def track_of(folder: Path, result: Result) -> Track | None:
     return None
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Test instances as the page draws them.
+def build_report(result: Result, drawn: Drawn | None = None) -> str:
+    """The page as HTML. The same arguments give the same bytes.
 
-    Attributes:
-        strips: `instances.strips`, where the task knows its truth.
-        texts: `instances.texts`, where it does not.
-        why_not: why there is neither.
+    Args:
+        result: the result of the run.
+        drawn: its test instances, see `draw_instances`. By default the page has none.
     """
-
-    strips: Mapping[str, Any] | None = None
-    texts: Mapping[str, Any] | None = None
-    why_not: str = ""
-
-
-def build_report(result: Result, drawn: Drawn = Drawn()) -> str:
-    """The page as HTML. The same arguments give the same bytes."""
+    drawn = drawn or Drawn()
     main, loss = result.track.main_score, main_loss(result)
     rows = score_rows(result)
     anchors: dict[str | None, str] = {baseline.anchor: name for name, baseline in result.baselines.items()}
@@ -186,36 +176,3 @@ def _provenance(result: Result) -> dict[str, dict[str, str]]:
         heading: {k: v if isinstance(v, str) else json.dumps(v, allow_nan=False) for k, v in facts.items()}
         for heading, facts in tables.items()
     }
-
-
-def _instances(folder: Path, result: Result, track: Track | None, instance: int | None) -> Drawn:
-    """What the page draws of the test split, or why it draws nothing."""
-    if track is None:
-        return Drawn(why_not=f"the track {result.track.name} that this run was made on is not here")
-    if not isinstance(track.task.io, TokenIO):
-        return Drawn(why_not="the task is not one of tokens")
-    models: list[KeptPredictions] = []
-    test = track.instances("test")
-    if test.fingerprint != result.track.fingerprints["test"]:
-        return Drawn(
-            why_not=f"the test instances of {track.name} are others now: what makes them has changed since this run"
-        )
-    for seed in result.seeds:
-        path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        if not path.exists():
-            return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
-        predictions = read_kept(path, track.task)
-        strips.check_predictions(predictions, result, seed.seed, test, track.task.io.vocab_size)
-        models.append(predictions)
-    whole = [model for model in models if isinstance(model, Predictions)]
-    if whole:
-        return Drawn(strips=strips.layout(track.task, test, whole, instance))
-    brief = [model for model in models if isinstance(model, BriefPredictions)]
-    return Drawn(texts=texts.layout(track.task, test, brief, _best_baseline(result, track), instance))
-
-
-def _best_baseline(result: Result, track: Track) -> Baseline | None:
-    """The baseline with the best main score, to lay beside the model."""
-    ranked = [row.name for row in score_rows(result) if row.kind == "baseline"]
-    there = {baseline.name: baseline for baseline in lineup(track, track.instances("test"))}
-    return next((there[name] for name in ranked if name in there), None)

@@ -21,7 +21,7 @@ from regbench.metrics.scores import score, score_positions
 from regbench.report import build_report, track_of, write_report
 from regbench.report.content import score_rows
 from regbench.report.html import macros, render_page
-from regbench.report.strips import MOST_ROWS, _shown_tokens, choose, layout
+from regbench.report.instances import MOST_ROWS, _shown_tokens, choose, layout
 from regbench.report.words import human_bytes, human_seconds
 from regbench.results import Curve, Result, read_result
 from regbench.tracks import Track

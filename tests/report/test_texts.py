@@ -18,7 +18,7 @@ from regbench.cli.tables import result_table
 from regbench.evaluation.baselines import lineup
 from regbench.evaluation.predictions import BriefPredictions
 from regbench.report import write_report
-from regbench.report.texts import layout
+from regbench.report.instances import layout
 from regbench.report.words import as_text
 from regbench.results import read_result
 from regbench.tracks import Track
@@ -46,7 +46,7 @@ def test_white_space_is_itself_again() -> None:
 def test_the_layout_is_what_was_said(text_track: Track, model: BriefPredictions) -> None:
     test = text_track.instances("test")
     uniform = next(b for b in lineup(text_track, test) if b.name == "uniform")
-    drawn = layout(text_track.task, test, [model, model], uniform, asked=3)
+    drawn = layout(text_track.task, test, [model, model], 3, uniform)
     one = drawn["instances"][0]
     assert one["index"] == 3
     assert one["cut"] == test.truth["cut"][3]
@@ -60,7 +60,7 @@ def test_the_layout_is_what_was_said(text_track: Track, model: BriefPredictions)
     worst = next(each for each in drawn["instances"] if each["why"] == "the worst")
     assert worst["index"] == int(np.argmax(means))
     with pytest.raises(UserError, match="there is no test instance 20: they are numbered 0 to 19"):
-        layout(text_track.task, test, [model], uniform, asked=20)
+        layout(text_track.task, test, [model], 20, uniform)
 
 
 def test_a_run_writes_the_page_and_the_command_the_same_bytes(text_run: Path, tmp_path: Path) -> None:
