@@ -150,7 +150,7 @@ def _text(task: Task, one: Instances, briefs: Sequence[Brief]) -> dict[str, Any]
     names, switch = [as_text(name) for name in task.io.names], one.truth.get("cut")
     return {
         "tokens": [names[token] for token in one.tokens[0]],
-        "cut": None if switch is None else int(switch[0]),
+        "switch": None if switch is None else int(switch[0]),
         "nats": [[round(float(v), 2) for v in score_brief(brief, one.tokens)["nll"][0]] for brief in briefs],
         "best": [[names[token] for token in brief.best[0]] for brief in briefs],
     }
