@@ -17,7 +17,7 @@ from regbench.leaderboard.page_data import chart_data, machine, median_speed, si
 from regbench.leaderboard.rank import SIGNIFICANCE, Board, Row
 from regbench.report.content import about_normalized, by_what, metric_words
 from regbench.report.html import macros, render_page
-from regbench.report.words import arrow, human_bytes, human_seconds, label
+from regbench.report.words import human_bytes, human_seconds, label
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
@@ -96,9 +96,9 @@ def _table(board: Board, name: str) -> str:
         _head("entry", "Follow a name to what makes it again.", "name", "ascending"),
     ]
     for metric in board.metrics:
-        words = metric_words(metric)
+        words = metric_words(board.known[metric])
         first = "descending" if words["higher"] else "ascending"
-        heads.append(_head(f"{label(metric)} {arrow(metric)}", words["meaning"], "score", first))
+        heads.append(_head(f"{words['label']} {words['arrow']}", words["meaning"], "score", first))
     heads.append(_head("normalized score", about_normalized(board.main_score, anchors), "normalized", "descending"))
     heads += [_head(fact, meaning, kind, first) for fact, meaning, first, kind in _FACTS]
     classes = ["rank", "name", *["score"] * len(board.metrics), "normalized", *(kind for *_, kind in _FACTS)]

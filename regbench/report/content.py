@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Literal
 
-from regbench.metrics.scores import higher_is_better, share_of_the_way
-from regbench.report.words import LIMITS, MEANINGS, arrow, better, label
+from regbench.metrics.metric import METRICS, Metric, Metrics
+from regbench.metrics.scores import share_of_the_way
+from regbench.report.words import label
 from regbench.results import Curve, Result, ScoreRecord
 
 _DASHES = ("7 3", "2 2.5", "8 3 2 3", "5 2 1.5 2 1.5 2", "12 4")
@@ -33,8 +34,13 @@ class Row:
     kind: Literal["baseline", "seed", "model"]
 
 
-def score_rows(result: Result) -> list[Row]:
-    """The model among the baselines, best first by the main score. Of several seeds: each of them, and their median."""
+def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
+    """The model among the baselines, best first by the main score. Of several seeds: each of them, and their median.
+
+    Args:
+        result: the result to show.
+        metrics: the scores of its track.
+    """
     main, name = result.track.main_score, result.architecture.name
     rows: list[tuple[str, Mapping[str, ScoreRecord], Literal["baseline", "seed", "model"]]]
     rows = [(baseline, record.scores, "baseline") for baseline, record in result.baselines.items()]
@@ -43,7 +49,7 @@ def score_rows(result: Result) -> list[Row]:
     else:
         rows += [(f"{name}, seed {seed.seed}", seed.scores, "seed") for seed in result.seeds]
         rows.append((f"{name}, median", {metric: result.score(metric) for metric in result.metrics}, "model"))
-    rows.sort(key=lambda row: row[1][main].value, reverse=higher_is_better(main))
+    rows.sort(key=lambda row: row[1][main].value, reverse=metrics[main].higher_is_better)
     start = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "start"), None)
     end = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "end"), None)
     if start is None or end is None:
@@ -61,20 +67,21 @@ def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:
     return f"By {label(main_score)}: 0 % at {anchors.get('start', '—')}, 100 % at {anchors.get('end', '—')}."
 
 
-def metric_words(metric: str, axis: str = "") -> dict[str, Any]:
+def metric_words(metric: Metric, axis: str = "") -> dict[str, Any]:
     """What a page needs to speak of a metric.
 
     Args:
-        metric: its key.
+        metric: the metric.
         axis: what its curves are by.
     """
     return {
-        "key": metric,
-        "label": label(metric),
-        "arrow": arrow(metric),
-        "higher": higher_is_better(metric),
-        "meaning": f"{MEANINGS.get(metric, '')} {better(metric).capitalize()}.".strip(),
-        "limits": LIMITS.get(metric, (0, 1e9)),
+        "key": metric.name,
+        "label": metric.label,
+        "arrow": metric.arrow,
+        "higher": metric.higher_is_better,
+        "meaning": f"{metric.meaning} {metric.direction.capitalize()}.",
+        "limits": [min(limit, 1e9) for limit in metric.limits],  # JSON has no infinity
+        "log": metric.log_axis,
         "axis": axis,
     }
 

@@ -17,7 +17,8 @@ import numpy as np
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import lineup
 from regbench.evaluation.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
-from regbench.metrics.scores import Brief, higher_is_better, score, score_brief, score_positions
+from regbench.metrics.metric import metrics_of
+from regbench.metrics.scores import Brief, score, score_brief, score_positions
 from regbench.models.predictor import Baseline
 from regbench.report.content import score_rows
 from regbench.report.words import as_text
@@ -71,7 +72,7 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
     if track.task.knows_truth:
         return Drawn(strips=layout(track.task, test, models, asked))
     baselines = {baseline.name: baseline for baseline in lineup(track, test)}
-    ranked = [row.name for row in score_rows(result) if row.kind == "baseline"]
+    ranked = [row.name for row in score_rows(result, track.metrics) if row.kind == "baseline"]
     best = next((baselines[name] for name in ranked if name in baselines), None)
     return Drawn(texts=layout(track.task, test, models, asked, best))
 
@@ -127,7 +128,7 @@ def layout(
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
     found = []
-    for choice in choose(-mean if higher_is_better(metric) else mean, asked):
+    for choice in choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked):
         n = choice.index
         one, end = test[n : n + 1], int(test.lengths[: n + 1].sum())
         rows = slice(end - int(test.lengths[n]), end)

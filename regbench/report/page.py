@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.report.content import (
     Row,
     about_normalized,
@@ -46,7 +47,7 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
         raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
     path = folder / "report.html"
     with atomic_write(path) as file:
-        file.write(build_report(result, drawn))
+        file.write(build_report(result, drawn, METRICS if track is None else track.metrics))
     return path
 
 
@@ -67,23 +68,24 @@ def track_of(folder: Path, result: Result) -> Track | None:
     return None
 
 
-def build_report(result: Result, drawn: Drawn | None = None) -> str:
+def build_report(result: Result, drawn: Drawn | None = None, metrics: Metrics = METRICS) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
     Args:
         result: the result of the run.
         drawn: its test instances, see `draw_instances`. By default the page has none.
+        metrics: the scores of its track.
     """
     drawn = drawn or Drawn()
     main, loss = result.track.main_score, main_loss(result)
-    rows = score_rows(result)
+    rows = score_rows(result, metrics)
     anchors: dict[str | None, str] = {baseline.anchor: name for name, baseline in result.baselines.items()}
     return render_page(
         "report/templates/report.html",
         styles=["report/assets/base.css", "report/assets/report.css"],
         scripts=[f"report/assets/{name}.js" for name in ("chart", "strips", "texts", "report")],
         data={
-            "metrics": [metric_words(metric, axis(result, metric)) for metric in result.metrics],
+            "metrics": [metric_words(metrics[m], axis(result, m)) for m in result.metrics],
             "loss": label(loss),
             "series": _series(result, rows),
             "training": [
@@ -101,7 +103,7 @@ def build_report(result: Result, drawn: Drawn | None = None) -> str:
         title=f"{result.architecture.name} on {result.track.name}",
         result=result,
         score=result.score(main),
-        standing=_standing(result, rows),
+        standing=_standing(result, rows, metrics[main]),
         rows=rows,
         about_normalized=about_normalized(main, anchors) if rows[0].normalized is not None else "",
         by_what=by_what(result),
@@ -111,11 +113,11 @@ def build_report(result: Result, drawn: Drawn | None = None) -> str:
     )
 
 
-def _standing(result: Result, rows: Sequence[Row]) -> str:
+def _standing(result: Result, rows: Sequence[Row], main: Metric) -> str:
     """What the score is, and which predictors are next to it."""
     ranked = [row for row in rows if row.kind != "seed"]
     place = next(i for i, row in enumerate(ranked) if row.kind == "model")
-    what = label(result.track.main_score)
+    what = main.label
     what += f" (median of {len(result.seeds)} seeds)" if len(result.seeds) > 1 else ""
     what += f", ahead of {ranked[place + 1].name}" if place + 1 < len(ranked) else ""
     return what + (f", behind {ranked[place - 1].name}" if place > 0 else "")
