@@ -1,6 +1,6 @@
 """What a baseline that is not built in must satisfy before its scores may stand beside a model's.
 
-It is asked on two test instances, each time a lineup is made: whether what it says are predictions, and whether it looks ahead.
+It is asked on two test instances, each time its defaults are made: whether it returns predictions, and whether it looks ahead.
 """
 
 from __future__ import annotations
@@ -62,20 +62,18 @@ def check_said(said: Any, tokens: NDArray[Any], io: IO) -> FloatArray:
 
 
 def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> list[Baseline]:
-    """The lineup of a class that is not built in, which is registered as `name`, each of its forms found in order.
+    """The defaults of a class that is not built in, which is registered as `name`, each of its forms found in order.
 
     Raises:
         UserError: a fault, in one line.
     """
     with registry.blaming(f"baseline '{name}' raises"):
         try:
-            found = cls.lineup(task, instances)
+            found = cls.defaults(task, instances)
         except NotImplementedError:
-            raise UserError(
-                f"baseline '{name}' has no lineup: a class method that makes it for a task, or []"
-            ) from None
+            raise UserError(f"baseline '{name}' has no class method defaults(task, instances)") from None
     if not isinstance(found, list) or not all(isinstance(baseline, cls) for baseline in found):
-        raise UserError(f"the lineup of baseline '{name}' must be a list of {cls.__name__}, made for the task")
+        raise UserError(f"defaults() of baseline '{name}' must return a list of {cls.__name__}, [] for none")
     for baseline in found:
         shown = getattr(baseline, "name", None)
         if not isinstance(shown, str) or not shown.strip() or not shown.isprintable():
