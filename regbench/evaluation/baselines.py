@@ -49,7 +49,7 @@ def forms_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
     if track.task.io.kind not in cls.takes or (cls.anchor == "end" and not track.task.knows_truth):
         return []
     if registry.is_built_in(registry.BASELINE, cls):
-        made: list[Baseline] = cls.lineup(track.task, instances)
+        made: list[Baseline] = cls.defaults(track.task, instances)
         return made
     return examined(cls, registry.short_name(name), track.task, instances)
 

@@ -64,7 +64,7 @@ class Last(Baseline):
         self.io = io
 
     @classmethod
-    def lineup(cls, task: Any, instances: Any) -> Any:
+    def defaults(cls, task: Any, instances: Any) -> Any:
         return [cls(task.io)]
 
     @property
@@ -92,10 +92,13 @@ def waits(said: Any, tokens: Any) -> Any:
 
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
-    ("^baseline 'own' has no lineup: a class method", {"lineup": Baseline.lineup}),
-    ("^the lineup of baseline 'own' must be a list of Broken", {"lineup": classmethod(lambda cls, *_: None)}),
-    ("^the lineup of baseline 'own' must be a list of Broken", {"lineup": classmethod(lambda cls, *_: [cls])}),
-    ("^baseline 'own' raises .*: ZeroDivisionError", {"lineup": classmethod(lambda cls, *_: 1 / 0)}),
+    ("^baseline 'own' has no class method defaults", {"defaults": Baseline.defaults}),
+    ("^defaults\\(\\) of baseline 'own' must return a list of Broken", {"defaults": classmethod(lambda cls, *_: None)}),
+    (
+        "^defaults\\(\\) of baseline 'own' must return a list of Broken",
+        {"defaults": classmethod(lambda cls, *_: [cls])},
+    ),
+    ("^baseline 'own' raises .*: ZeroDivisionError", {"defaults": classmethod(lambda cls, *_: 1 / 0)}),
     ("^baseline 'own' needs a name for its row in tables, not 3", {"name": 3}),
     ("^baseline 'own' needs a name for its row in tables, not 'a.nb'", {"name": "a\nb"}),
     ("^baseline 'last' cannot be scored: it has no options", {"options": Baseline.options}),
@@ -170,7 +173,7 @@ class Even(regbench.Baseline):
         self.row = np.append(np.ones(vocab_size - 1) / (vocab_size - 1), 0)
 
     @classmethod
-    def lineup(cls, task, instances):
+    def defaults(cls, task, instances):
         return [cls(task.io.vocab_size)]
 
     def predict(self, tokens):
