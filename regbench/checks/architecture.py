@@ -297,7 +297,7 @@ def learns(subject: Subject) -> str | None:
         raise NotApplicable("is not for tokens, which the instances are made of")
     best = _known_by_heart(subject)
     known = best >= 0.99
-    if not subject.cls.memorises(subject.options):
+    if not subject.cls.can_overfit(subject.options):
         if known:
             return "it states that it cannot learn instances by heart, but it does"
         raise NotApplicable(f"states that it cannot; its legal accuracy on 8 instances is {best:.2f}")

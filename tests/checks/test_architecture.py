@@ -199,7 +199,7 @@ def test_who_cannot_learn_by_heart_may_say_so(monkeypatch: pytest.MonkeyPatch) -
 
     class Says(Unteachable):
         @classmethod
-        def memorises(cls, options: object) -> bool:
+        def can_overfit(cls, options: object) -> bool:
             return False
 
     (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [learns])
@@ -212,7 +212,7 @@ def test_who_can_learn_by_heart_may_not_deny_it() -> None:
 
     class Lies(honest):  # type: ignore[misc, valid-type]
         @classmethod
-        def memorises(cls, options: object) -> bool:
+        def can_overfit(cls, options: object) -> bool:
             return False
 
     (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [learns])
