@@ -223,7 +223,7 @@ def forms_of(model: Model) -> list[str]:
     return [
         f"{op}={form}"
         for op in record
-        for form, how in ops[op].forms.items()
+        for form, how in ops[op].implementations.items()
         if form != "naive" and "cpu" in how.devices and how.missing is None
     ]
 
