@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from regbench.evaluation.baselines import lineup
+from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions, read_predictions
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.models.predictor import Baseline
@@ -257,7 +257,7 @@ def _instances(folder: Path, result: Result, track: Track | None, instance: int 
 def _best_baseline(result: Result, track: Track) -> Baseline | None:
     """The baseline with the best main score, to lay beside the model."""
     ranked = [row.name for row in score_rows(result, track.metrics) if row.kind == "baseline"]
-    there = {baseline.name: baseline for baseline in lineup(track, track.instances("test"))}
+    there = {baseline.name: baseline for baseline in default_baselines(track, track.instances("test"))}
     return next((there[name] for name in ranked if name in there), None)
 
 
