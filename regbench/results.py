@@ -1,4 +1,4 @@
-"""The result schema: everything needed to read, compare, plot and repeat a run, in one strict JSON file."""
+"""The result schema: all that is needed to read, compare, plot and repeat a run, in one strict JSON file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,14 @@ class ScoreRecord(_Strict):
 
 
 class Curve(_Strict):
-    """A score by position in the context: of each bin the mean position, the mean score, and over how many positions.
+    """A score by position in the context, in bins.
 
-    Of a task that tells its own progress `axis` says what `position` counts, and `stderr` is there too.
+    Attributes:
+        position: the mean position of each bin.
+        value: the mean score.
+        count: how many positions the mean is over.
+        stderr: of the mean; only where the task has its own measure of progress.
+        axis: what `position` counts there.
     """
 
     position: list[float]
@@ -45,6 +50,8 @@ class Curve(_Strict):
 
 
 class TrackRecord(_Strict):
+    """The track that a result is on."""
+
     name: str
     version: int
     digest: str
@@ -53,6 +60,8 @@ class TrackRecord(_Strict):
 
 
 class ArchitectureRecord(_Strict):
+    """The architecture of a result. state_bytes is None where the state grows with L or is unknown."""
+
     name: str
     source: str
     source_sha256: str
@@ -62,7 +71,7 @@ class ArchitectureRecord(_Strict):
 
 
 class CheckpointRecord(_Strict):
-    """One evaluation on the validation split, losses in nats."""
+    """One evaluation on the validation split. Losses are in nats, or squared errors for vectors."""
 
     step: int
     tokens: int
@@ -71,7 +80,7 @@ class CheckpointRecord(_Strict):
 
 
 class SeedRecord(_Strict):
-    """One trained model. seconds and tokens_per_second are of training; peak_memory_bytes of the process (or the GPU)."""
+    """One trained model. Seconds and tokens_per_second are of training; peak_memory_bytes is of the process, or of the GPU."""
 
     seed: int
     scores: dict[str, ScoreRecord]
@@ -88,7 +97,7 @@ class SeedRecord(_Strict):
 
 
 class BaselineRecord(_Strict):
-    """One baseline on the test split; anchor: whether 0 ("start") or 1 ("end") of `share_of_the_way` lies here."""
+    """One baseline on the test split. The normalized score `share_of_the_way` is 0 at the anchor "start" and 1 at "end"."""
 
     scores: dict[str, ScoreRecord]
     curves: dict[str, Curve]
@@ -105,10 +114,12 @@ class Selection(_Strict):
 
 
 class Environment(_Strict):
-    """The machine, and what the models were computed in.
+    """The machine and the packages.
 
-    precision: of the products in training; scoring is in float32.  backend: which form of each op ran in scoring.
-    training_backend: in training, where that differs.
+    Attributes:
+        precision: of the products in training; scoring is in float32.
+        backend: the implementation of each op that ran in scoring.
+        training_backend: the same in training, where it differs.
     """
 
     python: str
@@ -128,7 +139,7 @@ class Environment(_Strict):
 
 
 class Code(_Strict):
-    """The state of the repository: None where it is not one."""
+    """The state of the repository, or None where there is none."""
 
     commit: str | None
     dirty: bool | None
@@ -153,7 +164,7 @@ class Result(_Strict):
         return sorted(self.seeds[0].scores, key=lambda metric: metric != self.track.main_score)
 
     def score(self, metric: str) -> ScoreRecord:
-        """The median over seeds. Its error: of one seed that over instances, of several their standard deviation over sqrt(n)."""
+        """The median over seeds. Its error is their deviation over sqrt(n), or with one seed the error over instances."""
         values = [s.scores[metric].value for s in self.seeds]
         if len(values) == 1:
             return self.seeds[0].scores[metric]

@@ -367,7 +367,7 @@ class TestWhatChangedSinceASeedWasFinished:
 
     def test_where_there_is_no_text_checkpoints_are_what_they_were(self, tiny_file: Path, plugin: Path) -> None:
         """The checkpoint of a task without a source is of the six parts that it always was."""
-        plan = runner._plan(runner.Config(track=str(tiny_file), architecture=str(plugin)))
+        plan = runner._plan(runner.Config(track=str(tiny_file), architecture=str(plugin)), runner.Reporter())
         assert sorted(plan.parts) == ["backend", "device", "options", "source", "track", "training"]
 
 
@@ -413,8 +413,8 @@ def test_a_task_with_scores_of_its_own_gets_its_result(
     result = go(track=str(track), seeds=(0, 1))
     assert set(result.seeds[0].scores) == {"late_accuracy", "tvd", "late_nll"}
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "late accuracy ↑" in page
-    assert "late nll ↓" in page
+    assert "late accuracy\u00a0↑" in page
+    assert "late nll\u00a0↓" in page
     for command in (["run", "--resume", str(tmp_path / "out")], ["report", str(tmp_path / "out")]):
         assert cli.main(command) == 0
     best = max(result.baselines, key=lambda name: result.baselines[name].scores["late_accuracy"].value)

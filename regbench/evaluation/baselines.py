@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regbench.checks.baseline import blaming_baseline, check_said, examined
+from regbench.checks.baseline import blaming_baseline, check_predictions, examined
 from regbench.checks.task import examine_task_once
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions
@@ -66,7 +66,7 @@ def defaults_of(name: str, track: Track, instances: Instances) -> list[Baseline]
     if track.task.io.kind not in cls.takes or (cls.anchor == "end" and not track.task.knows_truth):
         return []
     if registry.is_built_in(registry.BASELINE, cls):
-        made: list[Baseline] = cls.lineup(track.task, instances)
+        made: list[Baseline] = cls.defaults(track.task, instances)
         return made
     return examined(cls, registry.short_name(name), track.task, instances)
 
@@ -161,7 +161,7 @@ def _make(baseline: Baseline, track: Track, instances: Instances, progress: Prog
                 predicted = baseline.predict(some.tokens)
                 seconds += time.perf_counter() - started
                 processor_seconds += time.process_time() - processor_started
-                check_said(predicted, some.tokens, io)
+                check_predictions(predicted, some.tokens, io)
             yield predicted
             progress(first + len(some), len(instances))
 

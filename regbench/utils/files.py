@@ -1,4 +1,4 @@
-"""Writing files so that a kill, a full disk or a second process leaves either the old file or the new one."""
+"""Files: a kill, a full disk or a second process leaves either the old file or the new one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, which of a value that only looks like one of a type ("2024-13-45", "0b_") says neither line nor YAMLError."""
+    """PyYAML's loader, which tells the line of a value that only looks like one of its type ("2024-13-45", "0b_")."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML document says.
+    """Parses a YAML document.
 
     Raises:
         yaml.YAMLError: it is broken, holds a value that is none of its type, or is nested too deeply.
@@ -80,7 +80,11 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """A YAML file of keys and values. what: what the file is, for people, e.g. "a track".
+    """Reads a YAML file of keys and values.
+
+    Args:
+        path: of the file.
+        what: the file holds, for messages: "a track".
 
     Raises:
         UserError: it cannot be read, is no text, is broken (with file and line), or is no mapping.
@@ -103,7 +107,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turns the system's errors about space, permission and what stands in the way into one line that says where and why."""
+    """Turns errors of the file system (space, permission, a file in the way) into one line that tells where and why."""
     try:
         yield
     except OSError as error:

@@ -132,7 +132,7 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rnu"], "unknown choice 'rnu'; did you mean 'run'"),
+        (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
         ([], "the following arguments are required: COMMAND"),
         (["run", "--arch", "manba"], "unknown architecture 'manba'; did you mean 'mamba'"),
         (["run", "--track", "pfa-smal-v1"], "unknown track 'pfa-smal-v1'; did you mean 'pfa-small-v1'"),
@@ -141,7 +141,7 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
         (["run", "--set", "d_model"], "--set takes KEY=VALUE, not 'd_model'"),
         (["run", "--set", "a=1", "--set", "a=2"], "--set gives 'a' twice"),
         (["run", "--seed", "one"], "argument --seed: invalid int value: 'one'"),
-        (["run", "--arhc", "mamba"], "unrecognized arguments: --arhc"),
+        (["run", "--arhc", "mamba"], "unrecognized argument '--arhc'; did you mean '--arch'?"),
         (["run", "--backend", "trition", "--arch", "transformer"], "attention has no backend 'trition'"),
         (["run", "--resume", "nowhere"], "nowhere holds no run"),
         (["run", "--resume", "a", "--ngram-after", "2"], "says: --ngram-after cannot change it"),
@@ -151,9 +151,9 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
         (["run", "--ngram-after", "2"], "--ngram-after says where --ngram-heads stand: give those too"),
         (["run", "--set", "ngram_after=[2]"], "option: ngram_after is about n-gram heads, and there are none"),
         (["run", "--set", "ngram_mlp=true"], "option: ngram_mlp is about n-gram heads, and there are none"),
-        (["run", "--set", "d_model=true"], "option: d_model: true and false, yes and no are no value of this"),
-        (["run", "--set", "dropout=yes"], "option: dropout: true and false, yes and no are no value of this"),
-        (["run", "--set", "training.batch_size=on"], "training option: batch_size: true and false"),
+        (["run", "--set", "d_model=true"], "option: d_model: true, false, yes and no are not allowed here"),
+        (["run", "--set", "dropout=yes"], "option: dropout: true, false, yes and no are not allowed here"),
+        (["run", "--set", "training.batch_size=on"], "training option: batch_size: true, false"),
         (["check", "--arch", "mamba", "--track", "pfa-smal-v1"], "unknown track 'pfa-smal-v1'"),
         (["check", "--arch", "mamba", "--device", "gpu"], "unknown device 'gpu'"),
         (["check", "--arch", "mamba", "--ngram-after", "2"], "--ngram-after says where --ngram-heads stand"),
@@ -261,9 +261,7 @@ class Leaks(regbench.Mixer):
         arguments = ["--track", str(tiny_file), "--set", "training.batch_size=4"]
         code, out, err = said(capsys, "run", "--arch", "m.py", *arguments, "--out", "here")
         assert (code, out) == (2, "")
-        message = (
-            "regbench: architecture 'm' cannot be scored: now that it is trained it sees the future: changing token"
-        )
+        message = "regbench: architecture 'm' cannot be scored: once trained, it sees the future: changing token"
         assert err.splitlines()[-1].startswith(message)
         assert Path("here/seed-0/checkpoint.safetensors").exists()
         assert not Path("here/seed-0/scores.json").exists()
@@ -308,7 +306,7 @@ class M(regbench.Mixer):
     Path("same.py").write_text(PLUGIN)
     code, _, err = said(capsys, "check", "--arch", "same.py", "--track", str(tiny_file), "--backend", "naive")
     assert code == 2
-    assert err == "regbench: backend 'naive' has nothing to serve: this model uses no op that has a choice of forms\n"
+    assert err == "regbench: backend 'naive' has no effect: this model uses no op with several implementations\n"
 
 
 def test_exit_code_reaches_the_shell(regbench: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -1,4 +1,4 @@
-"""rank the entries and write the leaderboard's tables and page"""
+"""Rank the entries and write the leaderboard's tables and page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""train what a leaderboard entry says, and compare the scores"""
+"""Train what a leaderboard entry says, and compare the scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""train an architecture on a track, score it, write a result"""
+"""Train an architecture on a track, score it, write a result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from regbench.cli.architecture import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
 from regbench.cli.progress import TerminalReporter
 from regbench.utils.errors import UserError
 
