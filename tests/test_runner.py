@@ -413,8 +413,8 @@ def test_a_task_with_scores_of_its_own_gets_its_result(
     result = go(track=str(track), seeds=(0, 1))
     assert set(result.seeds[0].scores) == {"late_accuracy", "tvd", "late_nll"}
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "late accuracy ↑" in page
-    assert "late nll ↓" in page
+    assert "late accuracy\u00a0↑" in page
+    assert "late nll\u00a0↓" in page
     for command in (["run", "--resume", str(tmp_path / "out")], ["report", str(tmp_path / "out")]):
         assert cli.main(command) == 0
     best = max(result.baselines, key=lambda name: result.baselines[name].scores["late_accuracy"].value)

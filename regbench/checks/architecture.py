@@ -308,7 +308,7 @@ def overfits(subject: Subject) -> str | None:
     if "tokens" not in getattr(subject.cls, "takes", ("tokens",)):
         raise NotApplicable("is not for tokens, which the instances are made of")
     best = _overfitted_accuracy(subject)
-    if not subject.cls.memorises(subject.options):
+    if not subject.cls.can_overfit(subject.options):
         if best >= 0.99:
             return "it declares that it cannot overfit one batch, but it does"
         raise NotApplicable(f"declares that it cannot; its legal accuracy on 8 instances is {best:.2f}")

@@ -80,13 +80,11 @@ def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> lis
     """
     with blaming(f"baseline '{name}' raises"):
         try:
-            found = cls.lineup(task, instances)
+            found = cls.defaults(task, instances)
         except NotImplementedError:
-            raise UserError(
-                f"baseline '{name}' has no lineup: a class method that makes it for a task, or []"
-            ) from None
+            raise UserError(f"baseline '{name}' has no class method defaults(task, instances)") from None
     if not isinstance(found, list) or not all(isinstance(baseline, cls) for baseline in found):
-        raise UserError(f"the lineup of baseline '{name}' must be a list of {cls.__name__}, made for the task")
+        raise UserError(f"defaults() of baseline '{name}' must return a list of {cls.__name__}, [] for none")
     for baseline in found:
         shown = getattr(baseline, "name", None)
         if not isinstance(shown, str) or not shown.strip() or not shown.isprintable():

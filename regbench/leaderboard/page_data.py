@@ -9,8 +9,7 @@ from typing import Any
 
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.rank import Board, Row
-from regbench.report.cells import baseline_series, metric_words
-from regbench.report.curves import axis, points
+from regbench.report.content import axis, baseline_series, metric_words, points
 from regbench.results import Curve
 from regbench.tracks.track import frozen_tracks
 

@@ -33,13 +33,15 @@ class Baseline:
     """
 
     name: str
+    version: ClassVar[int] = 1
+    """Raised whenever the predictions change. Predictions and scores of an older version are not taken from the cache."""
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
-    """The kinds of task it is for: "tokens", "vectors" or both. Its lineup is not asked for tasks of another kind."""
+    """The kinds of task it is for: "tokens", "vectors" or both. Its `defaults` are not asked for tasks of another kind."""
     anchor: Literal["start", "end"] | None = None
     """Whether this one is where the way from knowing nothing of order to the truth starts, or ends."""
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """The forms of this baseline that stand beside every result on `instances` of `task`; [] where it has none."""
         raise NotImplementedError
 

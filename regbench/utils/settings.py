@@ -25,6 +25,12 @@ class Settings(pydantic.BaseModel):
         return value
 
 
+class Strict(pydantic.BaseModel):
+    """The base of what is read from files: typed and frozen, no unknown keys, no conversions, no NaN or infinity."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
 def _holds_boolean(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_holds_boolean, value))

@@ -188,7 +188,7 @@ def test_an_architecture_may_declare_that_it_cannot_overfit(monkeypatch: pytest.
 
     class Says(Unteachable):
         @classmethod
-        def memorises(cls, options: object) -> bool:
+        def can_overfit(cls, options: object) -> bool:
             return False
 
     (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [overfits])
@@ -201,7 +201,7 @@ def test_an_architecture_that_overfits_may_not_declare_otherwise() -> None:
 
     class Lies(honest):  # type: ignore[misc, valid-type]
         @classmethod
-        def memorises(cls, options: object) -> bool:
+        def can_overfit(cls, options: object) -> bool:
             return False
 
     (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [overfits])

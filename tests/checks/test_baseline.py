@@ -14,7 +14,7 @@ import yaml
 
 from regbench import cli
 from regbench.checks.baseline import check_predictions, examined, fault_of
-from regbench.evaluation.baselines import forms_of, lineup
+from regbench.evaluation.baselines import default_baselines, defaults_of
 from regbench.models.predictor import Baseline
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track, load_track
@@ -44,14 +44,14 @@ def test_no_built_in_baseline_has_a_fault(task: str, load: Callable[[dict[str, A
     """They are not asked when they are used; here they are."""
     track = load({"task": task, **OTHERS.get(task, {})})
     test = track.instances("test")
-    found = lineup(track, test)
+    found = default_baselines(track, test)
     assert len(found) >= 3
     assert {b.name: fault_of(b, track.task.io, test) for b in found} == dict.fromkeys(b.name for b in found)
 
 
 def test_nor_one_on_text(text_track: Track) -> None:
     test = text_track.instances("test")
-    found = lineup(text_track, test)
+    found = default_baselines(text_track, test)
     assert {b.name: fault_of(b, text_track.task.io, test) for b in found} == dict.fromkeys(b.name for b in found)
 
 
@@ -64,7 +64,7 @@ class Last(Baseline):
         self.io = io
 
     @classmethod
-    def lineup(cls, task: Any, instances: Any) -> Any:
+    def defaults(cls, task: Any, instances: Any) -> Any:
         return [cls(task.io)]
 
     @property
@@ -92,10 +92,13 @@ def waits(said: Any, tokens: Any) -> Any:
 
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
-    ("^baseline 'own' has no lineup: a class method", {"lineup": Baseline.lineup}),
-    ("^the lineup of baseline 'own' must be a list of Broken", {"lineup": classmethod(lambda cls, *_: None)}),
-    ("^the lineup of baseline 'own' must be a list of Broken", {"lineup": classmethod(lambda cls, *_: [cls])}),
-    ("^baseline 'own' raises .*: ZeroDivisionError", {"lineup": classmethod(lambda cls, *_: 1 / 0)}),
+    ("^baseline 'own' has no class method defaults", {"defaults": Baseline.defaults}),
+    ("^defaults\\(\\) of baseline 'own' must return a list of Broken", {"defaults": classmethod(lambda cls, *_: None)}),
+    (
+        "^defaults\\(\\) of baseline 'own' must return a list of Broken",
+        {"defaults": classmethod(lambda cls, *_: [cls])},
+    ),
+    ("^baseline 'own' raises .*: ZeroDivisionError", {"defaults": classmethod(lambda cls, *_: 1 / 0)}),
     ("^baseline 'own' needs a name for its row in tables, not 3", {"name": 3}),
     ("^baseline 'own' needs a name for its row in tables, not 'a.nb'", {"name": "a\nb"}),
     ("^baseline 'last' cannot be scored: it has no options", {"options": Baseline.options}),
@@ -170,7 +173,7 @@ class Even(regbench.Baseline):
         self.row = np.append(np.ones(vocab_size - 1) / (vocab_size - 1), 0)
 
     @classmethod
-    def lineup(cls, task, instances):
+    def defaults(cls, task, instances):
         return [cls(task.io.vocab_size)]
 
     def predict(self, tokens):
@@ -258,8 +261,8 @@ def test_a_good_one_stands_beside_the_others(
 ) -> None:
     installed(FILE)
     test = tiny.instances("test")
-    assert "even" in [baseline.name for baseline in lineup(tiny, test)]
-    assert [baseline.name for baseline in forms_of("own_even", tiny, test)] == ["even"]
+    assert "even" in [baseline.name for baseline in default_baselines(tiny, test)]
+    assert [baseline.name for baseline in defaults_of("own_even", tiny, test)] == ["even"]
     assert not registry.is_file("own_even")
     assert cli.main(["baselines", str(tiny_file)]) == 0
     rows = {line.split()[0]: line.split()[1:3] for line in capsys.readouterr().out.splitlines() if "±" in line}

@@ -306,7 +306,7 @@ class M(regbench.Mixer):
     Path("same.py").write_text(PLUGIN)
     code, _, err = said(capsys, "check", "--arch", "same.py", "--track", str(tiny_file), "--backend", "naive")
     assert code == 2
-    assert err == "regbench: backend 'naive' has nothing to serve: this model uses no op that has a choice of forms\n"
+    assert err == "regbench: backend 'naive' has no effect: this model uses no op with several implementations\n"
 
 
 def test_exit_code_reaches_the_shell(regbench: Callable[..., subprocess.CompletedProcess[str]]) -> None:

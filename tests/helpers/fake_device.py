@@ -77,9 +77,9 @@ def pretend() -> None:
     """Makes the device, and lets every op take on it the forms that are PyTorch's own and run on CUDA."""
     backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
     for op in backend.known_ops().values():
-        for name, form in op.forms.items():
+        for name, form in op.implementations.items():
             if "cuda" in form.devices and name not in KERNELS:
-                op.forms[name] = dataclasses.replace(form, devices=(*form.devices, DEVICE))  # type: ignore[index]
+                op.implementations[name] = dataclasses.replace(form, devices=(*form.devices, DEVICE))  # type: ignore[index]
 
 
 def autocast_as_cuda(library: torch.library.Library) -> None:

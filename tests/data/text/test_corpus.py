@@ -115,7 +115,9 @@ def test_no_excerpt_of_the_librarys_test_documents_was_trained_on() -> None:
 def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     for i in range(5):
         (tmp_path / f"{i}.txt").write_text(str(i))
-    with pytest.raises(UserError, match="holds 5 different documents: 6 are the fewest") as caught:
+    with pytest.raises(
+        UserError, match="holds 5 different documents, but train, validation and test splits need 6"
+    ) as caught:
         read_index(Files(tmp_path))
     assert "\n" not in str(caught.value)
     (tmp_path / "5.txt").write_text("5")

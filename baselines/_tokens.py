@@ -1,17 +1,18 @@
-"""What every baseline of strings of symbols demands of its vocabulary."""
+"""What baselines of tokens share: checks of their arguments, and the order of their work."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
 
 
 def check_vocabulary(vocab_size: int, separator: int) -> None:
-    """The separator is one of the tokens, and there is a symbol besides it.
+    """Checks that the separator is one of the tokens, and that there is another token.
 
     Raises:
-        UserError: otherwise.
+        UserError: It is not.
     """
     check_at_least("vocab_size", vocab_size, 2)
     _check_integer("separator", separator)
@@ -20,10 +21,10 @@ def check_vocabulary(vocab_size: int, separator: int) -> None:
 
 
 def check_at_least(name: str, value: int, least: int) -> None:
-    """`value` is an integer not below `least`.
+    """Checks that the argument `name` is an integer of at least `least`.
 
     Raises:
-        UserError: otherwise.
+        UserError: It is not.
     """
     _check_integer(name, value)
     if value < least:
@@ -33,3 +34,9 @@ def check_at_least(name: str, value: int, least: int) -> None:
 def _check_integer(name: str, value: object) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise UserError(f"{name} must be an integer, not {value!r}")
+
+
+def longest_first(tokens: IntArray, separator: int) -> list[int]:
+    """The rows of tokens (B, L), those with the most symbols first, so that no thread begins a long row at the end."""
+    order: list[int] = np.argsort(-(tokens != separator).sum(-1), kind="stable").tolist()
+    return order
