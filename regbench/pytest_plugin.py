@@ -168,7 +168,8 @@ class RegbenchScore:
             record = read_record(path)
             check_record(record, path, track, architecture, metric, settings)
         folder = asked.folder or self._train(asked, track_name, recording=record is None)
-        return self._judge(record, measure(folder, track, metric, settings), path, folder, asked.test)
+        test = {"metrics": track.metrics, **asked.test}
+        return self._judge(record, measure(folder, track, metric, settings), path, folder, test)
 
     def _subject(self, asked: _Asked) -> tuple[str, str]:
         """The architecture's name and the track; of a finished run those it was on."""
@@ -233,7 +234,7 @@ class RegbenchScore:
         return folder
 
     def _judge(
-        self, record: Measurement | None, got: Measurement, path: Path, folder: Path, test: dict[str, float]
+        self, record: Measurement | None, got: Measurement, path: Path, folder: Path, test: dict[str, Any]
     ) -> Outcome:
         from regbench.evaluation.regression import UPDATE, Outcome, write_record
 

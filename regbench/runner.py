@@ -26,7 +26,7 @@ from regbench.config import Config, read_config
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines, score_records
 from regbench.evaluation.predictions import keep
-from regbench.metrics.scores import HIGHER_IS_BETTER, score, share_of_the_way
+from regbench.metrics.scores import score, share_of_the_way
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
@@ -177,10 +177,7 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     config = read_config(path)
     with explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
-            result = read_result(folder)
-            if not set(result.metrics) <= set(HIGHER_IS_BETTER):
-                load_track(config.track)  # its task says which way scores of its own are better
-            return result
+            return read_result(folder)
         plan = _plan(config)
         _examine(plan, reporter or Silent())
         return _execute(plan, _probe(plan), folder, reporter or Silent())
@@ -242,7 +239,7 @@ def _execute(plan: _Plan, probe: _Probe, folder: Path, reporter: Reporter) -> Re
         environment=describe_environment(plan.device, probe.scored, probe.trained, plan.training.precision),
         code=describe_code(),
     )
-    write_pictures(folder, result)
+    write_pictures(folder, result, plan.track.metrics)
     write_report(folder, result, plan.track)
     write_result(folder / "result.json", result)
     for seed in plan.config.seeds:

@@ -23,7 +23,6 @@ import regbench
 from regbench import cli, runner
 from regbench.evaluation.baselines import score_records
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics import scores as scoring
 from regbench.metrics.scores import score
 from regbench.models.build import build, resolve_options
 from regbench.results import read_result
@@ -377,7 +376,7 @@ CUT = """
 import hashlib
 from pathlib import Path
 
-from tests.markov_text import MarkovText
+from tests.helpers.markov_text import MarkovText
 
 
 class Cut(MarkovText):
@@ -405,10 +404,9 @@ class Mine(PFA):
 def test_a_task_with_scores_of_its_own_gets_its_result(
     go: Callable[..., regbench.Result],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Pictures, page and tables know which way they are better; a later process that resumes or reports learns it anew."""
+    """Pictures, page and tables know which way they are better, in the run, after --resume and in a report."""
     (tmp_path / "mine.py").write_text(OWN_SCORE)
     track = tmp_path / "mine-v1.yaml"
     content = {"name": "mine-v1", "task": str(tmp_path / "mine.py"), "main_score": "late_accuracy"}
@@ -419,7 +417,6 @@ def test_a_task_with_scores_of_its_own_gets_its_result(
     assert "late accuracy ↑" in page
     assert "late nll ↓" in page
     for command in (["run", "--resume", str(tmp_path / "out")], ["report", str(tmp_path / "out")]):
-        monkeypatch.setattr(scoring, "_GROUP_SCORES", {})
         assert cli.main(command) == 0
     best = max(result.baselines, key=lambda name: result.baselines[name].scores["late_accuracy"].value)
     rows = [line for line in capsys.readouterr().out.splitlines() if line.count("±") == 3]

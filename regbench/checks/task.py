@@ -14,15 +14,12 @@ from weakref import WeakSet
 import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.metrics.scores import METRICS, WITHOUT_TRUTH
+from regbench.metrics.metric import POSITION_METRICS
 from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.tracks.form import arrays_of, ill_formed
 from regbench.utils import registry
 from regbench.utils.errors import UserError, nearest
-
-OF_VECTORS = ("mse", "truth_mse")
-"""The metrics of vectors; all others are of tokens."""
 
 SUM_TOLERANCE = 1e-6
 """How far a true distribution's sum may be from 1."""
@@ -77,7 +74,8 @@ def metrics(subject: Subject) -> str | None:
     if main not in task.scores:
         return f"its main_score {main!r} is none of its scores{nearest(str(main), task.scores)}"
     vectors = isinstance(task.io, VectorIO)
-    fit = [m for m in METRICS if (m in OF_VECTORS) == vectors and (task.knows_truth or m in WITHOUT_TRUTH)]
+    here = [m for m in POSITION_METRICS.values() if m.kind == task.io.kind]
+    fit = [m.name for m in here if task.knows_truth or not m.needs_truth]
     for name in task.scores:
         metric, _ = task.group_scores.get(name, (name, None))
         if metric not in fit:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich import box
 from rich.table import Table
 
+from regbench.metrics.metric import METRICS, Metrics
 from regbench.report.rows import score_rows
-from regbench.report.words import arrow, label
 from regbench.results import Result
 
 
-def result_table(result: Result) -> Table:
+def result_table(result: Result, known: Metrics = METRICS) -> Table:
     """The model among the baselines, best first by the track's main score; under several seeds a row for each below."""
     metrics = result.metrics
     # Narrow enough for 80 columns.
@@ -23,8 +23,8 @@ def result_table(result: Result) -> Table:
     )
     table.add_column("predictor", overflow="fold")
     for metric in metrics:
-        table.add_column(f"{_stacked(label(metric))} {arrow(metric)}", justify="right", no_wrap=True)
-    rows = score_rows(result)
+        table.add_column(f"{_stacked(known[metric].label)} {known[metric].arrow}", justify="right", no_wrap=True)
+    rows = score_rows(result, known)
     way = any(row.way is not None for row in rows)
     if way:
         table.add_column("way to\noracle", justify="right", no_wrap=True)

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from regbench.config import Config
 from regbench.leaderboard.guard import Refused, describe_schema
-from regbench.metrics.scores import HIGHER_IS_BETTER, Score, Scores
+from regbench.metrics.metric import METRICS
+from regbench.metrics.scores import Score, Scores
 from regbench.results import Result
 from regbench.utils.errors import UserError
 
@@ -150,7 +151,7 @@ class Entry(_Strict):
     @property
     def metrics(self) -> list[str]:
         """The metrics: the track's main score first, then the others in a fixed order."""
-        known = list(HIGHER_IS_BETTER)
+        known = list(METRICS)
         main, scores = self.result.track.main_score, self.result.seeds[0].scores
         return sorted(scores, key=lambda m: (m != main, known.index(m) if m in known else len(known), m))
 

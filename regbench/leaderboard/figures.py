@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, canonical, rounded
-from regbench.metrics.scores import NLL_FLOOR, Score, share_of_the_way
-from regbench.report.words import LIMITS
+from regbench.metrics.metric import Metric
+from regbench.metrics.scores import Score, share_of_the_way
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
 from regbench.training.trainer import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
@@ -119,7 +119,7 @@ def scores(case: Case) -> Iterator[str]:
             continue
         for metric, record in seed.scores.items():
             sums = np.array(instances.sums[i][metric], np.float64)
-            fault = _sums_fault(metric, sums, frame.counts_of(metric))
+            fault = _sums_fault(case.reference.track.metrics[metric], sums, frame.counts_of(metric))
             fault = fault or _mean_fault(record, sums, frame.counts_of(metric))
             if fault:
                 yield f"seed {seed.seed}: {metric}: {fault}"
@@ -154,7 +154,8 @@ def curves(case: Case) -> Iterator[str]:
     for where, record in _records(case):
         for metric, curve in record.curves.items():
             positions = int(case.reference.frame.counts_of(metric).sum())
-            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value, positions, metric)
+            limits = case.reference.track.metrics[metric].limits
+            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value, positions, limits)
             if fault:
                 yield f"{where}: the curve of {metric} {fault}"
 
@@ -215,17 +216,12 @@ def _training_faults(seed: SeedRecord, plan: NDArray[np.int64]) -> Iterator[str]
         yield f"{seed.tokens:,} tokens in {seed.seconds} s are not {seed.tokens_per_second:,} tokens/s"
 
 
-def _highest(metric: str) -> float:
-    """The largest value a metric can have at a position."""
-    return LIMITS[metric][1] if metric in LIMITS else -math.log(NLL_FLOOR) if metric == "nll" else math.inf
-
-
-def _sums_fault(metric: str, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
+def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
     """What is impossible about the (N,) sums of instances, if anything."""
-    most = np.where(counts > 0, _highest(metric), 0.0) * np.maximum(counts, 1)
+    most = np.where(counts > 0, metric.limits[1], 0.0) * np.maximum(counts, 1)
     if not (sums <= most * (1 + 2 * _HALF_DIGIT)).all():
         return "an instance's sum is more than its positions can give"
-    if metric.endswith("accuracy") and (sums != np.floor(sums)).any():
+    if metric.over.endswith("accuracy") and (sums != np.floor(sums)).any():
         return "an instance has a fraction of a right answer"
     if any(rounded(value) != value for value in sums.tolist()):
         return f"an instance's sum has more than {DIGITS} digits"
@@ -254,7 +250,7 @@ def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[
     return None
 
 
-def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, metric: str) -> str | None:
+def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, limits: tuple[float, float]) -> str | None:
     """What is wrong with a curve, if anything.
 
     Args:
@@ -262,22 +258,22 @@ def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, metri
         frame: A curve with the positions and counts it must have.
         value: The score that it must average to.
         positions: How many positions the score is over. Those that are in no curve (`Task.progress` below 0) can be anything.
-        metric: The metric's name.
+        limits: The lowest and the highest value that the metric can have.
     """
     if (curve.position, curve.count, curve.axis) != (frame.position, frame.count, frame.axis):
         return "has other positions than the test split"
     if (curve.stderr is None) != (frame.stderr is None) or min(curve.stderr or [0.0]) < 0:
         return "has standard errors of its own"
-    highest, slack = _highest(metric), _CURVE_DIGIT / 2 + 1e-9
-    for value_there in curve.value:
-        if not -slack <= value_there <= highest + slack:
-            return f"has a value of {value_there:g}, outside 0 to {highest:g}"
-    drawn = sum(v * c for v, c in zip(curve.value, curve.count, strict=True))
+    (lowest, highest), slack = limits, _CURVE_DIGIT / 2 + 1e-9
+    for drawn in curve.value:
+        if not lowest - slack <= drawn <= highest + slack:
+            return f"has a value of {drawn:g}, outside {lowest:g} to {highest:g}"
+    total = sum(v * c for v, c in zip(curve.value, curve.count, strict=True))
     left_out = positions - sum(curve.count)
-    rest = value * positions - drawn
+    rest = value * positions - total
     most = highest * left_out if left_out else 0.0
     if not -_CURVE_TOLERANCE * positions <= rest <= most + _CURVE_TOLERANCE * positions:
-        return f"averages to {drawn / sum(curve.count):.6f}, and the score is {value:.6f}"
+        return f"averages to {total / sum(curve.count):.6f}, and the score is {value:.6f}"
     return None
 
 

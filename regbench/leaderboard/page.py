@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.page_data import chart_data, machine, median_speed, size_panels
-from regbench.leaderboard.rank import SIGNIFICANCE, Board, Row
+from regbench.leaderboard.rank import TIES, Board, Row
 from regbench.report.cells import about_way, metric_words, score_cell, way_cell
 from regbench.report.curves import by_what
 from regbench.report.html import asset, page, text
-from regbench.report.words import arrow, human_bytes, human_seconds, label
+from regbench.report.words import human_bytes, human_seconds, label
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
@@ -88,9 +88,9 @@ def _table(board: Board, name: str) -> str:
         _head("entry", "Follow a name to what makes it again.", "name", "ascending"),
     ]
     for metric in board.metrics:
-        words = metric_words(metric)
+        words = metric_words(board.known[metric])
         first = "descending" if words["higher"] else "ascending"
-        heads.append(_head(f"{label(metric)} {arrow(metric)}", words["meaning"], "score", first))
+        heads.append(_head(f"{words['label']} {words['arrow']}", words["meaning"], "score", first))
     heads.append(_head("way to oracle", about_way(board.main_score, anchors), "way", "descending"))
     heads += [_head(fact, meaning, kind, first) for fact, meaning, first, kind in _FACTS]
     classes = ["rank", "name", *["score"] * len(board.metrics), "way", *(kind for *_, kind in _FACTS)]
@@ -108,7 +108,7 @@ def _head(name: str, meaning: str, kind: str, first: str) -> str:
 
 
 def _row(row: Row, metrics: Sequence[str], board: str) -> str:
-    scores = "".join(score_cell(row.scores[metric]) for metric in metrics) + way_cell(row.way)
+    scores = "".join(score_cell(row.scores[metric]) for metric in metrics) + way_cell(row.normalized)
     if row.entry is None:
         kind = {"start": "baseline start", "end": "baseline truth"}.get(row.anchor or "", "baseline")
         badge = {"end": "truth"}.get(row.anchor or "", "baseline")
@@ -120,29 +120,9 @@ def _row(row: Row, metrics: Sequence[str], board: str) -> str:
     link = f'<a href="#{text(_anchor(board, row.entry))}">{text(row.name)}</a>'
     return (
         f'<tr class="entry" data-more="{text(_more(row.entry))}">'
-        f'<td class="rank" data-value="{row.rank}">{row.rank}{_tie(row)}</td>'
+        f'<td class="rank" data-value="{row.rank}">{row.place}</td>'
         f'<th scope="row" class="name">{link}</th>{scores}{_facts(row.entry)}</tr>'
     )
-
-
-def _tie(row: Row) -> str:
-    if not row.level_with:
-        return ""
-    ranks = spans(row.level_with)
-    p = f" Against the next rank p = {row.p_next:.2f}." if row.p_next is not None else ""
-    return f' <span class="tie" title="{text(f"Within noise of rank {ranks}.{p}")}">≈ {text(ranks)}</span>'
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Whole numbers in ascending order, runs of three and more as spans: (1, 3, 4, 5) -> "1, 3–5"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [[f"{run[0]}–{run[-1]}"] if len(run) > 2 else [str(n) for n in run] for run in runs]
-    return ", ".join(part for run in parts for part in run)
 
 
 def _facts(entry: Entry) -> str:
@@ -169,12 +149,7 @@ def _anchor(board: str, entry: Entry) -> str:
 
 
 def _note(board: Board) -> str:
-    return (
-        '<p class="soft note">Entries are ranked by the median over their seeds. ± is the standard deviation over seeds / √n; of '
-        "a baseline, and of a single seed, the standard error over instances. ≈ names the ranks within noise: a paired "
-        f"bootstrap over the {board.n_instances:,} test instances gives p ≥ {SIGNIFICANCE:g}. "
-        "It knows nothing of the noise over seeds.</p>\n"
-    )
+    return f'<p class="soft note">{text(TIES)}</p>'
 
 
 def _details(board: Board, name: str) -> str:

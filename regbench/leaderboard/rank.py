@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regbench.leaderboard.entry import Entry
-from regbench.metrics.scores import higher_is_better, share_of_the_way
+from regbench.metrics.metric import METRICS, Metric, Metrics
+from regbench.metrics.scores import share_of_the_way
 from regbench.metrics.significance import Sample, compare
 from regbench.results import BaselineRecord, Result, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, track_names
@@ -16,6 +17,13 @@ from regbench.utils.errors import UserError
 
 SIGNIFICANCE = 0.05
 """Two-sided. Two entries are tied unless their difference has a smaller p-value."""
+
+TIES = (
+    "A rank such as 9–11 is a tie: the entry can have any of these ranks. Two entries are tied unless a two-sided test of the "
+    f"difference of their means gives p < {SIGNIFICANCE:g}. The test counts the noise of seeds and of instances. It is not "
+    "corrected for the number of pairs."
+)
+"""What people are told of ranges of ranks."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class Row:
         kind: "entry" has a rank; "baseline" stands among the entries without one.
         scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
             its standard error over instances.
-        share: The normalized score by the main score: 0 unigram, 1 oracle. None where the track has no such baselines.
+        normalized: The normalized score by the main score: 0 unigram, 1 oracle. None where the track has no such baselines.
         rank: 1 for the best mean. None of a baseline.
         ties: The best and the worst rank that the test leaves open: 1 + the number of significantly better entries, and the
             number of entries that are not significantly worse. Both are `rank` without a tie. None of a baseline.
@@ -38,7 +46,7 @@ class Row:
     name: str
     kind: Literal["entry", "baseline"]
     scores: Mapping[str, ScoreRecord]
-    share: float | None
+    normalized: float | None
     rank: int | None = None
     ties: tuple[int, int] | None = None
     entry: Entry | None = None
@@ -68,6 +76,7 @@ class Board:
         digest: The digest of the track's definition.
         main_score: The score that ranks.
         metrics: All scores, the main score first.
+        known: What each score is.
         n_instances: The size of the test split.
         retired: Why the track takes no more entries. None of a current track.
         rows: The predictors.
@@ -78,6 +87,7 @@ class Board:
     digest: str
     main_score: str
     metrics: tuple[str, ...]
+    known: Metrics
     n_instances: int
     retired: str | None
     rows: tuple[Row, ...]
@@ -145,14 +155,16 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
     current = own is not None and (own.name, own.definition.digest) == (first.track, digest)
     _check_agreement(entries)
     main = first.result.track.main_score
-    best_first = -1 if higher_is_better(main) else 1
+    described = METRICS if own is None else Metrics(METRICS | own.metrics)
+    known = Metrics({name: described[name] for name in first.metrics})
+    best_first = -1 if known[main].higher_is_better else 1
     ordered = sorted(entries, key=lambda e: (best_first * mean_score(e.result, main).value, e.name))
-    ties = _ties(ordered, main)
+    ties = _ties(ordered, known[main])
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
     rows = [_entry_row(e, i + 1, ties[i], baselines) for i, e in enumerate(ordered)]
     for name, record in baselines.items():
-        share = _share(record.scores[main].value, main, baselines)
-        rows.append(Row(name=name, kind="baseline", scores=record.scores, share=share, baseline=record))
+        normalized = _normalized(record.scores[main].value, main, baselines)
+        rows.append(Row(name=name, kind="baseline", scores=record.scores, normalized=normalized, baseline=record))
     rows.sort(key=lambda row: (best_first * row.scores[main].value, row.kind, row.rank or 0, row.name))
     return Board(
         track=first.track,
@@ -160,19 +172,20 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
         digest=digest,
         main_score=main,
         metrics=tuple(first.metrics),
+        known=known,
         n_instances=len(first.instances.counts),
         retired=None if current else retirement(first.track, digest),
         rows=tuple(rows),
     )
 
 
-def _ties(ordered: Sequence[Entry], main: str) -> list[tuple[int, int]]:
+def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:
     """The best and the worst rank that noise leaves open to each entry; `ordered`: best first."""
     samples = []
     for entry in ordered:
-        values = [seed.scores[main].value for seed in entry.result.seeds]
-        samples.append(Sample(values, entry.instances.total(main) / len(values)))
-    counts, higher = ordered[0].instances.counts_of(main), higher_is_better(main)
+        values = [seed.scores[main.name].value for seed in entry.result.seeds]
+        samples.append(Sample(values, entry.instances.total(main.name) / len(values)))
+    counts, higher = ordered[0].instances.counts_of(main.name), main.higher_is_better
     better, worse = [0] * len(ordered), [0] * len(ordered)
     for i, upper in enumerate(samples):
         for j, lower in enumerate(samples[i + 1 :], i + 1):
@@ -185,11 +198,11 @@ def _ties(ordered: Sequence[Entry], main: str) -> list[tuple[int, int]]:
 def _entry_row(entry: Entry, rank: int, ties: tuple[int, int], baselines: Mapping[str, BaselineRecord]) -> Row:
     main = entry.result.track.main_score
     scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
-    share = _share(scores[main].value, main, baselines)
-    return Row(entry.name, "entry", scores, share, rank, ties, entry)
+    normalized = _normalized(scores[main].value, main, baselines)
+    return Row(entry.name, "entry", scores, normalized, rank, ties, entry)
 
 
-def _share(value: float, main: str, baselines: Mapping[str, BaselineRecord]) -> float | None:
+def _normalized(value: float, main: str, baselines: Mapping[str, BaselineRecord]) -> float | None:
     """The normalized score; None where the track has no baselines at 0 and 1."""
     start = next((b.scores[main].value for b in baselines.values() if b.anchor == "start"), None)
     end = next((b.scores[main].value for b in baselines.values() if b.anchor == "end"), None)

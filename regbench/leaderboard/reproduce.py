@@ -22,7 +22,6 @@ from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry
-from regbench.metrics.scores import higher_is_better
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
@@ -153,7 +152,7 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
             values = [seed.scores[metric].value for seed in records]
             samples.append(Sample(values, instances.total(metric) / len(records)))
         counts = np.asarray(entry.instances.counts_of(metric))
-        better = higher_is_better(metric)
+        better = reference.track.metrics[metric].higher_is_better
         changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=LEVEL)
         means[metric] = (samples[0].mean, samples[1].mean)
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}

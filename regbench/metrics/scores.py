@@ -10,74 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
+from regbench.metrics.metric import NLL_FLOOR, WITHOUT_TRUTH
 from regbench.models.predictor import Predictor
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError, nearest
-
-NLL_FLOOR = 1e-7
-"""Probabilities are raised to this before the logarithm, so that a zero costs 16.1 nats and not infinity."""
-
-HIGHER_IS_BETTER = {
-    "legal_accuracy": True,
-    "token_accuracy": True,
-    "last_two_accuracy": True,
-    "final_accuracy": True,
-    "in_context_accuracy": True,
-    "tvd": False,
-    "global_tvd": False,
-    "nll": False,
-    "nll_behind_cut": False,
-    "mse": False,
-    "truth_mse": False,
-}
-"""Of the metrics, and of the built-in tasks' group scores."""
-
-METRICS = ("legal_accuracy", "token_accuracy", "tvd", "nll", "mse", "truth_mse")
-"""What can be asked of one position: see `score_positions` and `score_vectors`."""
-
-_GROUP_SCORES: dict[str, bool] = {}
-"""Which way is better of other tasks' group scores: see `know_scores`."""
-
-WITHOUT_TRUTH = ("nll", "token_accuracy")
-"""The metrics that compare a prediction with the token alone; all others of tokens need the task's truth."""
+from regbench.utils.errors import UserError
 
 BATCH_BYTES = 128 << 20
 """The most memory that the predictions for one batch may take: while one is scored the next is made, so there are two."""
-
-
-def know_scores(task: Task) -> None:
-    """Checks the names of a task's scores, and remembers for `higher_is_better` those that it has of its own.
-
-    Raises:
-        UserError: a score is neither a metric nor a group score, a group score is over no metric, or one of that name of
-            another task is better the other way.
-    """
-    for name in task.scores:
-        metric, _ = task.group_scores.get(name, (name, None))
-        if metric not in METRICS:
-            known = METRICS if name in task.group_scores else (*METRICS, *task.group_scores)
-            over = f" is over '{metric}', no metric" if name in task.group_scores else " is no metric or group score"
-            raise UserError(f"{type(task).__name__}: the score '{name}'{over}{nearest(metric, known)}")
-        higher = HIGHER_IS_BETTER[metric]
-        if {**_GROUP_SCORES, **HIGHER_IS_BETTER}.get(name, higher) != higher:
-            raise UserError(
-                f"{type(task).__name__}: the score '{name}' is over '{metric}', but of another score of that name "
-                f"{'lower' if higher else 'higher'} is better; give it another name"
-            )
-        _GROUP_SCORES[name] = higher
-
-
-def higher_is_better(score_name: str) -> bool:
-    """Which way a score is better: of a metric, a built-in group score, or one of a task that was loaded in this process.
-
-    Raises:
-        UserError: there is no such score, or no track was loaded whose task has it.
-    """
-    known = {**_GROUP_SCORES, **HIGHER_IS_BETTER}
-    if score_name not in known:
-        raise UserError(f"unknown score '{score_name}'{nearest(score_name, known)}")
-    return known[score_name]
 
 
 @dataclass(frozen=True)

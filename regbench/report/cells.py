@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from regbench.metrics.scores import higher_is_better
+from regbench.metrics.metric import Metric
 from regbench.report.curves import points
 from regbench.report.html import text
-from regbench.report.words import LIMITS, MEANINGS, arrow, better, label
+from regbench.report.words import label
 from regbench.results import Curve, ScoreRecord
 
 _DASHES = ("7 3", "2 2.5", "8 3 2 3", "5 2 1.5 2 1.5 2", "12 4")
@@ -16,15 +16,16 @@ _COLOURS = 6
 """Of the seven of `base.css` the first is the model's own."""
 
 
-def metric_words(metric: str, axis: str = "") -> dict[str, Any]:
+def metric_words(metric: Metric, axis: str = "") -> dict[str, Any]:
     """What a script needs to speak of a metric. axis: what its curves are by."""
     return {
-        "key": metric,
-        "label": label(metric),
-        "arrow": arrow(metric),
-        "higher": higher_is_better(metric),
-        "meaning": f"{MEANINGS.get(metric, '')} {better(metric).capitalize()}.".strip(),
-        "limits": LIMITS.get(metric, (0, 1e9)),
+        "key": metric.name,
+        "label": metric.label,
+        "arrow": metric.arrow,
+        "higher": metric.higher_is_better,
+        "meaning": f"{metric.meaning} {metric.direction.capitalize()}.",
+        "limits": [min(limit, 1e9) for limit in metric.limits],  # JSON has no infinity
+        "log": metric.log_axis,
         "axis": axis,
     }
 

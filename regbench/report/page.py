@@ -12,13 +12,14 @@ import yaml
 
 from regbench.evaluation.baselines import lineup
 from regbench.evaluation.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
+from regbench.metrics.metric import METRICS, Metrics
 from regbench.models.predictor import Baseline
 from regbench.report import strips, texts
 from regbench.report.cells import about_way, baseline_series, head, metric_words, score_cell, way_cell
 from regbench.report.curves import axis, by_what, main_loss, points
 from regbench.report.html import asset, page, text
 from regbench.report.rows import Row, score_rows
-from regbench.report.words import arrow, human_bytes, human_seconds, label
+from regbench.report.words import human_bytes, human_seconds, label
 from regbench.results import Result, SeedRecord
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track, load_track
@@ -39,7 +40,7 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
         raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
     path = folder / "report.html"
     with atomic_write(path) as file:
-        file.write(build_report(result, drawn))
+        file.write(build_report(result, drawn, METRICS if track is None else track.metrics))
     return path
 
 
@@ -80,12 +81,12 @@ class Drawn:
         return _TEXTS if self.strips is None else _STRIPS
 
 
-def build_report(result: Result, drawn: Drawn = Drawn()) -> str:
+def build_report(result: Result, drawn: Drawn = Drawn(), metrics: Metrics = METRICS) -> str:
     """The page as HTML; the same arguments give the same bytes."""
     name, track = text(result.architecture.name), text(result.track.name)
     sections = [
-        f"<header>\n<h1>{name} on {track}</h1>\n{_lead(result)}\n</header>",
-        f"<h2>Scores on the test split</h2>\n{score_table(result)}",
+        f"<header>\n<h1>{name} on {track}</h1>\n{_lead(result, metrics)}\n</header>",
+        f"<h2>Scores on the test split</h2>\n{score_table(result, metrics)}",
         _position(result),
         _LEARNING.format(about=text(_about_learning(result))),
         drawn.section,
@@ -93,9 +94,9 @@ def build_report(result: Result, drawn: Drawn = Drawn()) -> str:
     ]
     body = f"<main>\n{''.join(sections)}\n</main>\n<footer>regbench, result schema {result.schema_version}</footer>"
     data = {
-        "metrics": [metric_words(metric, axis(result, metric)) for metric in result.metrics],
+        "metrics": [metric_words(metrics[name], axis(result, name)) for name in result.metrics],
         "loss": label(main_loss(result)),
-        "series": _series(result),
+        "series": _series(result, metrics),
         "training": [_training(seed, main_loss(result)) for seed in result.seeds],
         "strips": None if drawn.strips is None else {**drawn.strips, **_model_names(result)},
         "texts": None if drawn.texts is None else {**drawn.texts, **_model_names(result)},
@@ -112,11 +113,13 @@ def _position(result: Result) -> str:
     return _POSITION.format(by=text(by_what(result)), about=f'<p class="soft">{about}</p>\n' if by_tokens else "")
 
 
-def score_table(result: Result) -> str:
+def score_table(result: Result, metrics: Metrics = METRICS) -> str:
     """The model among the baselines, best first."""
     main, several = result.track.main_score, len(result.seeds) > 1
-    heads = [head(f"{label(m)} {arrow(m)}", metric_words(m)["meaning"]) for m in result.metrics]
-    rows_found = score_rows(result)
+    heads = [
+        head(f"{metrics[m].label} {metrics[m].arrow}", metric_words(metrics[m])["meaning"]) for m in result.metrics
+    ]
+    rows_found = score_rows(result, metrics)
     way = any(row.way is not None for row in rows_found)
     if way:
         heads.append(head("way to oracle", about_way(main, {b.anchor: name for name, b in result.baselines.items()})))
@@ -134,11 +137,11 @@ def _score_row(row: Row, metrics: Sequence[str], way: bool) -> str:
     return f'<tr class="{row.kind}"><th scope="row">{text(row.name)}</th>{cells}</tr>'
 
 
-def _lead(result: Result) -> str:
+def _lead(result: Result, metrics: Metrics) -> str:
     """What came out, in two sentences."""
     main, seeds = result.track.main_score, result.seeds
     score = result.score(main)
-    rows = [row for row in score_rows(result) if row.kind != "seed"]
+    rows = [row for row in score_rows(result, metrics) if row.kind != "seed"]
     place = next(i for i, row in enumerate(rows) if row.kind == "model")
     what = f"{label(main)} (median of {len(seeds)} seeds)" if len(seeds) > 1 else label(main)
     what += f", ahead of {rows[place + 1].name}" if place + 1 < len(rows) else ""
@@ -161,7 +164,7 @@ def _model_names(result: Result) -> dict[str, list[str]]:
     return {"names": [f"{name}, {one}" for one in short], "short": short}
 
 
-def _series(result: Result) -> list[dict[str, Any]]:
+def _series(result: Result, known: Metrics) -> list[dict[str, Any]]:
     """The model first, one line a seed, then the baselines, best first; uniform is there and not shown."""
     metrics = result.metrics
     model = {
@@ -171,7 +174,7 @@ def _series(result: Result) -> list[dict[str, Any]]:
         "shown": True,
         "curves": {m: [points(seed.curves[m]) for seed in result.seeds] for m in metrics},
     }
-    ranked = [row.name for row in score_rows(result) if row.kind == "baseline"]
+    ranked = [row.name for row in score_rows(result, known) if row.kind == "baseline"]
     baselines = baseline_series({name: result.baselines[name].curves for name in ranked})
     return [model, *({**one, "shown": one["name"] != "uniform"} for one in baselines)]
 
@@ -253,7 +256,7 @@ def _instances(folder: Path, result: Result, track: Track | None, instance: int 
 
 def _best_baseline(result: Result, track: Track) -> Baseline | None:
     """The baseline with the best main score, to lay beside the model."""
-    ranked = [row.name for row in score_rows(result) if row.kind == "baseline"]
+    ranked = [row.name for row in score_rows(result, track.metrics) if row.kind == "baseline"]
     there = {baseline.name: baseline for baseline in lineup(track, track.instances("test"))}
     return next((there[name] for name in ranked if name in there), None)
 

@@ -11,9 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from regbench.metrics.scores import higher_is_better
+from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.report.curves import axis, by_what, main_loss, well_founded
-from regbench.report.words import better, label
+from regbench.report.words import label
 from regbench.results import Result
 from regbench.utils.files import atomic_write
 
@@ -39,13 +39,13 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def write_pictures(folder: Path, result: Result) -> None:
+def write_pictures(folder: Path, result: Result, metrics: Metrics = METRICS) -> None:
     """Both pictures of a run, into its folder."""
-    plot_scores_by_position(result, folder / "score_by_position.png")
+    plot_scores_by_position(result, folder / "score_by_position.png", metrics)
     plot_training(result, folder / "training.png")
 
 
-def plot_scores_by_position(result: Result, path: Path) -> None:
+def plot_scores_by_position(result: Result, path: Path, known: Metrics = METRICS) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines."""
     # What is over the last two examples alone is a line of two points: it is in the curve by example.
     long = [metric for metric in result.metrics if len(result.seeds[0].curves[metric].position) > 2]
@@ -54,7 +54,7 @@ def plot_scores_by_position(result: Result, path: Path) -> None:
         figure = Figure(figsize=(11, 7.2), layout="constrained")
         frames = list(figure.subplots((len(metrics) + 1) // 2, 2, squeeze=False).flat)
         for axes, metric in zip(frames, metrics, strict=False):
-            _draw_metric(axes, result, metric)
+            _draw_metric(axes, result, known[metric])
         for axes in frames[len(metrics) :]:
             axes.set_axis_off()
         handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -71,9 +71,10 @@ def _different(result: Result, metrics: list[str]) -> list[str]:
     return [metric for i, metric in enumerate(metrics) if curves[i] not in curves[:i]]
 
 
-def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
+def _draw_metric(axes: Axes, result: Result, metric: Metric) -> None:
+    key = metric.name
     ranked = sorted(
-        result.baselines.items(), key=lambda item: item[1].scores[metric].value, reverse=higher_is_better(metric)
+        result.baselines.items(), key=lambda item: item[1].scores[key].value, reverse=metric.higher_is_better
     )
     drawn = sorted(result.baselines.keys() - {"uniform"})
     colours = dict(zip(drawn, _BASELINE_STYLES * len(drawn), strict=False))
@@ -81,23 +82,21 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         if name not in colours:
             continue
         colour, dashes = colours[name]
-        position, value = well_founded(record.curves[metric])
+        position, value = well_founded(record.curves[key])
         axes.plot(position, value, color=colour, linestyle=dashes, linewidth=1.3, label=name)
     for i, seed in enumerate(result.seeds):
         shown = result.architecture.name if i == 0 else None
-        position, value = well_founded(seed.curves[metric])
+        position, value = well_founded(seed.curves[key])
         axes.plot(position, value, color=_MODEL_COLOUR, linewidth=2.4, label=shown, alpha=0.9)
-    # The floor makes the first few positions of some baselines cost ten times the rest.
-    if metric in ("nll", "nll_behind_cut"):
+    if metric.log_axis:  # the first few positions of some baselines cost ten times the rest
         axes.set_yscale("log")
+    if metric.over == "nll":
         beyond = axes.dataLim.minposy < _NATS[0]
         axes.yaxis.set_major_locator(LogLocator() if beyond else FixedLocator(_NATS))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
-    if metric in ("mse", "truth_mse"):  # errors fall by orders of magnitude, and least squares has a peak above all
-        axes.set_yscale("log")
-    axes.set_title(f"{label(metric)} ({better(metric)})")
-    axes.set_xlabel(axis(result, metric))
+    axes.set_title(f"{metric.label} ({metric.direction})")
+    axes.set_xlabel(axis(result, key))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

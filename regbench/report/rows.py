@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from regbench.metrics.scores import higher_is_better, share_of_the_way
+from regbench.metrics.metric import METRICS, Metrics
+from regbench.metrics.scores import share_of_the_way
 from regbench.results import Result, ScoreRecord
 
 
@@ -23,7 +24,7 @@ class Row:
     kind: Literal["baseline", "seed", "model"]
 
 
-def score_rows(result: Result) -> list[Row]:
+def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
     """The model among the baselines, best first by the track's main score; under several seeds each, and their median."""
     main = result.track.main_score
     start = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "start"), None)
@@ -40,4 +41,4 @@ def score_rows(result: Result) -> list[Row]:
     else:
         rows += [row(f"{name}, seed {seed.seed}", seed.scores, "seed") for seed in result.seeds]
         rows.append(row(f"{name}, median", {metric: result.score(metric) for metric in result.metrics}, "model"))
-    return sorted(rows, key=lambda r: r.scores[main].value, reverse=higher_is_better(main))
+    return sorted(rows, key=lambda r: r.scores[main].value, reverse=metrics[main].higher_is_better)

@@ -14,7 +14,8 @@ import numpy as np
 
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import KeptPredictions, Predictions
-from regbench.metrics.scores import higher_is_better, score, score_positions
+from regbench.metrics.metric import metrics_of
+from regbench.metrics.scores import score, score_positions
 from regbench.results import Result
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
@@ -72,7 +73,7 @@ def choose_by(
     tables = [score(task, test, model.batches()) for model in models]
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
-    return choose(-mean if higher_is_better(metric) else mean, asked), by_instance
+    return choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked), by_instance
 
 
 def layout(task: Task, test: Instances, models: Sequence[Predictions], asked: int | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pydantic
 
 from regbench.data.instances import Instances, cached
-from regbench.metrics.scores import know_scores
+from regbench.metrics.metric import metrics_of
 from regbench.tasks.base import Splits, Task
 from regbench.tracks.form import ill_formed, unfinished
 from regbench.utils import registry
@@ -64,6 +64,7 @@ class Track:
     """A loaded track: its definition, its task, and its instances by split.
 
     where: its file; a task that is a file too is looked for from there.
+    metrics: the scores of its task, by name.
     task_code: SHA-256 of the code of a task that is not built in, as it was loaded: it may change without a new version.
     """
 
@@ -81,7 +82,7 @@ class Track:
                 fields = cls.Parameters.model_fields
                 raise UserError(describe_validation(error, f"{where}: parameters", fields)) from None
             self.task: Task = cls(parameters)
-        know_scores(self.task)
+        self.metrics = metrics_of(self.task)
         if definition.main_score not in self.task.scores:
             hint = nearest(definition.main_score, self.task.scores)
             raise UserError(f"{where}: unknown main_score '{definition.main_score}'{hint}")

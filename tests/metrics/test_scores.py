@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from regbench.data.instances import Instances
-from regbench.metrics import scores as scoring
+from regbench.metrics.metric import METRICS, NLL_FLOOR, POSITION_METRICS, metrics_of
 from regbench.metrics.scores import (
-    NLL_FLOOR,
     Brief,
     Scores,
     bin_width,
@@ -21,6 +20,7 @@ from regbench.metrics.scores import (
 )
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tracks import Track
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 
 
@@ -267,19 +267,41 @@ def test_without_truth_the_scores_are_those_that_need_none() -> None:
         score(Halves(None), instances, briefly)
 
 
-def test_of_a_score_of_its_own_the_direction_is_that_of_its_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "_GROUP_SCORES", {})
-    assert scoring.higher_is_better("token_accuracy") is scoring.higher_is_better("last_two_accuracy") is True
-    assert scoring.higher_is_better("nll") is False
-    with pytest.raises(UserError, match="unknown score 'late_accuracy'"):
-        scoring.higher_is_better("late_accuracy")
-    scoring.know_scores(Halves(None))
-    assert scoring.higher_is_better("late_accuracy") is True
-    scoring.know_scores(Halves(None))  # again
+def test_a_group_score_of_a_task_has_the_direction_and_limits_of_its_metric() -> None:
+    found = metrics_of(Halves(None))
+    assert list(found) == ["token_accuracy", "late_accuracy"]
+    late = found["late_accuracy"]
+    assert (late.name, late.label, late.over) == ("late_accuracy", "late accuracy", "token_accuracy")
+    assert (late.arrow, late.direction) == ("↑", "higher is better")
+    assert (late.limits, late.log_axis) == ((0.0, 1.0), False)
+    assert late.meaning == "token accuracy over the group 'late' alone."
     other = type("Other", (Halves,), {"group_scores": {"late_accuracy": ("nll", "late")}})
-    with pytest.raises(UserError, match=r"Other: the score 'late_accuracy' is over 'nll', but .* higher is better"):
-        scoring.know_scores(other(None))
-    assert scoring.higher_is_better("late_accuracy") is True
+    late = metrics_of(other(None))["late_accuracy"]
+    assert (late.arrow, late.limits, late.log_axis) == ("↓", METRICS["nll"].limits, True)
+    with pytest.raises(UserError, match="unknown score 'late_accuracy'; did you mean"):
+        METRICS["late_accuracy"]  # one task's names are not another's
+
+
+def test_the_table_of_metrics() -> None:
+    assert [name for name, metric in METRICS.items() if not metric.higher_is_better] == [
+        "tvd", "global_tvd", "nll", "nll_behind_cut", "mse", "truth_mse",
+    ]  # fmt: skip
+    for name, metric in METRICS.items():
+        base = POSITION_METRICS[metric.over]
+        assert metric.name == name
+        assert (metric.limits, metric.log_axis, metric.kind) == (base.limits, base.log_axis, base.kind)
+    assert METRICS["nll"].limits[1] == pytest.approx(-np.log(NLL_FLOOR))
+
+
+@pytest.mark.parametrize("name", registry.entries(registry.TASK))
+def test_every_group_score_of_a_built_in_task_is_described(name: str) -> None:
+    """And is over the metric that the task says."""
+    task = registry.load(registry.TASK, name)
+    assert task.scores
+    for score_name in task.scores:
+        over, _ = task.group_scores.get(score_name, (score_name, None))
+        assert METRICS[score_name].over == over
+    assert metrics_of(task) == {score_name: METRICS[score_name] for score_name in task.scores}
 
 
 @pytest.mark.parametrize(
@@ -297,7 +319,7 @@ def test_of_a_score_of_its_own_the_direction_is_that_of_its_metric(monkeypatch: 
 )
 def test_a_score_that_nothing_defines_is_refused(extra: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        scoring.know_scores(type("Named", (Halves,), extra)(None))
+        metrics_of(type("Named", (Halves,), extra)(None))
 
 
 @pytest.mark.parametrize("extra", [{"scores": ("nll", "tvd")}, {"group_scores": {"late_accuracy": ("tvd", "late")}}])

@@ -154,7 +154,7 @@ def test_a_broken_cache_is_made_again(tiny: Track, calls: list[int], tmp_path: P
 
 
 TASK = """
-from tests.markov_text import MarkovText
+from tests.helpers.markov_text import MarkovText
 
 
 class Mine(MarkovText):

@@ -53,8 +53,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         line = f"refused: {count} fault{'s' * (count > 1)} in {arguments.run}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
         return 1
-    for old in made.replaced:
-        console.print(f"takes the place of {old}", markup=False, highlight=False, soft_wrap=True)
+    for what, files in (("overwrote", made.replaced), ("removed", made.removed)):
+        for old in files:
+            console.print(f"{what} {old}", markup=False, highlight=False, soft_wrap=True)
     board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     console.print(f"{made.path}; next: regbench leaderboard{board}", markup=False, highlight=False, soft_wrap=True)
     return 0
