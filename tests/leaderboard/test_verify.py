@@ -158,7 +158,7 @@ def test_on_the_command_line(
     assert cli.main(["verify", str(tmp_path / "tiny-v1"), *own]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"{forged}: REFUSED"
-    assert [line.split(":")[0] for line in said[1:]] == ["  form", "  recipe"]
+    assert [line.split(":")[0] for line in said[1:]] == ["  form", "  configuration"]
 
 
 @pytest.mark.parametrize(
