@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from architectures._cgt_generator import Operator
 from architectures.cgt import ContextuallyGuided
+from architectures.cgt.layers import Operator
 from regbench.checks.architecture import CONTRACT, Subject, examine, learns
 from regbench.models.build import resolve_options
 from regbench.models.model import parameter_count, shift_in
@@ -94,7 +94,7 @@ def test_y_is_computed_by_two_thirds_of_the_layers_as_in_the_papers() -> None:
         ({"n_heads": 3}, r"d_model \(8\) must be a multiple of n_heads \(3\)"),
         (
             {"aux_context": 36, "aux_y": "context"},
-            r"aux_context \(36\) leaves nothing to predict behind it: a sequence has 36",
+            r"aux_context \(36\) leaves nothing to predict after it: a sequence has 36",
         ),
         ({"aux_y": "context"}, "aux_y=context is aux_y=prefix where aux_context is 0: give aux_context too"),
         ({"aux_y": "tail"}, "aux_y=tail is aux_y=prefix where aux_context is 0"),

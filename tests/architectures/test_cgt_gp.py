@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from architectures._cgt_gp import Prior, covariance
+from architectures.cgt.prior import Prior, covariance
 
 SCALE, NOISE, WIDTH = 1.3, 0.2, 2.5
 

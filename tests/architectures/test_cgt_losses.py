@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from architectures._cgt_auxiliary import augment, draw_windows
-from architectures._cgt_losses import (
+from architectures.cgt import ContextuallyGuided
+from architectures.cgt.losses import (
+    augment,
     continuity,
     diversity,
+    draw_windows,
     moments,
     moments_by_position,
     position_weights,
     real_positions,
 )
-from architectures.cgt import ContextuallyGuided
 from regbench.tasks.base import TokenIO, VectorIO
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=40, names=("a", "b", "c", "d", "|"))

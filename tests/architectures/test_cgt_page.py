@@ -1,4 +1,4 @@
-"""`architectures/cgt.md` keeps its word: its commands run, one after another, and its options are the model's."""
+"""`docs/cgt.md` keeps its word: its commands run, one after another, and its options are the model's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.data.text.conftest import write_corpus
 from tests.helpers.documents import blocks, commands
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "architectures" / "cgt.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "cgt.md").read_text(encoding="utf-8")
 TRACK = {
     "name": "tiny-v1",
     "task": "arithmetic",

@@ -1,4 +1,4 @@
-"""The configurations at the papers' scale start, and cost what `architectures/cgt.md` says."""
+"""The configurations at the papers' scale start, and cost what `docs/cgt.md` says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regbench.utils import registry
 from tests.helpers.documents import table_rows
 from tests.helpers.papers_configs import CONFIGS, io_of
 
-FOLDER = Path(__file__).resolve().parents[2] / "architectures"
+ROOT = Path(__file__).resolve().parents[2]
 LARGE = {"cgt-text-mixture"}
 """Counted and stepped without memory: nothing is computed, but every shape and type is checked."""
 
@@ -85,7 +85,7 @@ def test_its_cost_is_what_the_page_says(name: str) -> None:
     tokens = training.train_tokens or load_track(config.track).definition.budget.train_tokens
     parameters, operations, _ = step(name)
     hours = tokens * operations / (UTILISATION * H100_FLOPS) / 3600
-    row = table_rows((FOLDER / "cgt.md").read_text(encoding="utf-8"))[name]
+    row = table_rows((ROOT / "docs" / "cgt.md").read_text(encoding="utf-8"))[name]
     shown = [f"{parameters:,}", f"{tokens:,}", f"{operations / 1e6:,.1f} M", f"{tokens * operations:.2e}"]
     hours_shown = f"{hours:.2g}" if hours < 10 else f"{hours:.0f}"
     assert row == [*shown, hours_shown, f"{memory(name) / 2**30:.1f} GiB"]

@@ -1,7 +1,7 @@
-"""A CGT whose y stands still, as an ordinary transformer: every T is folded into the matrix behind it (CGT section 3.1).
+"""A CGT with a constant y, as an ordinary transformer: every T is folded into the matrix after it (CGT section 3.1).
 
-With A = I + L R_x^T and c = L R_1, where R_x are the rows of R(y) for x and R_1 the one for the appended 1, T(x) = A x + c, so
-that W T(x) + b = (W A) x + (W c + b). What is left is an embedding, blocks of x, a norm and an unembedding.
+Let R_x be the rows of R(y) for x, and R_1 the row for the appended 1. With A = I + L R_x^T and c = L R_1, T(x) = A x + c and
+W T(x) + b = (W A) x + (W c + b). An embedding, the blocks of x, a norm and an unembedding remain.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from architectures._cgt_generator import Operator
-from architectures._cgt_layers import Block, Cache, Reader
+from architectures.cgt.layers import Block, Cache, Operator, Reader
 from regbench.models import mixer
 from regbench.models.backbone import unembedding
 from regbench.models.model import Model, shift_in
@@ -24,21 +23,28 @@ from regbench.utils.errors import UserError
 
 @dataclass
 class SpecialisedState:
-    """What a stream keeps: how many tokens it has read, and the keys and values of every block."""
+    """What the model keeps of sequences that it reads token by token.
+
+    Attributes:
+        position: Number of tokens read.
+        caches: Keys and values of each block.
+    """
 
     position: int
     caches: list[Cache]
 
     def state_bytes(self) -> int:
-        """Bytes it holds now, for all streams together."""
+        """Bytes of all B sequences together."""
         return sum(cache.nbytes() for cache in self.caches)
 
 
 class Specialised(Model):
-    """An ordinary transformer, made by `specialize` of a CGT and a prompt: no y, no generator, no prompt."""
+    """An ordinary transformer without y, which `ContextuallyGuided.specialize` makes from a prompt."""
 
     class Options(mixer.Options):
-        positions: Literal["learned", "rotary"] = Field(default="learned", description="how positions are told")
+        """The options of the specialised model."""
+
+        positions: Literal["learned", "rotary"] = Field(default="learned", description="how positions are encoded")
 
     takes = ("tokens", "vectors")
 
@@ -58,11 +64,19 @@ class Specialised(Model):
         return self._run(shift_in(tokens, self.io.separator), 0, [None] * len(self.blocks))
 
     def init_state(self, batch: int) -> SpecialisedState:
-        """The state of `batch` streams before their first token."""
+        """The state of `batch` sequences before their first token."""
         return SpecialisedState(0, [Cache() for _ in self.blocks])
 
     def step(self, inputs: Tensor, state: SpecialisedState) -> tuple[Tensor, SpecialisedState]:
-        """One token of each stream, the separator first: (B,) -> (B, V) logits of the next. The old state must not be used."""
+        """Reads one token of each sequence, the separator first. The old state must not be used again.
+
+        Args:
+            inputs: (B,), or (B, D_in) for vectors.
+            state: What was read before.
+
+        Returns:
+            The logits of the next token, (B, V), or its prediction, (B, D_out); and the new state.
+        """
         out = self._run(inputs[:, None], state.position, list(state.caches))[:, 0]
         return out, SpecialisedState(state.position + 1, state.caches)
 
@@ -76,7 +90,14 @@ class Specialised(Model):
 
 @torch.no_grad()
 def fold(operator: Operator, y: Tensor, linear: nn.Linear, into: nn.Linear) -> None:
-    """Makes `into` the map linear(T(x; y)) for one y (d_y,). In float64: the weights are rounded once."""
+    """Sets `into` to the map x -> linear(T(x; y)). The product is computed in float64, and the weights are rounded once.
+
+    Args:
+        operator: T.
+        y: A constant y, (d_y,).
+        linear: The map after T.
+        into: A map of the same widths, with a bias.
+    """
     left, right = (part.double() for part in operator.matrices(y))
     weight = linear.weight.double()
     into.weight.copy_(weight + weight @ left @ right[:-1].T)
@@ -85,10 +106,17 @@ def fold(operator: Operator, y: Tensor, linear: nn.Linear, into: nn.Linear) -> N
 
 
 def one_prompt(prefix: Tensor, ndim: int) -> Tensor:
-    """A prompt as a batch of one: (c, ...) or (1, c, ...) -> (1, c, ...), where a token alone has ndim dimensions.
+    """A prompt as a batch of one.
+
+    Args:
+        prefix: (c, ...) or (1, c, ...).
+        ndim: Dimensions of one token: 0, or 1 for vectors.
+
+    Returns:
+        (1, c, ...).
 
     Raises:
-        UserError: it is of another shape, or several prompts.
+        UserError: It has another shape, or there are several prompts.
     """
     if prefix.ndim == ndim + 1:
         prefix = prefix[None]
