@@ -28,6 +28,7 @@ from regbench.utils.errors import UserError, describe_validation
 
 _MOST_PARTS = 10_000
 _LARGEST_OPTION = 65_536
+_MOST_MEMBERS = 64
 _COMMIT = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,7 +91,10 @@ def architecture(case: Case) -> Iterator[str]:
     Where its source has changed since, a difference from today's class is a note.
     """
     record = case.result.architecture
-    faults = [*_implausible(record.options), *_implausible(case.configuration.settings)]
+    settings = case.configuration.settings
+    faults = [*_implausible(record.options), *_implausible(split_settings(settings)[0])]
+    if len(settings) > _MOST_MEMBERS:
+        faults.append(f"{len(settings):,} settings")
     if record.parameters >= 2**48 or not 0 <= (record.state_bytes or 0) < 2**48:
         faults.append("parameters or state size are beyond all measure")
     faults = faults or list(_given(case))
@@ -204,7 +208,7 @@ def _implausible(value: Any) -> Iterator[str]:
         item = waiting.pop()
         if isinstance(item, dict | list):
             waiting += item.values() if isinstance(item, dict) else item
-            if len(item) > 64:
+            if len(item) > _MOST_MEMBERS:
                 yield f"an option with {len(item):,} members"
         elif isinstance(item, int | float) and abs(item) > _LARGEST_OPTION:
             yield f"an option of {item:g}"

@@ -100,7 +100,8 @@ def forge_leaves(
                 shutil.copy(made.source, path.with_name(Stored(path).source_name))
             findings = tally("leaf of an entry", lambda path=path: verify_entry(path, track=made.track))
             assert all("\n" not in str(fault) for fault in findings.faults)
-            if not findings.faults:
+            same_number = place[:2] == ("configuration", "settings") and value == str(at(content, place))
+            if not findings.faults and not same_number:  # as in "1e-3", which YAML does not read as a number
                 accepted[".".join(map(str, place))] += 1
             shutil.rmtree(path.parent)
     return accepted
