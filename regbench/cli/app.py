@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         if module.name.startswith("_"):
             continue
         command = importlib.import_module(f"{commands.__name__}.{module.name}")
-        summary = (command.__doc__ or "").partition("\n")[0]
+        summary = (command.__doc__ or "").partition("\n")[0].removesuffix(".")
         sub = subparsers.add_parser(
             module.name,
             help=summary,

@@ -77,7 +77,9 @@ class RunFolder:
         Raises:
             Refused: It is not a result.
         """
-        return _validated(Result, parse_json(self.folder.read("result.json", RESULT_BYTES), "result.json"), "result.json")
+        return _validated(
+            Result, parse_json(self.folder.read("result.json", RESULT_BYTES), "result.json"), "result.json"
+        )
 
     @cached_property
     def config(self) -> Config:

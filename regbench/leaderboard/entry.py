@@ -1,6 +1,7 @@
 """The schema of an entry: a configuration, its result, and how each test instance was scored.
 
-An entry is one file, `leaderboard/entries/<track>/<name>-<digits>.json`. It has one canonical form: equal content has equal bytes.
+An entry is one file, `leaderboard/entries/<track>/<name>-<digits>.json`. It has one canonical form: equal content gives equal
+bytes.
 """
 
 from __future__ import annotations

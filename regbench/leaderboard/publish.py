@@ -35,7 +35,7 @@ _INTRODUCTION = """\
 
 Here are architectures that were trained within a track's budget and scored on its test split. Beside them stand baselines that
 learn from the prompt alone. [RULES.md](RULES.md) has the rules. [index.html](index.html) shows the same tables with curves.
-`regbench leaderboard` makes all of it from the files in `entries/`. `regbench leaderboard --check` says whether it is up to date."""
+`regbench leaderboard` makes all of it from the files in `entries/`. `regbench leaderboard --check` says if it is up to date."""
 
 _HOW_TO = """\
 ## Submitting

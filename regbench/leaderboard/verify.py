@@ -64,9 +64,7 @@ def verify_entry(
             findings.take(step, ["result.json is not the entry's result"])
         step = "predictions"
         scored = _scored(entry, stored, reference, run or predictions)
-        case = Case(
-            entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce
-        )
+        case = Case(entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce)
         step = "configuration"
         _examine(case, findings, costly=costly)
     except Refused as error:

@@ -1,4 +1,4 @@
-"""Ranking: the mean over seeds ranks, a test of seeds and instances makes ties, and baselines stand among the entries unranked."""
+"""Ranking: the mean over seeds ranks, a test of seeds and instances makes ties, baselines have no rank."""
 
 from __future__ import annotations
 

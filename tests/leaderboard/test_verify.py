@@ -104,7 +104,9 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     ]
     findings = verify_entry(claiming(then, commit, parameters=1), track=lstm.track)
     assert findings.faults == []
-    assert findings.notes[1].startswith("compared with today's architectures.lstm: 1 parameters, and these options give ")
+    assert findings.notes[1].startswith(
+        "compared with today's architectures.lstm: 1 parameters, and these options give "
+    )
     options = {**lstm.entry.result.architecture.options, "d_model": 16}
     findings = verify_entry(claiming(then, commit, options=options), track=lstm.track)
     assert [str(fault) for fault in findings.faults] == ["architecture: d_model is 16, and the configuration sets 8"]

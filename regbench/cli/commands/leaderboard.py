@@ -1,4 +1,4 @@
-"""rank the entries and write the leaderboard's tables and page"""
+"""Ranks the entries and writes the leaderboard's tables and page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Ranks the entries of every track and writes the tables (Markdown, CSV, LaTeX) and the page. With --check nothing is "
-    "written, and the exit code is 1 where what is there and the entries disagree."
+    "written, and the exit code is 1 if tables or page are out of date."
 )
 
 
 def configure(leaderboard: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    leaderboard.add_argument("--check", action="store_true", help="only say whether tables, page and entries agree")
+    leaderboard.add_argument("--check", action="store_true", help="only say whether tables and page are up to date")
     leaderboard.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
     leaderboard.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
 

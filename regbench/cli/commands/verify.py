@@ -1,4 +1,4 @@
-"""check entries of the leaderboard, or a run"""
+"""Checks entries of the leaderboard, or a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regbench.utils.errors import UserError
 
 DESCRIPTION = (
     "Checks an entry, every entry of a folder, or a run that is to become one. Nothing that came with it is executed. "
-    "Exit code 1 where something is wrong, with a line for each fault."
+    "If something is wrong there is a line for each fault, and exit code 1."
 )
 EXAMPLES = """\
 examples:
