@@ -16,12 +16,12 @@ def label(name: str) -> str:
 
 
 def as_text(name: str) -> str:
-    """The name of a token of text with its white space itself again: "Ġreturn" -> " return"; Ċ is a new line, ĉ a tab."""
+    """The name of a text token with real white space: "Ġreturn" -> " return". Ċ is a new line, ĉ is a tab."""
     return name.replace("Ġ", " ").replace("Ċ", "\n").replace("ĉ", "\t")
 
 
 def human_bytes(count: int | None) -> str:
-    """A size for people: 1,536 -> "1.5 KiB"; None, a state that grows with the context, -> "grows with L"."""
+    """A size for people: 1,536 -> "1.5 KiB". None is a state that grows with the context: "grows with L"."""
     if count is None:
         return "grows with L"
     size = float(count)

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import statistics
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ import pytest
 import yaml
 
 from regbench.config import Config
-from regbench.leaderboard import page_data
+from regbench.leaderboard import page
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.page import build_page
-from regbench.leaderboard.page_data import chart_data, size_panels
+from regbench.leaderboard.page import build_page, chart_data, size_panels
 from regbench.leaderboard.rank import Board, rank
 from regbench.tracks import Track, load_track
 from tests.conftest import TINY
@@ -55,7 +55,7 @@ def data_of(html: str) -> dict[str, Any]:
 
 
 def rows_of(html: str) -> list[str]:
-    return re.findall(r'<tr class="(?:entry|baseline)[^"]*".*?</tr>', html)
+    return re.findall(r'<tr class="(?:entry|baseline)[^"]*".*?</tr>', html, flags=re.DOTALL)
 
 
 def test_the_same_entries_give_the_same_bytes(entries: list[Entry], html: str) -> None:
@@ -82,7 +82,7 @@ def test_every_row_of_the_board_is_there_in_order(board: Board, html: str) -> No
         anchor = re.search(r'href="#([^"]*)"', shown)
         assert anchor is not None
         assert f'<details id="{anchor[1]}"><summary>{row.name}</summary>' in html
-        assert f"<pre><code>{row.entry.command}</code></pre>" in html
+        assert f"<pre><code>{escape(row.entry.command)}</code></pre>" in html
 
 
 def test_ties_are_ranges(board: Board, html: str) -> None:
@@ -101,16 +101,16 @@ def test_the_charts_get_the_boards_figures(board: Board, html: str) -> None:
     assert [m["key"] for m in drawn["metrics"]] == list(board.metrics)
     for shown, row in zip(drawn["entries"], (r for r in board.rows if r.entry is not None), strict=True):
         assert row.entry is not None
-        assert shown["rank"] == row.rank
+        assert shown["rank"] == row.place
         assert shown["state"] == row.entry.result.architecture.state_bytes
         for metric in board.metrics:
             assert shown["scores"][metric] == pytest.approx(
                 [row.scores[metric].value, row.scores[metric].stderr], abs=1e-6
             )
             curves = [seed.curves[metric].value for seed in row.entry.result.seeds]
-            medians = [round(statistics.median(at), 4) for at in zip(*curves, strict=True)]
+            means = [round(statistics.fmean(at), 4) for at in zip(*curves, strict=True)]
             (line,) = shown["curves"][metric]
-            assert {y for _, y in line} <= set(medians)
+            assert {y for _, y in line} <= set(means)
     assert {b["name"] for b in drawn["baselines"]} == {r.name for r in board.rows if r.entry is None}
     assert {level["name"] for level in drawn["levels"]} == {b["name"] for b in drawn["baselines"]} - {"uniform"}
 
@@ -146,7 +146,7 @@ def test_a_curve_by_training_instances_over_tracks_of_one_test_split(
     assert fewer.instances("test").fingerprint == tiny.instances("test").fingerprint
     boards = current(rank([make_entry(tiny, "lstm", "lstm", 0.5), make_entry(fewer, "lstm", "lstm", 0.3)]))
     assert [size_panels(board, boards) for board in boards] == [[], []]  # not frozen, so of unknown size
-    monkeypatch.setattr(page_data, "frozen_tracks", lambda: {t.name: t.freeze() for t in (tiny, fewer)})
+    monkeypatch.setattr(page, "frozen_tracks", lambda: {t.name: t.freeze() for t in (tiny, fewer)})
     for board in boards:
         (panel,) = size_panels(board, boards)
         assert panel["axis"] == "training instances"

@@ -60,7 +60,7 @@ def _seeds(found: Comparison) -> str:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the table; draws and writes what is asked for."""
     from regbench.evaluation.comparison import compare
-    from regbench.report.heat_map import plot_heat_map
+    from regbench.report.pictures import plot_heat_map
     from regbench.utils.errors import UserError
     from regbench.utils.files import explain_full_disk
 
