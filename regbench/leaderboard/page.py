@@ -7,6 +7,7 @@ the same bytes.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -113,8 +114,14 @@ def _section(board: Board, name: str, boards: Sequence[Board]) -> dict[str, Any]
         "heads": [dict(zip(("name", "meaning", "first", "kind"), head, strict=True)) for head in (*heads, *_FACTS)],
         "by_what": by_what(board.entries[0].result),
         "sizes": [panel["axis"] for panel in size_panels(board, boards)],
-        "entries": {e.name: {"more": _more(e), "speed": _speed(e), "facts": _facts(e)} for e in board.entries},
+        "entries": {e.name: _words(e) for e in board.entries},
     }
+
+
+def _words(entry: Entry) -> dict[str, Any]:
+    """What the template shows of an entry. A line may break between the pieces of its name."""
+    pieces = re.findall(r"[+]?[^_+-]+[_-]?|[_+-]", entry.name)
+    return {"pieces": pieces, "more": _more(entry), "speed": _speed(entry), "facts": _facts(entry)}
 
 
 def _more(entry: Entry) -> str:
@@ -135,7 +142,7 @@ def _facts(entry: Entry) -> dict[str, str]:
         f"{label(main)} by seed": ", ".join(f"{seed.seed}: {seed.scores[main].value:.4f}" for seed in result.seeds),
         "tokens": f"{max(seed.tokens for seed in result.seeds):,} a seed, {human_seconds(seconds)} of training in all",
         "selection": f"{result.selection.trials:,} configurations tried, on {result.selection.split}",
-        "machine": f"{_machine(entry)}, {e.threads} threads, {e.precision}",
+        "machine": f"{_machine(entry)}, {e.threads} thread{'s' * (e.threads != 1)}, {e.precision}",
         "backend": _settings(e.backend) or "plain PyTorch",
         **({} if e.training_backend is None else {"backend in training": _settings(e.training_backend)}),
         "packages": " ".join(f"{package} {version}" for package, version in e.packages.items()),
