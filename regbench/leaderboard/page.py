@@ -1,7 +1,7 @@
 """The leaderboard's page: one HTML file that needs no server and no network, with a table and charts for each track.
 
-`templates/board.html` has the tables. The scripts in `assets/` draw the charts, from the data of `chart_data`. The same entries give
-the same bytes.
+`templates/board.html` has the tables. The scripts in `assets/` draw the charts from what `chart_data` gives. The same entries
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -171,7 +171,9 @@ def _machine(entry: Entry) -> str:
 # --- Charts. ---
 
 
-def _charts(board: Board, name: str, boards: Sequence[Board], variants: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+def _charts(
+    board: Board, name: str, boards: Sequence[Board], variants: Mapping[tuple[str, str], int]
+) -> dict[str, Any]:
     """What the scripts draw of a board."""
     sizes = size_panels(board, boards)
     for panel in sizes:

@@ -88,7 +88,9 @@ def test_every_row_of_the_board_is_there_in_order(board: Board, html: str) -> No
 def test_ties_are_ranges(board: Board, html: str) -> None:
     assert any("–" in row.place for row in board.rows), "the examples must have some"
     for row in board.rows:
-        (shown,) = (r for r in rows_of(html) if f">{row.name}</a>" in r.replace("<wbr>", "") or f'class="name">{row.name} ' in r)
+        (shown,) = (
+            r for r in rows_of(html) if f">{row.name}</a>" in r.replace("<wbr>", "") or f'class="name">{row.name} ' in r
+        )
         rank = re.search(r'<td class="rank"[^>]*>([^<]*)</td>', shown)
         assert rank is not None
         assert rank[1] == row.place
