@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from rich import box
 from rich.table import Table
 
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.report.content import score_rows
 from regbench.results import Result
+
+_COLUMN = len("0.123 ±.456")
 
 
 def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
@@ -26,7 +30,8 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
     )
     table.add_column("predictor", overflow="fold")
     for metric in (metrics[name] for name in result.metrics):
-        table.add_column(f"{_stacked(metric.label)} {metric.arrow}", justify="right", no_wrap=True)
+        head = fill(f"{metric.label}\u00a0{metric.arrow}", _COLUMN, break_long_words=False).replace("\u00a0", " ")
+        table.add_column(head, justify="right", no_wrap=True)
     rows = score_rows(result, metrics)
     normalized = any(row.normalized is not None for row in rows)
     if normalized:
@@ -42,8 +47,3 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
 def _error(stderr: float) -> str:
     """A standard error without the zero before the point: `±.004`."""
     return f"±{stderr:.3f}".replace("±0.", "±.")
-
-
-def _stacked(label: str) -> str:
-    """A label with each word on its own line, for the head of a narrow column."""
-    return label.replace(" ", "\n")

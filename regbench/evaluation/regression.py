@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pydantic
 
-from regbench.evaluation.predictions import read_kept
+from regbench.evaluation.predictions import read_predictions
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.metrics.scores import score
 from regbench.metrics.significance import LEVEL, SEED_NOISE, Change, Sample, compare, seed_error, student_quantile
@@ -110,7 +110,7 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
     totals = []
     for seed in result.seeds:
         path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        predictions = read_kept(path, track.task)
+        predictions = read_predictions(path, track.task)
         if predictions.digest != seed.predictions_sha256:
             raise UserError(f"{path} is not what the scores in {folder / 'result.json'} were computed from")
         scores = score(track.task, track.instances("test"), predictions.batches())

@@ -12,13 +12,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from regbench.evaluation.baselines import score_records
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.case import Case, Check, Findings, Note, RunFolder, read_predictions
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.reference import find_reference
+from regbench.metrics.scores import score_records
 from regbench.models.build import build
 from regbench.models.model import Model, ModelPredictor
 from regbench.results import ArchitectureRecord, Curve, SeedRecord

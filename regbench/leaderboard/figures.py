@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, canonical, rounded
 from regbench.metrics.metric import Metric
-from regbench.metrics.scores import Score, share_of_the_way
+from regbench.metrics.scores import Score, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
 
 FEWEST_SEEDS = 3
@@ -105,12 +105,8 @@ def training(case: Case) -> Iterator[str]:
 def scores(case: Case) -> Iterator[str]:
     """Scores, standard errors and normalized scores follow from the instances, which count where the test split does."""
     instances, frame = case.instances, case.reference.frame
-    anchors = {b.anchor: b.scores for b in reversed(case.result.baselines.values())}
     for i, seed in enumerate(case.result.seeds):
-        wanted = {}
-        if "start" in anchors and "end" in anchors:
-            ends = {m: (anchors["start"][m].value, anchors["end"][m].value) for m in seed.scores}
-            wanted = {m: share_of_the_way(seed.scores[m].value, *ends[m]) for m in seed.scores}
+        wanted = normalized_scores(seed.scores, case.result.baselines)
         if seed.share_of_the_way.keys() != wanted.keys() or any(
             not math.isclose(given, wanted[m], rel_tol=1e-9, abs_tol=1e-9) for m, given in seed.share_of_the_way.items()
         ):

@@ -22,7 +22,7 @@ from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.results import ArchitectureRecord
-from regbench.training.trainer import TrainingOptions, resolve_training
+from regbench.training.options import TrainingOptions, resolve_training
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from regbench.leaderboard.entry import Entry
 from regbench.metrics.metric import METRICS, Metric, Metrics
-from regbench.metrics.scores import share_of_the_way
+from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import Sample, compare
 from regbench.results import BaselineRecord, Result, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, track_names
@@ -163,7 +163,7 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
     rows = [_entry_row(e, i + 1, ties[i], baselines) for i, e in enumerate(ordered)]
     for name, record in baselines.items():
-        normalized = _normalized(record.scores[main].value, main, baselines)
+        normalized = normalized_scores(record.scores, baselines).get(main)
         rows.append(Row(name=name, kind="baseline", scores=record.scores, normalized=normalized, baseline=record))
     rows.sort(key=lambda row: (best_first * row.scores[main].value, row.kind, row.rank or 0, row.name))
     return Board(
@@ -198,15 +198,7 @@ def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:
 def _entry_row(entry: Entry, rank: int, ties: tuple[int, int], baselines: Mapping[str, BaselineRecord]) -> Row:
     main = entry.result.track.main_score
     scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
-    normalized = _normalized(scores[main].value, main, baselines)
-    return Row(entry.name, "entry", scores, normalized, rank, ties, entry)
-
-
-def _normalized(value: float, main: str, baselines: Mapping[str, BaselineRecord]) -> float | None:
-    """The normalized score; None where the track has no baselines at 0 and 1."""
-    start = next((b.scores[main].value for b in baselines.values() if b.anchor == "start"), None)
-    end = next((b.scores[main].value for b in baselines.values() if b.anchor == "end"), None)
-    return None if start is None or end is None else share_of_the_way(value, start, end)
+    return Row(entry.name, "entry", scores, normalized_scores(scores, baselines).get(main), rank, ties, entry)
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:

@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import lineup, score_baseline, score_baselines, score_records
+from regbench.evaluation.baselines import lineup, score_baseline, score_baselines
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.guard import Refused
-from regbench.metrics.scores import Scores, score
+from regbench.metrics.scores import Scores, score, score_records
 from regbench.results import BaselineRecord, Curve, TrackRecord
 from regbench.tasks.base import VectorIO
 from regbench.tracks import SPLITS, Track, load_track, track_names
-from regbench.training.trainer import TrainingOptions, training_steps
+from regbench.training.options import TrainingOptions
+from regbench.training.trainer import training_steps
 from regbench.utils.errors import nearest
 
 

@@ -25,6 +25,7 @@ from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
+from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 
 LEVEL = 0.0005
@@ -63,7 +64,7 @@ def reproduce(
     seeds: Sequence[int] = (),
     out: Path | None = None,
     track: str | None = None,
-    reporter: runner.Reporter | None = None,
+    reporter: Reporter | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Reproduction:
     """Trains what an entry's configuration asks for, and compares all scores.

@@ -1,4 +1,4 @@
-"""What a metric is: one table that scoring, checks, tables, plots and pages read."""
+"""What a metric is: one table that scoring, checks, tables, plots and pages read, and its value at one position."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regbench.tasks.base import Task
+from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError, nearest
 
 NLL_FLOOR = 1e-7
@@ -194,3 +198,74 @@ def metrics_of(task: Task) -> Metrics:
             label, meaning = METRICS[name].label, METRICS[name].meaning
         found[name] = replace(metric, name=name, label=label, meaning=meaning)
     return found
+
+
+# --- Values at single positions. ---
+
+
+@dataclass(frozen=True)
+class TokenPrediction:
+    """The part of predictions that the metrics without a truth need.
+
+    Attributes:
+        probability: (B, L), the probability of the token that is there.
+        most_likely: (B, L), the token with the highest probability. Of equal maxima it is the first.
+    """
+
+    probability: FloatArray
+    most_likely: IntArray
+
+    def __len__(self) -> int:
+        return len(self.probability)
+
+    @classmethod
+    def of(cls, predicted: FloatArray, tokens: IntArray) -> TokenPrediction:
+        """Takes the part from distributions (B, L, V) for tokens (B, L)."""
+        token = tokens.astype(np.int64)[..., None]
+        return cls(np.take_along_axis(predicted, token, -1)[..., 0], predicted.argmax(-1))
+
+
+def score_tokens(prediction: TokenPrediction, tokens: IntArray) -> dict[str, FloatArray]:
+    """Computes the metrics `WITHOUT_TRUTH` at every position, each (B, L) float64. See `score_positions`."""
+    return {
+        "token_accuracy": (prediction.most_likely == tokens.astype(np.int64)).astype(np.float64),
+        "nll": -np.log(np.maximum(prediction.probability.astype(np.float64), NLL_FLOOR)),
+    }
+
+
+def score_positions(predicted: FloatArray, truth: FloatArray, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:
+    """Computes every metric of tokens at every position.
+
+    `METRICS` says what each metric is. Of equal maxima the first is the most likely token.
+
+    Args:
+        predicted: (B, L, V), predicted distributions.
+        truth: (B, L, V), true distributions.
+        tokens: (B, L), the sampled tokens.
+
+    Returns:
+        By metric (B, L) float64.
+    """
+    prediction = TokenPrediction.of(predicted, tokens)
+    without_truth = score_tokens(prediction, tokens)
+    allowed = np.take_along_axis(truth, prediction.most_likely[..., None], -1)[..., 0] > 0
+    return {
+        "legal_accuracy": allowed.astype(np.float64),
+        "token_accuracy": without_truth["token_accuracy"],
+        "tvd": 0.5 * np.abs(predicted - truth).sum(-1),
+        "nll": without_truth["nll"],
+    }
+
+
+def score_vectors(predicted: FloatArray, truth: FloatArray, targets: FloatArray) -> dict[str, FloatArray]:
+    """Computes every metric of vectors at every position.
+
+    Args:
+        predicted: (B, L, D_out), predicted means.
+        truth: (B, L, D_out), true means.
+        targets: (B, L, D_out), the sampled vectors.
+
+    Returns:
+        By metric (B, L) float64.
+    """
+    return {"mse": ((predicted - targets) ** 2).mean(-1), "truth_mse": ((predicted - truth) ** 2).mean(-1)}

@@ -8,7 +8,7 @@ from itertools import compress
 from typing import Any, Literal
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
-from regbench.metrics.scores import share_of_the_way
+from regbench.metrics.scores import normalized_scores
 from regbench.report.words import label
 from regbench.results import Curve, Result, ScoreRecord
 
@@ -50,11 +50,9 @@ def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
         rows += [(f"{name}, seed {seed.seed}", seed.scores, "seed") for seed in result.seeds]
         rows.append((f"{name}, median", {metric: result.score(metric) for metric in result.metrics}, "model"))
     rows.sort(key=lambda row: row[1][main].value, reverse=metrics[main].higher_is_better)
-    start = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "start"), None)
-    end = next((b.scores[main].value for b in result.baselines.values() if b.anchor == "end"), None)
-    if start is None or end is None:
-        return [Row(name, scores, None, kind) for name, scores, kind in rows]
-    return [Row(name, scores, share_of_the_way(scores[main].value, start, end), kind) for name, scores, kind in rows]
+    return [
+        Row(name, scores, normalized_scores(scores, result.baselines).get(main), kind) for name, scores, kind in rows
+    ]
 
 
 def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:

@@ -16,9 +16,9 @@ import numpy as np
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import lineup
-from regbench.evaluation.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
-from regbench.metrics.metric import metrics_of
-from regbench.metrics.scores import Brief, score, score_brief, score_positions
+from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions, read_predictions
+from regbench.metrics.metric import TokenPrediction, metrics_of, score_positions, score_tokens
+from regbench.metrics.scores import score
 from regbench.models.predictor import Baseline
 from regbench.report.content import score_rows
 from regbench.report.words import as_text
@@ -60,12 +60,12 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
     test = track.instances("test")
     if test.fingerprint != result.track.fingerprints["test"]:
         return Drawn(why_not=f"the code that makes the test instances of {track.name} has changed since this run")
-    models: list[KeptPredictions] = []
+    models: list[StoredPredictions] = []
     for seed in result.seeds:
         path = folder / f"seed-{seed.seed}" / "predictions.npz"
         if not path.exists():
             return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
-        predictions = read_kept(path, track.task)
+        predictions = read_predictions(path, track.task)
         if not predictions.fits(test, track.task.io.vocab_size) or predictions.digest != seed.predictions_sha256:
             raise UserError(f"the stored predictions of seed {seed.seed} are not those that result.json scored")
         models.append(predictions)
@@ -105,7 +105,7 @@ def choose(badness: FloatArray, asked: int | None = None) -> list[Choice]:
 def layout(
     task: Task,
     test: Instances,
-    models: Sequence[KeptPredictions],
+    models: Sequence[StoredPredictions],
     asked: int | None = None,
     baseline: Baseline | None = None,
 ) -> dict[str, Any]:
@@ -135,10 +135,14 @@ def layout(
         if task.knows_truth:
             drawn = _strips(task, one, [m.packed[rows] for m in models if isinstance(m, Predictions)])
         else:
-            briefs = [Brief(m.given[None, rows], m.best[None, rows]) for m in models if isinstance(m, BriefPredictions)]
+            compact = [m for m in models if isinstance(m, CompactPredictions)]
+            shown = [
+                TokenPrediction(m.probability[None, rows].astype(np.float64), m.most_likely[None, rows])
+                for m in compact
+            ]
             if baseline is not None:
-                briefs.append(Brief.of(baseline.predict(one.tokens), one.tokens))
-            drawn = _text(task, one, briefs)
+                shown.append(TokenPrediction.of(baseline.predict(one.tokens), one.tokens))
+            drawn = _text(task, one, shown)
         scores = [round(float(value), 4) for value in by_instance[:, n]]
         scored = one.scored[0].astype(int).tolist()
         found.append({"index": n, "why": choice.why, "scores": scores, "scored": scored, **drawn})
@@ -146,14 +150,16 @@ def layout(
     return {"metric": metric, "total": len(test), "baseline": name, "instances": found}
 
 
-def _text(task: Task, one: Instances, briefs: Sequence[Brief]) -> dict[str, Any]:
+def _text(task: Task, one: Instances, predictions: Sequence[TokenPrediction]) -> dict[str, Any]:
     """One instance as text: the tokens, and by predictor the NLL of each and the most likely token in its place."""
     names, switch = [as_text(name) for name in task.io.names], one.truth.get("cut")
     return {
         "tokens": [names[token] for token in one.tokens[0]],
         "switch": None if switch is None else int(switch[0]),
-        "nats": [[round(float(v), 2) for v in score_brief(brief, one.tokens)["nll"][0]] for brief in briefs],
-        "best": [[names[token] for token in brief.best[0]] for brief in briefs],
+        "nats": [
+            [round(float(v), 2) for v in score_tokens(prediction, one.tokens)["nll"][0]] for prediction in predictions
+        ],
+        "best": [[names[token] for token in prediction.most_likely[0]] for prediction in predictions],
     }
 
 

@@ -13,7 +13,8 @@ from baselines.oracle import Oracle
 from baselines.uniform import Uniform
 from regbench.evaluation.baseline_predictions import code_digest
 from regbench.evaluation.baselines import lineup
-from regbench.metrics.scores import predict_in_batches, score
+from regbench.metrics.batching import predict_in_batches
+from regbench.metrics.scores import score
 from regbench.report.baseline_table import markdown, numbers_of, read_table
 from regbench.tracks import load_track
 from regbench.utils import registry

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regbench.cli.settings import read_settings
+from regbench.cli.arguments import read_settings
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.entry import canonical, command_of

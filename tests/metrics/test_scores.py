@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
 from regbench.data.instances import Instances
-from regbench.metrics.metric import METRICS, NLL_FLOOR, POSITION_METRICS, metrics_of
-from regbench.metrics.scores import (
-    Brief,
-    Scores,
-    bin_width,
-    check_distributions,
-    predict_in_batches,
-    score,
+from regbench.metrics.batching import predict_in_batches
+from regbench.metrics.metric import (
+    METRICS,
+    NLL_FLOOR,
+    POSITION_METRICS,
+    TokenPrediction,
+    metrics_of,
     score_positions,
     score_vectors,
-    share_of_the_way,
 )
+from regbench.metrics.scores import Scores, bin_width, check_distributions, normalized_score, normalized_scores, score
+from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tracks import Track
 from regbench.utils import registry
@@ -155,9 +157,21 @@ def test_too_few_predictions_are_refused(tiny: Track) -> None:
         score(tiny.task, test, iter(list[Instances]()))  # type: ignore[arg-type]
 
 
-def test_share_of_the_way() -> None:
-    assert share_of_the_way(0.6, 0.5, 1.0) == pytest.approx(0.2)
-    assert share_of_the_way(0.3, 0.6, 0.0) == pytest.approx(0.5)
+def test_normalized_score() -> None:
+    assert normalized_score(0.6, 0.5, 1.0) == pytest.approx(0.2)
+    assert normalized_score(0.3, 0.6, 0.0) == pytest.approx(0.5)
+
+
+def test_normalized_scores_need_both_ends() -> None:
+    def baseline(value: float, anchor: Literal["start", "end"] | None) -> BaselineRecord:
+        record = ScoreRecord(value=value, stderr=0.0)
+        return BaselineRecord(scores={"tvd": record}, curves={}, options={}, seconds=0.0, anchor=anchor)
+
+    scores = {"tvd": ScoreRecord(value=0.3, stderr=0.0)}
+    ends = {"unigram": baseline(0.6, "start"), "2-gram": baseline(0.5, None), "oracle": baseline(0.0, "end")}
+    assert normalized_scores(scores, ends) == {"tvd": pytest.approx(0.5)}
+    for name in ("unigram", "oracle"):
+        assert normalized_scores(scores, {n: b for n, b in ends.items() if n != name}) == {}
 
 
 def test_metrics_of_vectors_by_hand() -> None:
@@ -259,12 +273,15 @@ def test_without_truth_the_scores_are_those_that_need_none() -> None:
     task, instances = Unknown(None), Halves(None).generate(Splits(1, 1, 40, 0), "test")
     predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
     assert score(task, instances, [predicted]).table() == score(Halves(None), instances, [predicted]).table()
-    briefly = [Brief.of(predicted[:7], instances.tokens[:7]), Brief.of(predicted[7:], instances.tokens[7:])]
-    assert score(task, instances, briefly).table() == score(task, instances, [predicted]).table()
+    compact = [
+        TokenPrediction.of(predicted[:7], instances.tokens[:7]),
+        TokenPrediction.of(predicted[7:], instances.tokens[7:]),
+    ]
+    assert score(task, instances, compact).table() == score(task, instances, [predicted]).table()
     with pytest.raises(UserError, match="must sum to 1"):
         score(task, instances, [predicted * 1.01])
     with pytest.raises(TypeError, match="Halves knows its truth"):
-        score(Halves(None), instances, briefly)
+        score(Halves(None), instances, compact)
 
 
 def test_a_group_score_of_a_task_has_the_direction_and_limits_of_its_metric() -> None:

@@ -17,7 +17,8 @@ import pytest
 import regbench
 from regbench import cli
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import score, score_positions
+from regbench.metrics.metric import score_positions
+from regbench.metrics.scores import score
 from regbench.report import build_report, track_of, write_report
 from regbench.report.content import score_rows
 from regbench.report.html import render_page

@@ -16,7 +16,7 @@ from rich.console import Console
 from regbench import cli
 from regbench.cli.tables import result_table
 from regbench.evaluation.baselines import lineup
-from regbench.evaluation.predictions import BriefPredictions
+from regbench.evaluation.predictions import CompactPredictions
 from regbench.report import write_report
 from regbench.report.instances import layout
 from regbench.report.words import as_text
@@ -27,8 +27,8 @@ from tests.helpers.browser import needs_chromium, visit
 
 
 @pytest.fixture(scope="module")
-def model(text_run: Path) -> BriefPredictions:
-    return BriefPredictions.read(text_run / "seed-0" / "predictions.npz")
+def model(text_run: Path) -> CompactPredictions:
+    return CompactPredictions.read(text_run / "seed-0" / "predictions.npz")
 
 
 def data_of(html: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_white_space_is_itself_again() -> None:
     assert as_text("plain") == "plain"
 
 
-def test_the_layout_is_what_was_said(text_track: Track, model: BriefPredictions) -> None:
+def test_the_layout_is_what_was_said(text_track: Track, model: CompactPredictions) -> None:
     test = text_track.instances("test")
     uniform = next(b for b in lineup(text_track, test) if b.name == "uniform")
     drawn = layout(text_track.task, test, [model, model], 3, uniform)
@@ -52,11 +52,11 @@ def test_the_layout_is_what_was_said(text_track: Track, model: BriefPredictions)
     assert one["switch"] == test.truth["cut"][3]
     assert one["tokens"][:5] == [as_text(text_track.task.io.names[t]) for t in test.tokens[3, :5]]
     assert len(one["nats"]) == len(one["best"]) == 3
-    given = model.given[3 * 48 : 4 * 48].astype(float)
+    given = model.probability[3 * 48 : 4 * 48].astype(float)
     np.testing.assert_allclose(one["nats"][0], -np.log(given), atol=0.0051)
     np.testing.assert_allclose(one["nats"][2], np.log(299), atol=0.0051)
-    assert one["best"][1][7] == as_text(text_track.task.io.names[model.best[3 * 48 + 7]])
-    means = [-np.log(model.given[i * 48 : (i + 1) * 48].astype(float)).mean() for i in range(20)]
+    assert one["best"][1][7] == as_text(text_track.task.io.names[model.most_likely[3 * 48 + 7]])
+    means = [-np.log(model.probability[i * 48 : (i + 1) * 48].astype(float)).mean() for i in range(20)]
     worst = next(each for each in drawn["instances"] if each["why"] == "the worst")
     assert worst["index"] == int(np.argmax(means))
     with pytest.raises(UserError, match="there is no test instance 20: they are numbered 0 to 19"):
@@ -75,10 +75,12 @@ def test_a_run_writes_the_page_and_the_command_the_same_bytes(text_run: Path, tm
 
 
 def test_predictions_that_were_not_scored_are_refused(
-    text_run: Path, text_track: Track, model: BriefPredictions, tmp_path: Path
+    text_run: Path, text_track: Track, model: CompactPredictions, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(text_run, tmp_path / "run"))
-    BriefPredictions(model.given[::-1].copy(), model.best, model.lengths).save(folder / "seed-0" / "predictions.npz")
+    CompactPredictions(model.probability[::-1].copy(), model.most_likely, model.lengths).save(
+        folder / "seed-0" / "predictions.npz"
+    )
     with pytest.raises(UserError, match="the stored predictions of seed 0 are not those that result.json scored"):
         write_report(folder, read_result(folder), text_track)
 

@@ -129,23 +129,39 @@ def test_predictions_are_not_drawn_over_other_instances(own: Path, edit: Callabl
     ("old", "new", "said"),
     [
         ("(1 - p.noise) * np.eye", "np.eye", "task 'repeating' cannot be scored: the truth sums to 1.1, not 1, at"),
-        ("    def identities", "    def identites", "Repeating of repeating.py is no whole task: it lacks identities"),
-        ("version = 1", "version = None", "Repeating of repeating.py is no whole task: its version must be"),
-        ('("tvd", "nll", "token_accuracy")', '"tvd"', "no whole task: its scores must be a tuple of names, not 'tvd'"),
-        ("class Parameters(task.Parameters)", "class Parameters", "no whole task: it needs a class Parameters"),
         (
-            "        first = ",
-            "        first = 1 / 0 + ",
+            "    def identities",
+            "    def identites",
+            "Repeating of repeating.py is not a complete task: it lacks identities",
+        ),
+        ("version = 1", "version = None", "Repeating of repeating.py is not a complete task: its version must be"),
+        (
+            '("tvd", "nll", "token_accuracy")',
+            '"tvd"',
+            "not a complete task: its scores must be a tuple of names, not 'tvd'",
+        ),
+        (
+            "class Parameters(regbench.Parameters)",
+            "class Parameters",
+            "not a complete task: it needs a class Parameters",
+        ),
+        (
+            "        p, first, found",
+            "        1 / 0; p, first, found",
             "task 'repeating' raises {}: ZeroDivisionError: division by zero",
         ),
         ("        symbols = np", "        symbols = 1 / 0, np", "raises {}: ZeroDivisionError: division by zero"),
         (
-            "        return Instances",
-            "        return tokens, Instances",
-            "generate returns tuple, not regbench.data.instances.Ins",
+            "        return regbench.Instances",
+            "        return tokens, regbench.Instances",
+            "generate returns tuple, not regbench.Instances",
         ),
         ("return [row.tobytes()", "return [row.nothing()", "raises {}: AttributeError: 'numpy.ndarray' object has no"),
-        ("        return Instances", "        return Instances)", "repeating.py cannot be imported: {}: SyntaxError"),
+        (
+            "        return regbench.Instances",
+            "        return regbench.Instances)",
+            "repeating.py cannot be imported: {}: SyntaxError",
+        ),
     ],
 )
 def test_a_broken_task_is_refused_in_one_line_and_leaves_nothing(

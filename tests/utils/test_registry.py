@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regbench.utils import registry
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blame
 from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK, Kind
 
 MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
@@ -214,9 +214,9 @@ def test_an_error_is_blamed_on_the_place_outside_regbench() -> None:
     with pytest.raises(UserError) as caught:
         registry.load(ARCHITECTURE, "manba")
     error = caught.value
-    assert registry.blame(error).startswith(f"{__file__}:")
+    assert blame(error).startswith(f"{__file__}:")
     error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
-    assert registry.blame(error).startswith("UserError: unknown architecture")
+    assert blame(error).startswith("UserError: unknown architecture")
 
 
 def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:

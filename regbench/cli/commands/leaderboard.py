@@ -1,4 +1,4 @@
-"""Ranks the entries and writes the leaderboard's tables and page."""
+"""Rank the entries and write the leaderboard's tables and page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""write the page of one run: scores, curves, and where it errs"""
+"""Write the page of one run: scores, curves, and where it errs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a leaderboard entry again and compares the scores."""
+"""Train a leaderboard entry again and compare the scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from regbench.cli.progress import Drawing
+from regbench.cli.progress import TerminalReporter
 
 DESCRIPTION = (
     "Runs the configuration of an entry again and compares every score. With the same machine and versions the predictions are "
@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.reproduce import reproduce
     from regbench.report.words import label
 
-    with Drawing(Console(stderr=True)) as reporter:
+    with TerminalReporter(Console(stderr=True)) as reporter:
         try:
             made = reproduce(
                 Path(arguments.entry),

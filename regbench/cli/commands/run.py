@@ -1,4 +1,4 @@
-"""train an architecture on a track, score it, write a result"""
+"""Train an architecture on a track, score it, write a result."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from regbench.cli.architecture import add_architecture, apart_from_stdout, given_settings
-from regbench.cli.progress import Drawing
+from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.progress import TerminalReporter
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.config import read_config
 
     # What is going on goes to stderr, so that stdout holds the table alone.
-    with Drawing(Console(stderr=True)) as reporter, apart_from_stdout():
+    with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
         try:
             if arguments.resume:
                 _refuse_more_than_resume(arguments)
