@@ -83,7 +83,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for module in pkgutil.iter_modules(commands.__path__):
         command = importlib.import_module(f"{commands.__name__}.{module.name}")
-        summary = (command.__doc__ or "").partition("\n")[0]
+        summary = (command.__doc__ or "").partition("\n")[0].removesuffix(".")
         sub = subparsers.add_parser(
             module.name,
             help=f"{summary[:1].lower()}{summary[1:]}".rstrip("."),
