@@ -72,8 +72,11 @@ def draw(found: dict[str, Curve]) -> Figure:
         right, (colour, dashes) = found[name][0][-1], STYLES[name]
         axes.plot((right + 2, right + 8), (height, height), color=colour, linestyle=dashes, linewidth=2, clip_on=False)
         axes.text(right + 9.5, height, LABELS.get(name, name), va="center")
-    axes.set(xlabel="position in the context (tokens)", ylabel="legal accuracy", xlim=(0, 1.02 * found["oracle"][0][-1]), ylim=(0.5, 1.02))
-    axes.set_title(f"How well each learns a new language from the prompt ({TRACK}, test split)", loc="left", fontsize=11)
+    axes.set(xlabel="position in the context (tokens)", ylabel="legal accuracy")
+    axes.set(xlim=(0, 1.02 * found["oracle"][0][-1]), ylim=(0.5, 1.02))
+    axes.set_title(
+        f"How well each learns a new language from the prompt ({TRACK}, test split)", loc="left", fontsize=11
+    )
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
