@@ -75,9 +75,13 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.unlink()
     (tracks / "statistics.json").write_text("{}\n")
     default = yaml.safe_load((ROOT / "regbench" / "tracks" / "pfa-small-v1.yaml").read_text(encoding="utf-8"))
-    write_track(tracks, default | {key: TINY[key] for key in ("splits", "budget")})
-    mixer = example("own-mixer.md", "python")
-    (folder / "architectures" / "averaging.py").write_text(mixer)
+    write_track(tracks, default | {"splits": TINY["splits"], "budget": {"train_tokens": 3000}})
+    (folder / "architectures" / "averaging.py").write_text(example("own-mixer.md", "python"))
+    (row,) = (block for kind, block in blocks(PAGE) if kind == "python")
+    cases = folder / "tests" / "architectures" / "test_all.py"
+    text = cases.read_text(encoding="utf-8")
+    assert text.count("\nCASES = {\n") == 1
+    cases.write_text(text.replace("\nCASES = {\n", f"\nCASES = {{\n{row.rstrip().rstrip('`')}\n"), encoding="utf-8")
     (folder / "regbench" / "tasks" / "repeating.py").write_text(example("own-task.md", "python"))
     track = yaml.safe_load(example("own-task.md", "yaml"))
     splits = {"train": 60, "validation": 10, "test": 20, "seed": 0}
