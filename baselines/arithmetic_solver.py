@@ -41,7 +41,7 @@ class ArithmeticSolver(Baseline):
         self.parameters = parameters
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         return [cls(task.parameters)] if isinstance(task.parameters, ArithmeticParameters) else []
 
     @property

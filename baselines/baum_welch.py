@@ -83,7 +83,7 @@ class BaumWelch(Baseline):
         self.warm_start = warm_start
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         n_states = getattr(task.parameters, "max_states", None)
         return [] if n_states is None else [cls(n_states, task.io.vocab_size, task.io.separator)]
 

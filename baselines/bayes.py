@@ -119,7 +119,7 @@ class Bayes(Baseline):
         self.fallback = fallback
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         p, io = task.parameters, task.io
         names = ("states", "edges", "alphabet")
         if not all(hasattr(p, f"{end}_{name}") for name in names for end in ("min", "max")):

@@ -55,7 +55,7 @@ class BigramSolver(Baseline):
         self.name = "solver" if in_context else "global bigrams"
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         if not isinstance(task.parameters, BigramParameters):
             return []
         return [cls(task.parameters), cls(task.parameters, in_context=False)]

@@ -43,7 +43,7 @@ class InContextRegression(Baseline):
         self.anchor = "start" if method == "zero" else None
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         p = task.parameters
         if not isinstance(p, LinearRegressionParameters):
             return []

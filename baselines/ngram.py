@@ -75,7 +75,7 @@ class NGram(Baseline):
         self.anchor = "start" if self.name == "unigram" else None
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         return [cls(order, task.io.vocab_size, task.io.separator) for order in (1, 2, 3)]
 
     @property

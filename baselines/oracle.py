@@ -32,7 +32,7 @@ class Oracle(Baseline):
         self._index = {self._key(row[:n]): i for i, (row, n) in enumerate(rows)}
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         return [cls(task, instances)]
 
     @property

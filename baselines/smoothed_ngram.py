@@ -21,7 +21,7 @@ class SmoothedNGram(NGram, Baseline):
         super().__init__(order, vocab_size, separator, "witten-bell")
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         if task.knows_truth:
             return []
         return [cls(order, task.io.vocab_size, task.io.separator) for order in (1, 2, 3)]

@@ -24,7 +24,7 @@ class Uniform(Baseline):
         self.separator = separator
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         return [cls(task.io.vocab_size, task.io.separator)]
 
     @property

@@ -13,10 +13,11 @@ import yaml
 
 import regbench
 from regbench import cli, runner
-from regbench.checks.architecture import CONTRACT, Subject, examine, learns
-from regbench.evaluation.baselines import lineup, score_records
+from regbench.checks.architecture import CONTRACT, Subject, overfits
+from regbench.checks.contract import examine
+from regbench.evaluation.baselines import lineup
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import score
+from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result
@@ -35,7 +36,7 @@ TINY = {
     "budget": {"train_tokens": 12_000},
     "main_score": "mse",
 }
-CHEAP = tuple(check for check in CONTRACT if check is not learns)
+CHEAP = tuple(check for check in CONTRACT if check is not overfits)
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.checks.baseline import blaming, check_said
+from regbench.checks.baseline import blaming_baseline, check_predictions
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import BriefPredictions, brief_of_real, padded_batches
-from regbench.metrics.scores import rows_at_once
+from regbench.evaluation.predictions import CompactPredictions, brief_of_real, padded_batches
+from regbench.metrics.batching import rows_at_once
 from regbench.models.predictor import Baseline
 from regbench.tasks.base import Task
 from regbench.tracks import Track
@@ -54,7 +54,7 @@ class BaselinePredictions:
 
 
 @dataclass(frozen=True)
-class BriefBaselinePredictions(BriefPredictions):
+class CompactBaselinePredictions(CompactPredictions):
     """The same of a task that does not know its truth: of each real token its probability, float64, and the most likely one."""
 
     seconds: float
@@ -64,7 +64,7 @@ class BriefBaselinePredictions(BriefPredictions):
 
 def baseline_predictions(
     baseline: Baseline, track: Track, instances: Instances, progress: Progress | None = None
-) -> BaselinePredictions | BriefBaselinePredictions:
+) -> BaselinePredictions | CompactBaselinePredictions:
     """From the cache, or made and kept; brief where the task does not know its truth."""
     found = _cached(baseline, track, instances)
     if found is not None:
@@ -101,9 +101,9 @@ def cached_baseline_predictions(baseline: Baseline, track: Track, instances: Ins
 
 def _cached(
     baseline: Baseline, track: Track, instances: Instances
-) -> BaselinePredictions | BriefBaselinePredictions | None:
-    kind = BaselinePredictions if track.task.knows_truth else BriefBaselinePredictions
-    tokens = ("packed",) if track.task.knows_truth else ("given", "best")
+) -> BaselinePredictions | CompactBaselinePredictions | None:
+    kind = BaselinePredictions if track.task.knows_truth else CompactBaselinePredictions
+    tokens = ("packed",) if track.task.knows_truth else ("probability", "most_likely")
     try:
         arrays = read_arrays(_path(baseline, track, instances))
         found = kind(
@@ -156,22 +156,22 @@ def _task_digest(cls: type[Task]) -> str:
 
 def _make(
     baseline: Baseline, track: Track, instances: Instances, progress: Progress
-) -> BaselinePredictions | BriefBaselinePredictions:
+) -> BaselinePredictions | CompactBaselinePredictions:
     parts: list[FloatArray] = []
     given, best = [], []
     seconds, processor_seconds = 0.0, 0.0
     at_once = rows_at_once(track.task.io, instances.tokens.shape[1], _AT_ONCE)
-    with blaming(baseline):
+    with blaming_baseline(baseline):
         baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
     for first in range(0, len(instances), at_once):
         some = instances[first : first + at_once]
         started, processor_started = time.perf_counter(), time.process_time()
-        with blaming(baseline):
+        with blaming_baseline(baseline):
             predicted = baseline.predict(some.tokens)
         seconds += time.perf_counter() - started
         processor_seconds += time.process_time() - processor_started
-        with blaming(baseline):
-            check_said(predicted, some.tokens, track.task.io)
+        with blaming_baseline(baseline):
+            check_predictions(predicted, some.tokens, track.task.io)
         if track.task.knows_truth:
             parts += [row[:length].astype(np.float64) for row, length in zip(predicted, some.lengths, strict=True)]
         else:
@@ -182,7 +182,7 @@ def _make(
     times = round(seconds, 3), round(processor_seconds, 3), threads.available()
     if track.task.knows_truth:
         return BaselinePredictions(np.concatenate(parts), instances.lengths, *times)
-    return BriefBaselinePredictions(np.concatenate(given), np.concatenate(best), instances.lengths, *times)
+    return CompactBaselinePredictions(np.concatenate(given), np.concatenate(best), instances.lengths, *times)
 
 
 def code_digest(cls: type[Any]) -> str:

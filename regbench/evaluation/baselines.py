@@ -6,44 +6,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from regbench.checks.baseline import blaming, examined
+from regbench.checks.baseline import blaming_baseline, examined
 from regbench.checks.task import examine_task_once
 from regbench.data.instances import Instances
 from regbench.evaluation.baseline_predictions import baseline_key, files_digest
 from regbench.metrics import scores as scoring
-from regbench.metrics.scores import Scores, Steps, bin_width, predict_in_batches, rows_at_once, score
+from regbench.metrics.batching import predict_in_batches, rows_at_once
+from regbench.metrics.scores import Scores, score, score_records
 from regbench.models.predictor import Baseline
-from regbench.results import BaselineRecord, Curve, ScoreRecord
+from regbench.results import BaselineRecord
 from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.cache import cache_root
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
-
-
-def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Curve]]:
-    """The scores and their curves by position, as the result keeps them; by progress, where the task tells its own."""
-    width = bin_width(len(scores.position_counts))
-    curves = {}
-    for metric in scores.sums:
-        if metric in scores.steps:
-            curves[metric] = _curve_by_step(scores.steps[metric])
-            continue
-        position, value, count = scores.curve(metric, width)
-        curves[metric] = Curve(position=position.round(2).tolist(), value=value.round(6).tolist(), count=count.tolist())
-    return {m: ScoreRecord(value=s.value, stderr=s.stderr) for m, s in scores.table().items()}, curves
-
-
-def _curve_by_step(steps: Steps) -> Curve:
-    step, scores, count = steps.curve()
-    return Curve(
-        position=step.round(2).tolist(),
-        value=[round(s.value, 6) for s in scores],
-        count=count.tolist(),
-        stderr=[round(s.stderr, 6) for s in scores],
-        axis=steps.label,
-    )
 
 
 def lineup(track: Track, instances: Instances) -> list[Baseline]:
@@ -72,7 +49,7 @@ def forms_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
     if track.task.io.kind not in cls.takes or (cls.anchor == "end" and not track.task.knows_truth):
         return []
     if registry.is_built_in(registry.BASELINE, cls):
-        made: list[Baseline] = cls.lineup(track.task, instances)
+        made: list[Baseline] = cls.defaults(track.task, instances)
         return made
     return examined(cls, registry.short_name(name), track.task, instances)
 
@@ -80,7 +57,7 @@ def forms_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
 def score_baseline(baseline: Baseline, task: Task, instances: Instances) -> Scores:
     """Its scores, computed now."""
     rows = rows_at_once(task.io, instances.tokens.shape[1], len(instances))
-    with blaming(baseline):
+    with blaming_baseline(baseline):
         return score(task, instances, predict_in_batches(baseline, instances, rows))
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.metrics.scores import Brief, check_distributions, predict_in_batches, rows_at_once
+from regbench.metrics.batching import predict_in_batches, rows_at_once
+from regbench.metrics.metric import TokenPrediction
+from regbench.metrics.scores import check_distributions
 from regbench.models.predictor import Predictor
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
@@ -41,15 +43,15 @@ def padded_batches(
 
 
 def brief_of_real(predicted: FloatArray, instances: Instances, vocab_size: int) -> tuple[FloatArray, IntArray]:
-    """Of distributions (B, L, V) what `Brief` has of each real token, instance after instance: given, and best in int32, (T,).
+    """Of distributions (B, L, V) what `TokenPrediction` has of each real token, instance after instance.
 
     Raises:
         UserError: they are not distributions, or not of these instances.
     """
     check_distributions(predicted, (*instances.tokens.shape, vocab_size))
-    brief = Brief.of(predicted, instances.tokens)
+    brief = TokenPrediction.of(predicted, instances.tokens)
     real = np.arange(instances.tokens.shape[1]) < instances.lengths[:, None]
-    return brief.given[real], brief.best[real].astype(np.int32)
+    return brief.probability[real], brief.most_likely[real].astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -115,19 +117,21 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class BriefPredictions:
+class CompactPredictions:
     """Of each real token the probability it was given, and the most likely token: (T,) each, instance after instance.
 
     For tasks that do not know their truth, whose scores need no more. A trained model's are float32 and int32: its scores are
     computed from these very numbers.
     """
 
-    given: NDArray[np.floating[Any]]
-    best: NDArray[np.int32]
+    probability: NDArray[np.floating[Any]]
+    most_likely: NDArray[np.int32]
     lengths: NDArray[np.integer[Any]]
 
     @classmethod
-    def of(cls, predictor: Predictor, instances: Instances, vocab_size: int, batch_size: int = 64) -> BriefPredictions:
+    def of(
+        cls, predictor: Predictor, instances: Instances, vocab_size: int, batch_size: int = 64
+    ) -> CompactPredictions:
         """What `predictor` says of every position of `instances`.
 
         Raises:
@@ -141,7 +145,7 @@ class BriefPredictions:
             start += len(batch)
         return cls(np.concatenate(given), np.concatenate(best), instances.lengths)
 
-    def batches(self, batch_size: int = 64) -> Iterator[Brief]:
+    def batches(self, batch_size: int = 64) -> Iterator[TokenPrediction]:
         """Batches of (B, L) float64 and int32; padding is token 0, certain."""
         ends = np.cumsum(self.lengths)
         for start in range(0, len(self.lengths), batch_size):
@@ -149,38 +153,39 @@ class BriefPredictions:
             inside = np.arange(int(lengths.max())) < lengths[:, None]
             rows = slice(int(ends[start] - lengths[0]), int(ends[start + len(lengths) - 1]))
             given, best = np.ones(inside.shape), np.zeros(inside.shape, np.int32)
-            given[inside], best[inside] = self.given[rows], self.best[rows]
-            yield Brief(given, best)
+            given[inside], best[inside] = self.probability[rows], self.most_likely[rows]
+            yield TokenPrediction(given, best)
 
     def fits(self, instances: Instances, width: int) -> bool:
         """Whether these can be predictions of these instances. width: V."""
-        whole = self.given.shape == self.best.shape == (instances.n_tokens,)
-        inside = whole and (not self.best.size or (int(self.best.min()) >= 0 and int(self.best.max()) < width))
+        best = self.most_likely
+        whole = self.probability.shape == best.shape == (instances.n_tokens,)
+        inside = whole and (not best.size or (int(best.min()) >= 0 and int(best.max()) < width))
         return inside and np.array_equal(self.lengths, instances.lengths)
 
     def save(self, path: Path) -> str:
         """Writes the file and returns the SHA-256 of the numbers in it."""
         with atomic_write(path, "wb") as file:
-            np.savez_compressed(file, given=self.given, best=self.best, lengths=self.lengths)
+            np.savez_compressed(file, given=self.probability, best=self.most_likely, lengths=self.lengths)
         return self.digest
 
     @property
     def digest(self) -> str:
-        content = self.given.astype("<f4").tobytes() + self.best.astype("<i4").tobytes()
+        content = self.probability.astype("<f4").tobytes() + self.most_likely.astype("<i4").tobytes()
         return hashlib.sha256(content).hexdigest()
 
     @classmethod
-    def read(cls, path: Path) -> BriefPredictions:
+    def read(cls, path: Path) -> CompactPredictions:
         """Raises:
         UserError: the file cannot be read as brief predictions.
         """
         return cls(*_chosen(_arrays(path), path, "given", "best", "lengths"))
 
 
-KeptPredictions = Predictions | BriefPredictions
+StoredPredictions = Predictions | CompactPredictions
 
 
-def keep(task: Task, predictor: Predictor, instances: Instances) -> KeptPredictions:
+def keep(task: Task, predictor: Predictor, instances: Instances) -> StoredPredictions:
     """What `predictor` says of every position, in the form that the task's scores need.
 
     Raises:
@@ -189,16 +194,16 @@ def keep(task: Task, predictor: Predictor, instances: Instances) -> KeptPredicti
     batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
     if task.knows_truth:
         return Predictions.of(predictor, instances, batch_size)
-    return BriefPredictions.of(predictor, instances, task.io.vocab_size, batch_size)
+    return CompactPredictions.of(predictor, instances, task.io.vocab_size, batch_size)
 
 
-def read_kept(path: Path, task: Task) -> KeptPredictions:
+def read_predictions(path: Path, task: Task) -> StoredPredictions:
     """The predictions in a file, in the form that `keep` has for the task.
 
     Raises:
         UserError: the file cannot be read as such.
     """
-    return (Predictions if task.knows_truth else BriefPredictions).read(path)
+    return (Predictions if task.knows_truth else CompactPredictions).read(path)
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:

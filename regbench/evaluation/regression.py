@@ -17,8 +17,9 @@ from typing import Any, Literal
 import numpy as np
 import pydantic
 
-from regbench.evaluation.predictions import read_kept
-from regbench.metrics.scores import higher_is_better, score
+from regbench.evaluation.predictions import read_predictions
+from regbench.metrics.metric import METRICS, Metrics
+from regbench.metrics.scores import score
 from regbench.metrics.significance import LEVEL, SEED_NOISE, Change, Sample, compare, seed_error, student_quantile
 from regbench.results import Environment, Result, SeedRecord, read_result
 from regbench.tracks import Track
@@ -109,7 +110,7 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
     totals = []
     for seed in result.seeds:
         path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        predictions = read_kept(path, track.task)
+        predictions = read_predictions(path, track.task)
         if predictions.digest != seed.predictions_sha256:
             raise UserError(f"{path} is not what the scores in {folder / 'result.json'} were computed from")
         scores = score(track.task, track.instances("test"), predictions.batches())
@@ -192,14 +193,25 @@ class Outcome:
 
     @classmethod
     def of(
-        cls, expected: Measurement, got: Measurement, level: float = LEVEL, seed_noise: float | None = None
+        cls,
+        expected: Measurement,
+        got: Measurement,
+        metrics: Metrics = METRICS,
+        level: float = LEVEL,
+        seed_noise: float | None = None,
     ) -> Outcome:
-        """level, seed_noise: see `significance.compare`."""
+        """Compares two measurements of one metric.
+
+        Args:
+            metrics: The scores of the track.
+            level: See `significance.compare`.
+            seed_noise: See `significance.compare`.
+        """
         change = compare(
             expected.sample,
             got.sample,
             np.array(got.counts),
-            higher_is_better=higher_is_better(got.metric),
+            higher_is_better=metrics[got.metric].higher_is_better,
             level=level,
             seed_noise=seed_noise,
         )

@@ -34,12 +34,12 @@ class Baseline:
 
     name: str
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
-    """The kinds of task it is for: "tokens", "vectors" or both. Its lineup is not asked for tasks of another kind."""
+    """The kinds of task it is for: "tokens", "vectors" or both. Its `defaults` are not asked for tasks of another kind."""
     anchor: Literal["start", "end"] | None = None
     """Whether this one is where the way from knowing nothing of order to the truth starts, or ends."""
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """The forms of this baseline that stand beside every result on `instances` of `task`; [] where it has none."""
         raise NotImplementedError
 

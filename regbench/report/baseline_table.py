@@ -17,9 +17,9 @@ import pydantic
 
 from regbench.evaluation.baseline_predictions import baseline_predictions, code_digest
 from regbench.evaluation.baselines import lineup
-from regbench.metrics.scores import Score, Scores, higher_is_better, score
+from regbench.metrics.scores import Score, Scores, score
 from regbench.models.predictor import Baseline
-from regbench.report.words import arrow, human_seconds, label
+from regbench.report.words import human_seconds, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, describe_validation
@@ -54,11 +54,18 @@ class Row(_Strict):
 
 
 class TrackTable(_Strict):
-    """The lineup of one track, the best first. split: the test split's fingerprint.  best: which differences are to."""
+    """The baselines of one track, the best first.
+
+    Attributes:
+        split: Fingerprint of the test split.
+        losses: The scores of which lower is better.
+        best: The baseline that differences are to.
+    """
 
     split: str
     instances: int
     main_score: str
+    losses: list[str]
     best: str
     rows: dict[str, Row]
 
@@ -85,7 +92,7 @@ def measure(track: Track, announce: Announce = lambda name, done, total: None) -
     if not any(baseline.anchor != "end" for baseline in baselines):
         raise UserError(f"no baseline is for the task '{track.definition.task}' of {track.name}")
     main = track.definition.main_score
-    sign = 1 if higher_is_better(main) else -1
+    sign = 1 if track.metrics[main].higher_is_better else -1
     scored: dict[str, Scores] = {}
     made: dict[str, tuple[Baseline, dict[str, Any]]] = {}
     for baseline in baselines:
@@ -105,7 +112,14 @@ def measure(track: Track, announce: Announce = lambda name, done, total: None) -
             difference={} if name == best else difference(scored[name], scored[best]),
             **times,
         )
-    return TrackTable(split=test.fingerprint, instances=len(test), main_score=main, best=best, rows=rows)
+    return TrackTable(
+        split=test.fingerprint,
+        instances=len(test),
+        main_score=main,
+        losses=[name for name, metric in track.metrics.items() if not metric.higher_is_better],
+        best=best,
+        rows=rows,
+    )
 
 
 def difference(one: Scores, other: Scores) -> dict[str, ScoreRecord]:
@@ -186,7 +200,7 @@ def _track_markdown(track: TrackTable) -> str:
 
 def score_cells(track: TrackTable) -> list[list[str]]:
     """The head, then a row for each baseline: its name and every score, as text."""
-    head = ["baseline", *(f"{label(m)} {arrow(m)}" for m in track.metrics)]
+    head = ["baseline", *(f"{label(m)} {'↓' if m in track.losses else '↑'}" for m in track.metrics)]
     rows = [
         [name, *(f"{row.scores[m].value:.3f} ± {row.scores[m].stderr:.3f}" for m in track.metrics)]
         for name, row in track.rows.items()
@@ -196,10 +210,14 @@ def score_cells(track: TrackTable) -> list[list[str]]:
 
 def difference_cells(track: TrackTable) -> list[list[str]]:
     """The head, then a row for each baseline: its name, by each loss the difference to the best, and its times, as text."""
-    losses = [m for m in track.metrics if not higher_is_better(m)]
-    head = ["baseline", *(f"{label(m)} less {track.best}'s" for m in losses), "wall time", "processor time"]
+    head = ["baseline", *(f"{label(m)} less {track.best}'s" for m in track.losses), "wall time", "processor time"]
     rows = [
-        [name, *(_signed(row.difference.get(m)) for m in losses), _time(row.seconds), _time(row.processor_seconds)]
+        [
+            name,
+            *(_signed(row.difference.get(m)) for m in track.losses),
+            _time(row.seconds),
+            _time(row.processor_seconds),
+        ]
         for name, row in track.rows.items()
     ]
     return [head, *rows]

@@ -281,8 +281,8 @@ def test_empty_batches():
     assert model().predict(np.zeros((3, 0), int)).shape == (3, 0, VOCAB)
 
 
-def test_lineup():
-    (found,) = BaumWelch.lineup(PFA(PFA.Parameters(n_symbols=6, max_alphabet=6, max_states=9)), None)
+def test_defaults():
+    (found,) = BaumWelch.defaults(PFA(PFA.Parameters(n_symbols=6, max_alphabet=6, max_states=9)), None)
     assert (found.name, found.n_states, found.vocab_size, found.separator) == ("Baum-Welch", 9, 7, 6)
     assert found.options == {"n_states": 9, "iterations": 10, "seed": 0, "restarts": 1, "warm_start": False}
 

@@ -133,7 +133,7 @@ def prompts():
 
 def test_beats_every_order_of_n_gram(prompts):
     io = SMALL.io
-    (ours,) = Bayes.lineup(SMALL, prompts)
+    (ours,) = Bayes.defaults(SMALL, prompts)
     scores = score(SMALL, prompts, [ours.predict(prompts.tokens)])
     for order in (2, 3, 4):
         for smoothing in ("reserved", "kneser-ney"):
@@ -146,7 +146,7 @@ def test_beats_every_order_of_n_gram(prompts):
 
 def test_is_calibrated(prompts):
     """Of the tokens given a probability between 0.4 and 0.6, say, that share is drawn."""
-    probs = Bayes.lineup(SMALL, prompts)[0].predict(prompts.tokens)
+    probs = Bayes.defaults(SMALL, prompts)[0].predict(prompts.tokens)
     drawn = np.arange(SMALL.io.vocab_size) == prompts.tokens[..., None]
     p, is_drawn = probs[prompts.scored].ravel(), drawn[prompts.scored].ravel()
     for low, high in itertools.pairwise((0.0, 0.1, 0.4, 0.6, 1.0)):
@@ -155,7 +155,7 @@ def test_is_calibrated(prompts):
 
 
 def test_more_hypotheses_and_moves_predict_better(prompts):
-    prior = Bayes.lineup(SMALL, prompts)[0].prior
+    prior = Bayes.defaults(SMALL, prompts)[0].prior
     forms = [Bayes(prior, SMALL.io.vocab_size, SMALL.io.separator, *options) for options in ((2, 0), (20, 2), (200, 4))]
     nats = [score(SMALL, prompts, [form.predict(prompts.tokens)])["nll"].value for form in forms]
     assert nats[0] > nats[1] > nats[2]
@@ -233,7 +233,7 @@ def test_nothing_underflows_or_drifts_in_5000_tokens():
     task = PFA(PFA.Parameters(**ranges))
     prompt = task.generate(Splits(0, 0, 1, 0), "test")
     assert prompt.tokens.shape[1] > 5000
-    (ours,) = Bayes.lineup(task, prompt)
+    (ours,) = Bayes.defaults(task, prompt)
     probs = Bayes(ours.prior, VOCAB, SEPARATOR, hypotheses=50, moves=2).predict(prompt.tokens)
     check_distributions(probs, prompt.tokens)
     late = prompt.scored & (np.arange(prompt.tokens.shape[1]) > 1000)
@@ -274,13 +274,13 @@ def test_empty_batches():
     assert model().predict(np.zeros((3, 0), int)).shape == (3, 0, VOCAB)
 
 
-def test_lineup():
-    (found,) = Bayes.lineup(PFA(PFA.Parameters(n_symbols=6, max_alphabet=6, max_states=9)), None)
+def test_defaults():
+    (found,) = Bayes.defaults(PFA(PFA.Parameters(n_symbols=6, max_alphabet=6, max_states=9)), None)
     assert isinstance(found, Baseline)
     assert (found.name, found.vocab_size, found.separator) == ("Bayes", 7, 6)
     assert found.prior == Prior(states=(4, 9), edges=(1, 4), alphabet=(4, 6))
     assert (found.hypotheses, found.moves) == (100, 10)
-    assert Bayes.lineup(PFA(PFA.Parameters()), None)[0].moves == 36
+    assert Bayes.defaults(PFA(PFA.Parameters()), None)[0].moves == 36
     assert set(found.options) == {"states", "edges", "alphabet", "hypotheses", "moves", "seed", "fallback"}
 
 
@@ -289,7 +289,7 @@ def test_has_no_place_beside_tasks_without_such_a_prior():
         parameters = object()
         io = SMALL.io
 
-    assert Bayes.lineup(Other(), None) == []
+    assert Bayes.defaults(Other(), None) == []
 
 
 def test_the_prior_of_the_paper_is_the_default():

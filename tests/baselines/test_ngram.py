@@ -224,12 +224,12 @@ def test_small_and_foreign_integers_serve(tokens):
     )
 
 
-def test_the_lineup_is_told_apart():
+def test_the_defaults_are_told_apart():
     task = PFA(PFA.Parameters(n_symbols=6, max_alphabet=6))
-    lineup = NGram.lineup(task, None)
-    assert [model.name for model in lineup] == ["unigram", "2-gram", "3-gram"]
-    assert [model.anchor for model in lineup] == ["start", None, None]
-    assert [model.vocab_size for model in lineup] == [7, 7, 7]
+    defaults = NGram.defaults(task, None)
+    assert [model.name for model in defaults] == ["unigram", "2-gram", "3-gram"]
+    assert [model.anchor for model in defaults] == ["start", None, None]
+    assert [model.vocab_size for model in defaults] == [7, 7, 7]
     models = [NGram(order, VOCAB, SEPARATOR, s) for order, s in MODELS]
     assert len({model.name for model in models}) == len({str(model.options) for model in models}) == len(models)
 

@@ -13,7 +13,8 @@ from baselines.oracle import Oracle
 from baselines.uniform import Uniform
 from regbench.evaluation.baseline_predictions import code_digest
 from regbench.evaluation.baselines import lineup
-from regbench.metrics.scores import HIGHER_IS_BETTER, predict_in_batches, score
+from regbench.metrics.batching import predict_in_batches
+from regbench.metrics.scores import score
 from regbench.report.baseline_table import markdown, numbers_of, read_table
 from regbench.tracks import load_track
 from regbench.utils import registry
@@ -89,7 +90,7 @@ def test_bayes_wins_by_more_than_three_standard_errors(name: str) -> None:
         if row_name == "Bayes":
             continue
         for metric in ("tvd", "nll"):
-            assert not HIGHER_IS_BETTER[metric]
+            assert metric in track.losses
             gap = row.difference[metric]
             assert gap.value == pytest.approx(
                 row.scores[metric].value - track.rows["Bayes"].scores[metric].value, abs=1e-9

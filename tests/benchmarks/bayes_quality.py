@@ -58,7 +58,7 @@ def measure(settings: Sequence[tuple[int, int]]) -> list[Point]:
     """Every setting, and what it differs by from the lineup's."""
     track = load_track(TRACK)
     few = track.instances("validation")[:INSTANCES]
-    prior, io = Bayes.lineup(track.task, few)[0].prior, track.task.io
+    prior, io = Bayes.defaults(track.task, few)[0].prior, track.task.io
 
     def scored(baseline: Baseline) -> tuple[Scores, float]:
         said = baseline_predictions(baseline, track, few)

@@ -117,7 +117,7 @@ def test_a_list_can_be_followed(heading: str, copy: Path, tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     if heading == "## Add an architecture":
-        assert "1 examined, 0 lines of the contract broken" in done.stdout
+        assert "1 checked, 0 faults" in done.stdout
         asked = re.findall(r"^  holds  (\w+) ", done.stdout, flags=re.MULTILINE)
         assert asked == [check.__name__ for check in CONTRACT]
         assert re.search(r"^\d+ passed", done.stdout, flags=re.MULTILINE)

@@ -39,8 +39,8 @@ def test_every_track_is_listed_with_its_definition() -> None:
 
 def test_every_op_is_listed_with_its_implementations() -> None:
     rows = {row[0]: re.findall(r"[\w-]+", row[2]) for row in body_rows(page("gpu.md"))}
-    ops = {name: op.forms for name, op in known_ops().items()}
-    own = {n for n, forms in ops.items() if all(form.target.startswith("regbench.ops.") for form in forms.values())}
+    ops = {name: op.implementations for name, op in known_ops().items()}
+    own = {n for n, found in ops.items() if all(one.target.startswith("regbench.ops.") for one in found.values())}
     assert rows == {name: list(ops[name]) for name in own}
 
 

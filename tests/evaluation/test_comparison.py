@@ -54,7 +54,7 @@ def test_baselines_are_compared_by_the_definition(tiny: Track, tiny_file: Path, 
     test, io = tiny.instances("test"), tiny.task.io
     found = compare(["2-gram", "3-gram", "Bayes", "oracle"], str(tiny_file), tokens=tokens, order="given")
     said = [NGram(n, io.vocab_size, io.separator).predict(test.tokens) for n in (2, 3)]
-    said += [Bayes.lineup(tiny.task, test)[0].predict(test.tokens), tiny.task.truth(test)]
+    said += [Bayes.defaults(tiny.task, test)[0].predict(test.tokens), tiny.task.truth(test)]
     assert found.positions == test.scored[:, :tokens].sum()
     for i, a in enumerate(said):
         assert found.distance[i, i] == 0

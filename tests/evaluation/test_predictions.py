@@ -13,9 +13,11 @@ import pytest
 from baselines.ngram import NGram
 from regbench.data.instances import Instances
 from regbench.evaluation.baseline_predictions import baseline_predictions
-from regbench.evaluation.baselines import lineup, score_records
-from regbench.evaluation.predictions import BriefPredictions, Predictions, keep, read_kept
-from regbench.metrics.scores import BATCH_BYTES, Brief, rows_at_once, score
+from regbench.evaluation.baselines import lineup
+from regbench.evaluation.predictions import CompactPredictions, Predictions, keep, read_predictions
+from regbench.metrics.batching import BATCH_BYTES, rows_at_once
+from regbench.metrics.metric import TokenPrediction
+from regbench.metrics.scores import score, score_records
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track
@@ -43,11 +45,11 @@ def ragged(text_track: Track) -> Instances:
 
 def test_the_brief_form_has_what_the_distributions_say(text_track: Track, ragged: Instances) -> None:
     whole = Varied(300).predict(ragged.tokens)
-    kept = BriefPredictions.of(Varied(300), ragged, 300, batch_size=7)
-    assert (kept.given.dtype, kept.best.dtype) == (np.float32, np.int32)
+    kept = CompactPredictions.of(Varied(300), ragged, 300, batch_size=7)
+    assert (kept.probability.dtype, kept.most_likely.dtype) == (np.float32, np.int32)
     row, at = np.nonzero(ragged.scored)
-    np.testing.assert_array_equal(kept.given, whole[row, at, ragged.tokens[row, at]].astype(np.float32))
-    np.testing.assert_array_equal(kept.best, whole[row, at].argmax(-1))
+    np.testing.assert_array_equal(kept.probability, whole[row, at, ragged.tokens[row, at]].astype(np.float32))
+    np.testing.assert_array_equal(kept.most_likely, whole[row, at].argmax(-1))
     brief, full = (score(text_track.task, ragged, p) for p in (kept.batches(6), [whole]))
     for metric, one in full.table().items():
         assert brief[metric].value == pytest.approx(one.value, rel=1e-6)
@@ -57,22 +59,22 @@ def test_the_brief_form_has_what_the_distributions_say(text_track: Track, ragged
 
 def test_a_file_gives_the_scores_back_to_the_last_bit(text_track: Track, ragged: Instances, tmp_path: Path) -> None:
     kept = keep(text_track.task, Varied(300), ragged)
-    assert isinstance(kept, BriefPredictions)
+    assert isinstance(kept, CompactPredictions)
     digest = kept.save(tmp_path / "p.npz")
-    again = read_kept(tmp_path / "p.npz", text_track.task)
+    again = read_predictions(tmp_path / "p.npz", text_track.task)
     assert again.digest == digest
     before, after = (score(text_track.task, ragged, p.batches()) for p in (kept, again))
     assert before.table() == after.table()
     assert again.fits(ragged, 300)
-    assert not again.fits(ragged, int(kept.best.max()))
+    assert not again.fits(ragged, int(kept.most_likely.max()))
     assert not again.fits(text_track.instances("test"), 300)
-    swapped = replace(kept, best=kept.best[::-1].copy())
+    swapped = replace(kept, most_likely=kept.most_likely[::-1].copy())
     assert swapped.digest != digest
 
 
 def test_the_scores_of_a_run_come_out_of_its_file(text_track: Track, text_run: Path) -> None:
     (seed,) = read_result(text_run).seeds
-    kept = read_kept(text_run / "seed-0" / "predictions.npz", text_track.task)
+    kept = read_predictions(text_run / "seed-0" / "predictions.npz", text_track.task)
     assert kept.digest == seed.predictions_sha256
     assert (text_run / "seed-0" / "predictions.npz").stat().st_size < 20 * 48 * 8 + 2000  # 8 bytes a token, not 2 V
     found = score_records(score(text_track.task, text_track.instances("test"), kept.batches()))
@@ -86,13 +88,13 @@ def test_one_form_is_not_read_as_the_other(tiny: Track, text_track: Track, ragge
     assert isinstance(kept, Predictions)
     kept.save(whole)
     with pytest.raises(UserError, match="brief.npz holds no whole distributions"):
-        read_kept(brief, tiny.task)
+        read_predictions(brief, tiny.task)
     with pytest.raises(UserError, match="cannot read predictions from .*whole.npz: it holds no 'given'"):
-        read_kept(whole, text_track.task)
+        read_predictions(whole, text_track.task)
     whole.write_bytes(b"no")
     for task in (tiny.task, text_track.task):
         with pytest.raises(UserError, match="cannot read predictions from"):
-            read_kept(whole, task)
+            read_predictions(whole, task)
 
 
 def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path
         damaged[place] ^= 0xFF
         path.write_bytes(damaged)
         try:
-            assert read_kept(path, task).digest == digest
+            assert read_predictions(path, task).digest == digest
         except UserError as error:
             refused.append(str(error))
     assert len(refused) > len(content) / 7 / 2
@@ -141,17 +143,17 @@ def test_the_brief_form_is_of_distributions_alone(text_track: Track, fault: Any,
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (lambda g, b: Brief(g[:, :-1], b), r"have the shape"),
-        (lambda g, b: Brief(g, b[:, 1:]), "the most likely tokens have the shape"),
-        (lambda g, b: Brief(g * np.nan, b), "NaN"),
-        (lambda g, b: Brief(g + 0.5, b), "no probabilities"),
-        (lambda g, b: Brief(g, b + 300), r"outside the vocabulary \[0, 300\)"),
+        (lambda g, b: TokenPrediction(g[:, :-1], b), r"have the shape"),
+        (lambda g, b: TokenPrediction(g, b[:, 1:]), "the most likely tokens have the shape"),
+        (lambda g, b: TokenPrediction(g * np.nan, b), "NaN"),
+        (lambda g, b: TokenPrediction(g + 0.5, b), "no probabilities"),
+        (lambda g, b: TokenPrediction(g, b + 300), r"outside the vocabulary \[0, 300\)"),
     ],
 )
 def test_what_is_no_prediction_is_refused(text_track: Track, fault: Any, message: str) -> None:
     test = text_track.instances("test")
     given, best = np.ones(test.tokens.shape), np.zeros(test.tokens.shape, np.int32)
-    assert score(text_track.task, test, [Brief(given, best)])["nll"].value == 0.0
+    assert score(text_track.task, test, [TokenPrediction(given, best)])["nll"].value == 0.0
     with pytest.raises(UserError, match=message):
         score(text_track.task, test, [fault(given, best)])
 

@@ -12,8 +12,8 @@ from regbench.tasks.base import Splits, Task
 
 _MAKE = """
 import importlib, json, sys
-from regbench import threads
-from regbench.tasks.task import Splits
+from regbench.utils import threads
+from regbench.tasks.base import Splits
 
 threads.available = lambda: int(sys.argv[1])
 module, name, parameters, splits = json.loads(sys.argv[2])

@@ -22,7 +22,7 @@ def score_cells(result: Result, name: str, metrics: tuple[str, ...]) -> list[str
     return [f"{of[m].value:.3f} ± {of[m].stderr:.3f}" for m in metrics]
 
 
-def normalized_score(result: Result, value: float) -> int:
-    """0 at the unigram model, 100 at the oracle, by the track's main score."""
+def normalized_score(result: Result, value: float) -> str:
+    """`55 %`: 0 at the unigram model, 100 at the oracle, by the track's main score."""
     anchors = {b.anchor: b.scores[result.track.main_score].value for b in result.baselines.values()}
-    return round(100 * (value - anchors["start"]) / (anchors["end"] - anchors["start"]))
+    return f"{100 * (value - anchors['start']) / (anchors['end'] - anchors['start']):.0f} %"

@@ -15,7 +15,7 @@ import yaml
 from baselines.ngram import NGram
 from regbench import cli
 from regbench.evaluation.baseline_predictions import (
-    BriefBaselinePredictions,
+    CompactBaselinePredictions,
     baseline_key,
     baseline_predictions,
     cached_baseline_predictions,
@@ -154,7 +154,7 @@ def test_a_broken_cache_is_made_again(tiny: Track, calls: list[int], tmp_path: P
 
 
 TASK = """
-from tests.markov_text import MarkovText
+from tests.helpers.markov_text import MarkovText
 
 
 class Mine(MarkovText):
@@ -338,9 +338,9 @@ def test_a_track_without_truth_has_its_table_too(text_track: Track, tmp_path: Pa
     assert {name: row.scores for name, row in table.rows.items()} == {name: b.scores for name, b in beside.items()}
     model = NGram(2, 300, 299)
     said = baseline_predictions(model, text_track, test)
-    assert isinstance(said, BriefBaselinePredictions)
+    assert isinstance(said, CompactBaselinePredictions)
     again = baseline_predictions(model, text_track, test)
-    np.testing.assert_array_equal(again.given, said.given)  # type: ignore[union-attr]
-    assert said.given.dtype == np.float64
+    np.testing.assert_array_equal(again.probability, said.probability)  # type: ignore[union-attr]
+    assert said.probability.dtype == np.float64
     with pytest.raises(UserError, match="of the baselines on markov-text-v1 no whole distributions are kept"):
         whole_baseline_predictions(model, text_track, test)

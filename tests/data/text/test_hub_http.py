@@ -25,9 +25,9 @@ N = 40
 
 TAKE = """
 import json, sys
-from regbench.errors import UserError
+from regbench.data.text import hub
 from regbench.tasks.text_mixture import TextMixture, TextMixtureParameters
-from regbench.text import hub
+from regbench.utils.errors import UserError
 
 hub.SHARD = 10
 task = TextMixture(TextMixtureParameters(source=sys.argv[1], max_documents=int(sys.argv[2])))
