@@ -10,7 +10,7 @@ import inspect
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,9 @@ from regbench.results import (
 )
 from regbench.tracks import SPLITS, Track, load_track
 from regbench.training import provenance as identity
-from regbench.training.checkpoint import save_tensors
+from regbench.training import trained as trained_state
+from regbench.training.checkpoint import load_tensors, save_tensors
+from regbench.training.trained import Trained, read_trained
 from regbench.training.trainer import Progress, Trainer, TrainingOptions, find_device, next_steps, resolve_training
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
@@ -147,21 +149,64 @@ def run(
         )
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, "run", Config.model_fields)) from None
-    if len(set(config.seeds)) < len(config.seeds):
-        raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
-    plan = _plan(config)
-    folder = Path(out) if out is not None else _new_folder(plan)
-    if (folder / "result.json").exists() or (folder / "config.yaml").exists():
-        raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
-    _examine(plan, reporter or Silent())  # before anything is written: what is refused leaves no folder behind
-    lengths, budget = plan.track.instances("train").lengths, plan.track.definition.budget.train_tokens
-    for seed in config.seeds:
-        next(next_steps(lengths, plan.training, budget, seed))
-    probe = _probe(plan)
+    reporter = reporter or Silent()
+    plan, probe, folder = _begin(config, out, reporter)
     with explain_full_disk(folder), exclusive(folder):
-        with atomic_write(folder / "config.yaml") as file:
-            yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
-        return _execute(plan, probe, folder, reporter or Silent())
+        write_config(folder, config)
+        return _execute(plan, probe, folder, reporter)
+
+
+def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
+    """Checks a configuration and makes its run folder, in which nothing is trained yet; see `score_seed` and `resume`.
+
+    Raises:
+        UserError: as `run`.
+    """
+    folder = _begin(config, out, reporter or Silent())[2]
+    with explain_full_disk(folder), exclusive(folder):
+        write_config(folder, config)
+    return folder
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Writes `config.yaml`: from then on the folder is a run that can be resumed."""
+    with atomic_write(folder / "config.yaml") as file:
+        yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
+
+
+def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> Trained:
+    """Trains one seed in a folder of its own and stops before the test split, which is not made, far less read.
+
+    Called again on the same folder it goes on after an interruption; `score_seed` goes on from where it stops.
+
+    Raises:
+        UserError: as `run`, or the folder holds something else.
+    """
+    reporter = reporter or Silent()
+    plan = _plan(config)
+    _examine(plan, reporter)
+    _probe(plan)
+    with explain_full_disk(folder), use_backend(config.backend):
+        return _train(plan, seed, plan.track.instances, folder, reporter)[1]
+
+
+def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> SeedRecord:
+    """Trains one seed in a folder of its own, as far as that is not done, and scores it on the test split.
+
+    The folder is then what `seed-N` is in a run folder.
+
+    Raises:
+        UserError: as `run`, or the folder holds something else.
+    """
+    reporter = reporter or Silent()
+    plan = _plan(config)
+    _examine(plan, reporter)
+    if read_trained(folder) is None:
+        _probe(plan)
+    with explain_full_disk(folder), use_backend(config.backend):
+        test = plan.track.instances("test")
+        anchors = score_baselines(plan.track, test, lambda b: reporter.phase(f"scoring the baseline {b}"), anchors=True)
+        return _seed(plan, seed, plan.track.instances, anchors, folder, reporter)
 
 
 def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
@@ -184,6 +229,21 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
         plan = _plan(config)
         _examine(plan, reporter or Silent())
         return _execute(plan, _probe(plan), folder, reporter or Silent())
+
+
+def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[_Plan, _Probe, Path]:
+    """Checks everything before anything is written: what is refused leaves no folder behind."""
+    if len(set(config.seeds)) < len(config.seeds):
+        raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
+    plan = _plan(config)
+    folder = Path(out) if out is not None else _new_folder(plan)
+    if (folder / "result.json").exists() or (folder / "config.yaml").exists():
+        raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
+    _examine(plan, reporter)
+    lengths, budget = plan.track.instances("train").lengths, plan.track.definition.budget.train_tokens
+    for seed in config.seeds:
+        next(next_steps(lengths, plan.training, budget, seed))
+    return plan, _probe(plan), folder
 
 
 def _plan(config: Config) -> _Plan:
@@ -217,7 +277,8 @@ def _execute(plan: _Plan, probe: _Probe, folder: Path, reporter: Reporter) -> Re
         splits = {split: plan.track.instances(split) for split in SPLITS}
         baselines = score_baselines(plan.track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
         records = [
-            _seed(plan, seed, splits, baselines, folder / f"seed-{seed}", reporter) for seed in plan.config.seeds
+            _seed(plan, seed, splits.__getitem__, baselines, folder / f"seed-{seed}", reporter)
+            for seed in plan.config.seeds
         ]
     result = Result(
         track=TrackRecord(
@@ -246,7 +307,7 @@ def _execute(plan: _Plan, probe: _Probe, folder: Path, reporter: Reporter) -> Re
     write_report(folder, result, plan.track)
     write_result(folder / "result.json", result)
     for seed in plan.config.seeds:
-        for name in ("resume.safetensors", identity.FILE):
+        for name in ("resume.safetensors", trained_state.FILE, identity.FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
     return result
 
@@ -270,10 +331,53 @@ def _probe(plan: _Plan) -> _Probe:
     return _Probe(plan.subject.model(), scored, trained)
 
 
+def _train(
+    plan: _Plan, seed: int, split: Callable[[str], Instances], folder: Path, reporter: Reporter
+) -> tuple[Model, Trained]:
+    """Trains one seed and keeps its weights; of one that was trained before the interruption, reads them.
+
+    Args:
+        plan: what to train.
+        seed: of the weights and the batches.
+        split: makes the instances of a split; asked for "train" and "validation" alone.
+        folder: the seed's.
+        reporter: is told how it goes.
+    """
+    torch.manual_seed(seed)
+    model = build(plan.cls, plan.options, plan.track.task.io).to(plan.device)
+    own = f"{identity.identity_of(plan.parts)}/{seed}"
+    trained = read_trained(folder, own)
+    if trained is not None:
+        model.load_state_dict(load_tensors(folder / "checkpoint.safetensors")[0])
+        return model.eval(), trained
+    validation = split("validation")
+    trainer = Trainer(
+        model,
+        split("train"),
+        validation,
+        plan.training,
+        budget=plan.track.definition.budget.train_tokens,
+        seed=seed,
+        folder=folder,
+        identity=own,
+        device=plan.device,
+    )
+    reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
+    progress = trainer.run(reporter)
+    save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
+    longest = int(validation.lengths.argmax())
+    tokens = validation.tokens[longest : longest + 1, : validation.lengths[longest]]
+    refuse_trained(plan.subject, model, token_tensor(tokens, plan.device), plan.name)
+    trained = Trained(progress, len(trainer.plan), _peak_memory(plan.device))
+    trained.write(folder, own)
+    (folder / "resume.safetensors").unlink(missing_ok=True)
+    return model, trained
+
+
 def _seed(
     plan: _Plan,
     seed: int,
-    splits: Mapping[str, Instances],
+    split: Callable[[str], Instances],
     baselines: Mapping[str, BaselineRecord],
     folder: Path,
     reporter: Reporter,
@@ -292,28 +396,9 @@ def _seed(
         else:
             identity.check_identity(folder, plan.parts)
             return record
-    torch.manual_seed(seed)
-    model = build(plan.cls, plan.options, plan.track.task.io).to(plan.device)
-    trainer = Trainer(
-        model,
-        splits["train"],
-        splits["validation"],
-        plan.training,
-        budget=plan.track.definition.budget.train_tokens,
-        seed=seed,
-        folder=folder,
-        identity=f"{identity.identity_of(plan.parts)}/{seed}",
-        device=plan.device,
-    )
-    reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
-    progress = trainer.run(reporter)
-    save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
-    validation = splits["validation"]
-    longest = int(validation.lengths.argmax())
-    tokens = validation.tokens[longest : longest + 1, : validation.lengths[longest]]
-    refuse_trained(plan.subject, model, token_tensor(tokens, plan.device), plan.name)
+    model, trained = _train(plan, seed, split, folder, reporter)
     reporter.phase(f"scoring the test split, seed {seed}")
-    record = _score_seed(plan, seed, model, splits["test"], baselines, folder, progress, len(trainer.plan))
+    record = _score_seed(plan, seed, model, split("test"), baselines, folder, trained)
     identity.write_identity(folder, plan.parts)
     with atomic_write(done) as file:
         file.write(record.model_dump_json(indent=1))
@@ -327,9 +412,9 @@ def _score_seed(
     test: Instances,
     baselines: Mapping[str, BaselineRecord],
     folder: Path,
-    progress: Progress,
-    steps: int,
+    trained: Trained,
 ) -> SeedRecord:
+    progress = trained.progress
     predictions = keep(plan.track.task, ModelPredictor(model, plan.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
@@ -346,11 +431,11 @@ def _score_seed(
         curves=curves,
         training_curve=[_checkpoint(row) for row in progress.curve],
         best_step=progress.best_step,
-        steps=steps,
+        steps=trained.steps,
         tokens=progress.tokens,
         seconds=round(progress.seconds, 3),
         tokens_per_second=round(progress.tokens / progress.seconds, 1),
-        peak_memory_bytes=_peak_memory(plan.device),
+        peak_memory_bytes=max(trained.peak_memory_bytes, _peak_memory(plan.device)),
         predictions_sha256=digest,
     )
 

@@ -84,13 +84,23 @@ def score_baseline(baseline: Baseline, task: Task, instances: Instances) -> Scor
         return score(task, instances, predict_in_batches(baseline, instances, rows))
 
 
-def score_baselines(track: Track, instances: Instances, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:
+def score_baselines(
+    track: Track, instances: Instances, announce: Callable[[str], None], *, anchors: bool = False
+) -> dict[str, BaselineRecord]:
     """Scores of the whole lineup, by name. They depend on nothing that is trained, so they are kept in the cache.
 
     The key is what decides the baseline's predictions, and the code that scores them.
+
+    Args:
+        track: the track.
+        instances: of the split to score on.
+        announce: is told the name of each baseline that is computed now.
+        anchors: whether only those two are wanted by which normalized scores are measured.
     """
     records = {}
     for baseline in lineup(track, instances):
+        if anchors and baseline.anchor is None:
+            continue
         path = cache_root() / "baselines" / f"{_record_key(baseline, track, instances)}.json"
         record = _read_record(path)
         if record is None:

@@ -41,6 +41,9 @@ class TrainingOptions(Settings):
         ge=1,
         description="passes over the training split, within those tokens; None: until they are spent",
     )
+    train_instances: int | None = pydantic.Field(
+        default=None, ge=1, description="only the first so many of the training split are seen; None: all"
+    )
     batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
     learning_rate: float = pydantic.Field(default=5e-3, gt=0)
     schedule: Literal["cosine", "plateau"] = pydantic.Field(
@@ -131,7 +134,7 @@ def training_steps(lengths: IntArray, options: TrainingOptions, budget: int, see
     """The whole plan: each step's tokens and rows, epoch after epoch while the tokens (and epochs) stay within the limits.
 
     Raises:
-        UserError: more tokens are asked for than the budget has, or not even one batch fits.
+        UserError: more tokens or instances are asked for than the track has, or not even one batch fits.
     """
     return list(next_steps(lengths, options, budget, seed))
 
@@ -142,11 +145,13 @@ def next_steps(lengths: IntArray, options: TrainingOptions, budget: int, seed: i
     Raises:
         UserError: as `training_steps`, when the first is taken.
     """
-    limit = options.train_tokens or budget
+    limit, few = options.train_tokens or budget, options.train_instances
+    if few is not None and few > len(lengths):
+        raise UserError(f"training.train_instances ({few:,}) is more than the {len(lengths):,} of the training split")
     if limit > budget:
         raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
     used = 0
-    for rows in _batches(lengths, options, seed):
+    for rows in _batches(lengths[:few], options, seed):
         tokens = int(lengths[rows].sum())
         if used + tokens > limit:
             break
@@ -201,9 +206,10 @@ class Trainer:
         identity: str,
         device: torch.device,
     ) -> None:
-        self.model, self.train_split, self.validation, self.options = model, train, validation, options
+        self.model, self.validation, self.options = model, validation, options
         self.folder, self.identity, self.device = folder, identity, device
         self.plan = training_steps(train.lengths, options, budget, seed)
+        self.train_split = train[: options.train_instances] if options.train_instances else train
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
         self.best: dict[str, Tensor] = {}
