@@ -15,6 +15,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from regbench.cli import commands
+from regbench.utils import threads
 from regbench.utils.errors import UserError, nearest
 
 _EXAMPLES = """\
@@ -37,6 +38,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
+    threads.wait_asleep()  # before a command imports PyTorch
     console = Console()
     try:
         parsed = _parse(sys.argv[1:] if arguments is None else arguments)

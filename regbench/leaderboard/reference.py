@@ -89,9 +89,9 @@ class Reference:
         """(S,): tokens seen after each step of a training with this seed.
 
         Raises:
-            UserError: More tokens are asked for than the track's budget, or not even one batch fits.
+            UserError: more tokens or instances are asked for than the track has, or not even one batch fits.
         """
-        shortened = options.model_dump(include={"train_tokens", "epochs", "batch_size"})
+        shortened = options.model_dump(include={"train_tokens", "train_instances", "epochs", "batch_size"})
         return _plan(self, tuple(sorted(shortened.items())), seed)
 
     def baselines(self, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:
