@@ -63,7 +63,7 @@ def training_steps(
         The tokens of a step, and the rows of its batch (B,).
 
     Raises:
-        UserError: more tokens or instances are asked for than the track has, or one batch has more tokens. Raised before the first step.
+        UserError: more tokens or instances are asked for than the track has, or one batch has more tokens.
     """
     limit, few = options.train_tokens or budget, options.train_instances
     if few is not None and few > len(lengths):
