@@ -107,15 +107,21 @@ def stored_entries(board: Path) -> list[Stored]:
     Raises:
         Refused: Among them lies a link, or something that is neither a folder nor a file.
     """
-    return [stored for folder in _members(board / "entries", folders=True) for stored in stored_in(folder)]
+    return [stored for folder in _members(board / "entries", folders=True) for stored in _of_track(folder)]
 
 
 def stored_in(folder: Path) -> list[Stored]:
-    """The files of the entries of one track.
+    """The files of the entries in a folder: the leaderboard's, its `entries`, or that of one track.
 
     Raises:
         Refused: As `stored_entries`.
     """
+    if (folder / "entries").is_dir():
+        return stored_entries(folder)
+    return stored_entries(folder.parent) if folder.name == "entries" else _of_track(folder)
+
+
+def _of_track(folder: Path) -> list[Stored]:
     return [Stored(path) for path in _members(folder, folders=False) if path.suffix == ".json"]
 
 

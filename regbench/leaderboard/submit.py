@@ -82,13 +82,14 @@ def submit(
     if len(canonical(entry.content())) > ENTRY_BYTES:
         findings.take("form", [f"an entry has at most {ENTRY_BYTES:,} bytes"])
         return Submission(findings)
-    before = [path for stored in _replaced(board, entry) for path in stored.files]
+    stored = Stored(board / "entries" / entry.track / entry.file_name)
+    before = sorted({path for other in (stored, *_replaced(board, entry)) for path in other.files})
     with explain_full_disk(board):
-        path, written = _write(board / "entries" / entry.track, entry, case, publish_predictions)
+        written = _write(stored, entry, case, publish_predictions)
         gone = [old for old in before if old not in written]
         for old in gone:
             old.unlink(missing_ok=True)
-    return Submission(findings, path, [old for old in before if old in written], gone)
+    return Submission(findings, stored.path, [old for old in before if old in written], gone)
 
 
 def default_name(configuration: Config, result: Result) -> str:
@@ -170,10 +171,9 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
     return found
 
 
-def _write(folder: Path, entry: Entry, case: Case, publish_predictions: bool) -> tuple[Path, list[Path]]:
-    """Writes what belongs to the entry, and the entry last. Returns its path, and those of all files."""
-    stored = Stored(folder / entry.file_name)
-    written = [stored.path]
+def _write(stored: Stored, entry: Entry, case: Case, publish_predictions: bool) -> list[Path]:
+    """Writes what belongs to the entry, and the entry last. Returns the paths of all files."""
+    folder, written = stored.path.parent, [stored.path]
     if case.source is not None:
         written.append(folder / stored.source_name)
         with atomic_write(written[-1], "wb") as file:
@@ -186,4 +186,4 @@ def _write(folder: Path, entry: Entry, case: Case, publish_predictions: bool) ->
             kept.save(written[-1])
     with atomic_write(stored.path) as file:
         file.write(canonical(entry.content()))
-    return stored.path, written
+    return written

@@ -159,7 +159,7 @@ def test_on_the_command_line(
     assert cli.main(["verify", str(stranger.run), "--source", str(stranger.source), *own]) == 0
     assert cli.main(["verify", str(stranger.run), *own]) == 1
     assert "is not kept beside the entry" in capsys.readouterr().out
-    for folder in (lstm.board, lstm.path.parent):
+    for folder in (lstm.board, lstm.board / "entries", lstm.path.parent):
         assert cli.main(["verify", str(folder), *own]) == 0
     forged = tmp_path / "tiny-v1" / lstm.path.name
     forged.parent.mkdir()
