@@ -23,7 +23,7 @@ from regbench.checks.task import examine_task_once
 from regbench.config import Config, read_config
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
-from regbench.evaluation.predictions import keep
+from regbench.evaluation.predictions import predict
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.mixer import Options
@@ -314,7 +314,7 @@ def _score_seed(
     steps: int,
 ) -> SeedRecord:
     """Predicts the test split, keeps the predictions, and scores them."""
-    predictions = keep(plan.track.task, ModelPredictor(model, plan.device), test)
+    predictions = predict(plan.track.task, ModelPredictor(model, plan.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
     known = ("step", "tokens", "validation_loss")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
 import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pydantic
@@ -145,7 +144,7 @@ def is_built_in(record: ArchitectureRecord) -> bool:
     return (
         known is not None
         and record.source == known.target == f"{folder}.{record.name}"
-        and known.source == f"{folder}/{record.name}.py"
+        and known.source in (f"{folder}/{record.name}.py", f"{folder}/{record.name}/__init__.py")
     )
 
 
@@ -171,25 +170,26 @@ def source_digest_at(commit: str, module: str) -> str | None:
         return None
     found: dict[str, bytes] = {}
     waiting = [module]
+    seen: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in seen:
             continue
-        content = _at(commit, name.replace(".", "/") + ".py")
-        if content is None:
+        seen.add(name)
+        stem = name.replace(".", "/")
+        for path, package in ((f"{stem}.py", name.rpartition(".")[0]), (f"{stem}/__init__.py", name)):
+            content = _at(commit, path)
+            if content is not None:
+                found[path] = content
+                try:
+                    waiting += registry.imported_modules(content, package, module.partition(".")[0])
+                except (SyntaxError, ValueError, RecursionError):
+                    return None
+                break
+        else:
             if name == module:
                 return None
-            continue
-        found[name] = content
-        try:
-            imports = [node for node in ast.walk(ast.parse(content)) if isinstance(node, ast.ImportFrom)]
-        except (SyntaxError, ValueError, RecursionError):
-            return None
-        package = module.partition(".")[0]
-        for node in imports:
-            if (node.module or "").partition(".")[0] == package:
-                waiting += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-    digests = [hashlib.sha256(found[name]) for name in sorted(found)]
+    digests = [hashlib.sha256(found[path]) for path in sorted(found, key=PurePosixPath)]
     if len(digests) == 1:
         return digests[0].hexdigest()
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()

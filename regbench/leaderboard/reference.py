@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import lineup, score_baseline, score_baselines
+from regbench.evaluation.baselines import default_baselines, predict_baseline, score_baselines, score_stored
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.scores import Scores, score, score_records
 from regbench.results import BaselineRecord, Curve, TrackRecord
@@ -63,8 +63,10 @@ class Reference:
     @cached_property
     def truth(self) -> Scores | None:
         """The scores of the truth itself; None where nobody knows it."""
-        found = [baseline for baseline in lineup(self.track, self.test) if baseline.anchor == "end"]
-        return score_baseline(found[0], self.track.task, self.test) if found else None
+        found = [baseline for baseline in default_baselines(self.track, self.test) if baseline.anchor == "end"]
+        if not found:
+            return None
+        return score_stored(self.track, self.test, predict_baseline(found[0], self.track, self.test).stored)
 
     @cached_property
     def curves(self) -> dict[str, Curve]:

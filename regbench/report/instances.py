@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import lineup
+from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions, read_predictions
 from regbench.metrics.metric import TokenPrediction, metrics_of, score_positions, score_tokens
 from regbench.metrics.scores import score
@@ -71,7 +71,7 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
         models.append(predictions)
     if track.task.knows_truth:
         return Drawn(strips=layout(track.task, test, models, asked))
-    baselines = {baseline.name: baseline for baseline in lineup(track, test)}
+    baselines = {baseline.name: baseline for baseline in default_baselines(track, test)}
     ranked = [row.name for row in score_rows(result, track.metrics) if row.kind == "baseline"]
     best = next((baselines[name] for name in ranked if name in baselines), None)
     return Drawn(texts=layout(track.task, test, models, asked, best))

@@ -14,7 +14,7 @@ import yaml
 
 from regbench import cli
 from regbench.checks.baseline import check_predictions, examined, fault_of
-from regbench.evaluation.baselines import forms_of, lineup
+from regbench.evaluation.baselines import default_baselines, defaults_of
 from regbench.models.predictor import Baseline
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track, load_track
@@ -44,14 +44,14 @@ def test_no_built_in_baseline_has_a_fault(task: str, load: Callable[[dict[str, A
     """They are not asked when they are used; here they are."""
     track = load({"task": task, **OTHERS.get(task, {})})
     test = track.instances("test")
-    found = lineup(track, test)
+    found = default_baselines(track, test)
     assert len(found) >= 3
     assert {b.name: fault_of(b, track.task.io, test) for b in found} == dict.fromkeys(b.name for b in found)
 
 
 def test_nor_one_on_text(text_track: Track) -> None:
     test = text_track.instances("test")
-    found = lineup(text_track, test)
+    found = default_baselines(text_track, test)
     assert {b.name: fault_of(b, text_track.task.io, test) for b in found} == dict.fromkeys(b.name for b in found)
 
 
@@ -261,8 +261,8 @@ def test_a_good_one_stands_beside_the_others(
 ) -> None:
     installed(FILE)
     test = tiny.instances("test")
-    assert "even" in [baseline.name for baseline in lineup(tiny, test)]
-    assert [baseline.name for baseline in forms_of("own_even", tiny, test)] == ["even"]
+    assert "even" in [baseline.name for baseline in default_baselines(tiny, test)]
+    assert [baseline.name for baseline in defaults_of("own_even", tiny, test)] == ["even"]
     assert not registry.is_file("own_even")
     assert cli.main(["baselines", str(tiny_file)]) == 0
     rows = {line.split()[0]: line.split()[1:3] for line in capsys.readouterr().out.splitlines() if "±" in line}

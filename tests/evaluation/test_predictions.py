@@ -1,4 +1,4 @@
-"""What is kept of predictions: of distributions in tests/test_runner.py, of vectors in tests/test_vectors.py, brief ones here."""
+"""What is kept of predictions: compact ones here, distributions in tests/test_runner.py, vectors in tests/test_vectors.py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 
 from baselines.ngram import NGram
 from regbench.data.instances import Instances
-from regbench.evaluation.baseline_predictions import baseline_predictions
-from regbench.evaluation.baselines import lineup
-from regbench.evaluation.predictions import CompactPredictions, Predictions, keep, read_predictions
+from regbench.evaluation.baselines import default_baselines, predict_baseline
+from regbench.evaluation.predictions import CompactPredictions, Predictions, predict, read_predictions
 from regbench.metrics.batching import BATCH_BYTES, rows_at_once
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.scores import score, score_records
@@ -43,22 +42,22 @@ def ragged(text_track: Track) -> Instances:
     return replace(test, tokens=np.where(inside, test.tokens, 299), lengths=lengths, scored=inside)
 
 
-def test_the_brief_form_has_what_the_distributions_say(text_track: Track, ragged: Instances) -> None:
+def test_compact_predictions_have_what_the_distributions_say(text_track: Track, ragged: Instances) -> None:
     whole = Varied(300).predict(ragged.tokens)
     kept = CompactPredictions.of(Varied(300), ragged, 300, batch_size=7)
     assert (kept.probability.dtype, kept.most_likely.dtype) == (np.float32, np.int32)
     row, at = np.nonzero(ragged.scored)
     np.testing.assert_array_equal(kept.probability, whole[row, at, ragged.tokens[row, at]].astype(np.float32))
     np.testing.assert_array_equal(kept.most_likely, whole[row, at].argmax(-1))
-    brief, full = (score(text_track.task, ragged, p) for p in (kept.batches(6), [whole]))
+    compact, full = (score(text_track.task, ragged, p) for p in (kept.batches(6), [whole]))
     for metric, one in full.table().items():
-        assert brief[metric].value == pytest.approx(one.value, rel=1e-6)
-        assert brief[metric].stderr == pytest.approx(one.stderr, rel=1e-4)
-    assert brief["token_accuracy"] == full["token_accuracy"]
+        assert compact[metric].value == pytest.approx(one.value, rel=1e-6)
+        assert compact[metric].stderr == pytest.approx(one.stderr, rel=1e-4)
+    assert compact["token_accuracy"] == full["token_accuracy"]
 
 
 def test_a_file_gives_the_scores_back_to_the_last_bit(text_track: Track, ragged: Instances, tmp_path: Path) -> None:
-    kept = keep(text_track.task, Varied(300), ragged)
+    kept = predict(text_track.task, Varied(300), ragged)
     assert isinstance(kept, CompactPredictions)
     digest = kept.save(tmp_path / "p.npz")
     again = read_predictions(tmp_path / "p.npz", text_track.task)
@@ -82,13 +81,13 @@ def test_the_scores_of_a_run_come_out_of_its_file(text_track: Track, text_run: P
 
 
 def test_one_form_is_not_read_as_the_other(tiny: Track, text_track: Track, ragged: Instances, tmp_path: Path) -> None:
-    brief, whole = tmp_path / "brief.npz", tmp_path / "whole.npz"
-    keep(text_track.task, Varied(300), ragged).save(brief)
-    kept = keep(tiny.task, Varied(tiny.task.io.vocab_size), tiny.instances("test"))
+    compact, whole = tmp_path / "compact.npz", tmp_path / "whole.npz"
+    predict(text_track.task, Varied(300), ragged).save(compact)
+    kept = predict(tiny.task, Varied(tiny.task.io.vocab_size), tiny.instances("test"))
     assert isinstance(kept, Predictions)
     kept.save(whole)
-    with pytest.raises(UserError, match="brief.npz holds no whole distributions"):
-        read_predictions(brief, tiny.task)
+    with pytest.raises(UserError, match="compact.npz: it holds no whole distributions"):
+        read_predictions(compact, tiny.task)
     with pytest.raises(UserError, match="cannot read predictions from .*whole.npz: it holds no 'given'"):
         read_predictions(whole, text_track.task)
     whole.write_bytes(b"no")
@@ -100,7 +99,7 @@ def test_one_form_is_not_read_as_the_other(tiny: Track, text_track: Track, ragge
 def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path) -> None:
     """Every seventh byte of it in turn: it is refused, or what is read is what was kept."""
     path, task = tmp_path / "p.npz", text_track.task
-    kept = keep(task, Varied(300), text_track.instances("test")[:3])
+    kept = predict(task, Varied(300), text_track.instances("test")[:3])
     digest = kept.save(path)
     content, refused = path.read_bytes(), list[str]()
     for place in range(0, len(content), 7):
@@ -125,7 +124,7 @@ def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path
         (lambda p: p[:, :-1], r"have the shape \(20, 47, 300\), not \(20, 48, 300\)"),
     ],
 )
-def test_the_brief_form_is_of_distributions_alone(text_track: Track, fault: Any, message: str) -> None:
+def test_only_distributions_become_compact_predictions(text_track: Track, fault: Any, message: str) -> None:
     """Afterwards nobody could tell: a probability of the token and the largest say nothing of the others."""
 
     class Wrong(NGram):
@@ -135,9 +134,9 @@ def test_the_brief_form_is_of_distributions_alone(text_track: Track, fault: Any,
 
     test = text_track.instances("test")
     with pytest.raises(UserError, match=message):
-        keep(text_track.task, Wrong(1, 300, 299), test)
+        predict(text_track.task, Wrong(1, 300, 299), test)
     with pytest.raises(UserError, match=message):
-        baseline_predictions(Wrong(1, 300, 299), text_track, test)
+        predict_baseline(Wrong(1, 300, 299), text_track, test)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +170,11 @@ def test_a_batch_has_a_bound(text_track: Track) -> None:
             shapes.append(tokens.shape)
             return super().predict(tokens)
 
-    keep(text_track.task, Watched(300), text_track.instances("test"))
+    predict(text_track.task, Watched(300), text_track.instances("test"))
     assert shapes == [(20, 48)]
 
 
-def test_the_lineup_without_truth(text_track: Track) -> None:
-    names = [baseline.name for baseline in lineup(text_track, text_track.instances("test"))]
+def test_the_default_baselines_without_truth(text_track: Track) -> None:
+    names = [baseline.name for baseline in default_baselines(text_track, text_track.instances("test"))]
     plain = ["unigram", "2-gram", "3-gram"]
     assert sorted(names) == sorted([*plain, *(f"{name} witten-bell" for name in plain), "uniform"])

@@ -110,11 +110,12 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
 
 
 def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where an architecture borrows from another: h3 imports from s4."""
-    (tmp_path / "architectures").mkdir()
+    """Also where an architecture borrows from another (h3 imports from s4), and where it is a package (cgt)."""
     for name in registry.entries(registry.ARCHITECTURE):
         for path in registry.source_files(registry.load(registry.ARCHITECTURE, name)):
-            shutil.copy(path, tmp_path / "architectures")
+            copy = tmp_path / path.relative_to(origin._ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
     commit = commit_of(tmp_path)
     monkeypatch.setattr(origin, "_ROOT", tmp_path)
     for name in registry.entries(registry.ARCHITECTURE):
@@ -127,6 +128,7 @@ def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypa
 def test_what_is_built_in(lstm: Made, stranger: Made) -> None:
     record = lstm.entry.result.architecture
     assert is_built_in(record)
+    assert is_built_in(record.model_copy(update={"name": "cgt", "source": "architectures.cgt"}))  # a package
     assert not is_built_in(stranger.entry.result.architecture)
     for change in (
         {"name": "mamba"},

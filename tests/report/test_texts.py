@@ -15,7 +15,7 @@ from rich.console import Console
 
 from regbench import cli
 from regbench.cli.tables import result_table
-from regbench.evaluation.baselines import lineup
+from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import CompactPredictions
 from regbench.report import write_report
 from regbench.report.instances import layout
@@ -45,7 +45,7 @@ def test_white_space_is_itself_again() -> None:
 
 def test_the_layout_is_what_was_said(text_track: Track, model: CompactPredictions) -> None:
     test = text_track.instances("test")
-    uniform = next(b for b in lineup(text_track, test) if b.name == "uniform")
+    uniform = next(b for b in default_baselines(text_track, test) if b.name == "uniform")
     drawn = layout(text_track.task, test, [model, model], 3, uniform)
     one = drawn["instances"][0]
     assert one["index"] == 3
