@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -108,13 +109,14 @@ def test_the_table_of_make_run_is_of_the_entry() -> None:
 
 def test_the_top_of_the_board_is_the_boards() -> None:
     found = published("pfa-small-v1")
-    best = sorted(found, key=lambda name: -found[name].score("legal_accuracy").value)
+    means = {name: mean(seed.scores["legal_accuracy"].value for seed in of.seeds) for name, of in found.items()}
+    best = sorted(found, key=lambda name: -means[name])
     rows = body_rows(section(README, "## Leaderboard"))
     assert len(rows) >= 3
-    for place, (rank, name, *cells) in enumerate(rows):
-        assert (int(rank), name) == (place + 1, best[place])
+    for place, (name, *cells) in enumerate(rows):
+        assert name == best[place]
         assert cells[:3] == score_cells(found[name], name, ("legal_accuracy", "tvd", "nll"))
-        assert cells[3] == normalized_score(found[name], found[name].score("legal_accuracy").value)
+        assert cells[3] == normalized_score(found[name], means[name])
 
 
 def test_every_task_and_track_is_in_its_table() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean, stdev
 
 from regbench.leaderboard.store import Stored
 from regbench.results import Result
@@ -17,9 +18,12 @@ def published(track: str) -> dict[str, Result]:
 
 
 def score_cells(result: Result, name: str, metrics: tuple[str, ...]) -> list[str]:
-    """`0.835 ± 0.003` for each metric: of a baseline by its name, or of the entry over its seeds."""
-    of = result.baselines[name].scores if name in result.baselines else {m: result.score(m) for m in metrics}
-    return [f"{of[m].value:.3f} ± {of[m].stderr:.3f}" for m in metrics]
+    """`0.837 ± 0.003` for each metric: of a baseline by its name, or the mean of the entry over its seeds."""
+    if name in result.baselines:
+        of = result.baselines[name].scores
+        return [f"{of[m].value:.3f} ± {of[m].stderr:.3f}" for m in metrics]
+    values = [[seed.scores[m].value for seed in result.seeds] for m in metrics]
+    return [f"{mean(found):.3f} ± {stdev(found) / len(found) ** 0.5:.3f}" for found in values]
 
 
 def normalized_score(result: Result, value: float) -> str:
