@@ -81,7 +81,7 @@ class LearnedNGram(Model):
         return logits
 
     @classmethod
-    def memorises(cls, options: Options) -> bool:
+    def can_overfit(cls, options: Options) -> bool:
         """Counts tell every prefix of a few instances from the rest; whether n-grams have occurred does not."""
         return options.features == "counts" or (options.features == "frequencies" and options.max_order > 1)
 

@@ -2,7 +2,7 @@
 
 ICLL A.4: f, i, o = sigmoid(W x_t + U h_{t-1}), c~ = tanh(W_c x_t + U_c h_{t-1}), c_t = f c_{t-1} + i c~, h_t = o tanh(c_t).
 PyTorch's own LSTM computes it. No feed-forward network stands between layers, as in the paper's experiments; but each layer has
-the skeleton's residual connection and a LayerNorm before it (Eq. 17), which those of A.4 have not.
+the backbone's residual connection and a LayerNorm before it (Eq. 17), which those of A.4 have not.
 """
 
 from __future__ import annotations

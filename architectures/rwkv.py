@@ -100,7 +100,7 @@ class ChannelMixing(nn.Module):
 class RWKV(mixer.Mixer):
     """Time mixing and channel mixing in one mixer: t(x) + c(norm(x + t(x))). ICLL A.6.
 
-    The channel mixing looks one position back too, so it is no feed-forward network for the skeleton to add. It sees the mixer's
+    The channel mixing looks one position back too, so it is no feed-forward network for the backbone to add. It sees the mixer's
     own, normalised input where RWKV has the residual stream.
 
     Parameters have the names and starting values of the authors' code, with two exceptions. There every exponent depends on the

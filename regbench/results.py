@@ -1,19 +1,13 @@
-"""The result schema: everything needed to read, compare, plot and repeat a run, in one strict JSON file."""
+"""The result schema: all that is needed to read, compare, plot and repeat a run, in one strict JSON file."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
-import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy
 import pydantic
-import torch
 
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write
@@ -33,9 +27,14 @@ class ScoreRecord(_Strict):
 
 
 class Curve(_Strict):
-    """A score by position in the context: of each bin the mean position, the mean score, and over how many positions.
+    """A score by position in the context, in bins.
 
-    Of a task that tells its own progress `axis` says what `position` counts, and `stderr` is there too.
+    Attributes:
+        position: the mean position of each bin.
+        value: the mean score.
+        count: how many positions the mean is over.
+        stderr: of the mean; only where the task has its own measure of progress.
+        axis: what `position` counts there.
     """
 
     position: list[float]
@@ -51,6 +50,8 @@ class Curve(_Strict):
 
 
 class TrackRecord(_Strict):
+    """The track that a result is on."""
+
     name: str
     version: int
     digest: str
@@ -59,6 +60,8 @@ class TrackRecord(_Strict):
 
 
 class ArchitectureRecord(_Strict):
+    """The architecture of a result. state_bytes is None where the state grows with L or is unknown."""
+
     name: str
     source: str
     source_sha256: str
@@ -68,7 +71,7 @@ class ArchitectureRecord(_Strict):
 
 
 class CheckpointRecord(_Strict):
-    """One evaluation on the validation split, losses in nats."""
+    """One evaluation on the validation split. Losses are in nats, or squared errors for vectors."""
 
     step: int
     tokens: int
@@ -77,7 +80,7 @@ class CheckpointRecord(_Strict):
 
 
 class SeedRecord(_Strict):
-    """One trained model. seconds and tokens_per_second are of training; peak_memory_bytes of the process (or the GPU)."""
+    """One trained model. Seconds and tokens_per_second are of training; peak_memory_bytes is of the process, or of the GPU."""
 
     seed: int
     scores: dict[str, ScoreRecord]
@@ -94,7 +97,7 @@ class SeedRecord(_Strict):
 
 
 class BaselineRecord(_Strict):
-    """One baseline on the test split; anchor: whether 0 ("start") or 1 ("end") of `share_of_the_way` lies here."""
+    """One baseline on the test split. The normalized score `share_of_the_way` is 0 at the anchor "start" and 1 at "end"."""
 
     scores: dict[str, ScoreRecord]
     curves: dict[str, Curve]
@@ -111,10 +114,12 @@ class Selection(_Strict):
 
 
 class Environment(_Strict):
-    """The machine, and what the models were computed in.
+    """The machine and the packages.
 
-    precision: of the products in training; scoring is in float32.  backend: which form of each op ran in scoring.
-    training_backend: in training, where that differs.
+    Attributes:
+        precision: of the products in training; scoring is in float32.
+        backend: the implementation of each op that ran in scoring.
+        training_backend: the same in training, where it differs.
     """
 
     python: str
@@ -134,7 +139,7 @@ class Environment(_Strict):
 
 
 class Code(_Strict):
-    """The state of the repository: None where it is not one."""
+    """The state of the repository, or None where there is none."""
 
     commit: str | None
     dirty: bool | None
@@ -159,7 +164,7 @@ class Result(_Strict):
         return sorted(self.seeds[0].scores, key=lambda metric: metric != self.track.main_score)
 
     def score(self, metric: str) -> ScoreRecord:
-        """The median over seeds. Its error: of one seed that over instances, of several their standard deviation over sqrt(n)."""
+        """The median over seeds. Its error is their deviation over sqrt(n), or with one seed the error over instances."""
         values = [s.scores[metric].value for s in self.seeds]
         if len(values) == 1:
             return self.seeds[0].scores[metric]
@@ -189,57 +194,3 @@ def read_result(path: str | Path) -> Result:
         return Result.model_validate_json(text)
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, str(path), Result.model_fields)) from None
-
-
-def describe_environment(
-    device: torch.device,
-    backend: dict[str, str],
-    training_backend: dict[str, str],
-    precision: Literal["float32", "bfloat16"],
-) -> Environment:
-    """The machine and the packages a run has, which forms of the ops scored and trained, and the precision that trained."""
-    names = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
-    packages = {}
-    for name in names:
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    packages["numpy"] = numpy.__version__
-    return Environment(
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        threads=torch.get_num_threads(),
-        precision=precision,
-        backend=dict(sorted(backend.items())),
-        packages=packages,
-        training_backend=dict(sorted(training_backend.items())) if training_backend != backend else None,
-    )
-
-
-def describe_code() -> Code:
-    """The commit that regbench's own source is at, and whether tracked files were changed since."""
-    folder = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(folder), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-
-    try:
-        # Installed into an environment inside some other repository: that repository's commit says nothing of this code.
-        if not git("ls-files", "--", __file__):
-            return Code(commit=None, dirty=None)
-        return Code(commit=git("rev-parse", "HEAD"), dirty=bool(git("status", "--porcelain", "--untracked-files=no")))
-    except (OSError, subprocess.SubprocessError):
-        return Code(commit=None, dirty=None)
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return f"{names[0] if names else platform.processor() or 'unknown'}, {os.cpu_count()} cores"

@@ -46,7 +46,7 @@ def test_commands_run(
     elif arguments[0] == "run":
         arguments += ["--track", str(tiny_file), "--set", "d_model=16"]
     elif arguments[0] == "check":
-        monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 50)  # its outcome is another test's
+        monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 50)  # its outcome is another test's
         assert cli.main(arguments) in (0, 1)
         return
     assert cli.main(arguments) == 0

@@ -20,7 +20,9 @@ from torch import Tensor
 from regbench.analysis.guided import Guided
 from regbench.analysis.segments import Segments, windows
 from regbench.data.instances import Instances
-from regbench.metrics.scores import Brief, Score, rows_at_once, score_brief, score_positions, score_vectors
+from regbench.metrics.batching import rows_at_once
+from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens, score_vectors
+from regbench.metrics.scores import Score
 from regbench.models.model import token_tensor
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
@@ -108,7 +110,7 @@ def read_in_modes(
 def _scores(task: Task, out: Tensor, truth: FloatArray | None, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:
     """Every metric at every position, (B, W) each, of a model's output (B, W, V). truth: the same, None where it is unknown."""
     if truth is None:
-        return score_brief(Brief.of(out.softmax(-1).numpy(), tokens), tokens)
+        return score_tokens(TokenPrediction.of(out.softmax(-1).numpy(), tokens), tokens)
     if isinstance(task.io, VectorIO):
         return score_vectors(out.numpy(), truth, tokens[..., -task.io.d_out :].astype(np.float64))
     return score_positions(out.softmax(-1).numpy(), truth, tokens)

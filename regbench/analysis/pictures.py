@@ -15,7 +15,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from regbench.analysis.linear_fit import LinearFit
-from regbench.report.words import better, label
+from regbench.metrics.metric import METRICS
+from regbench.report.words import label
 from regbench.utils.arrays import FloatArray
 from regbench.utils.files import atomic_write
 
@@ -172,7 +173,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
             axes.set(title=names[number], xlabel=found.label)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if not number:
-                axes.set_ylabel(f"{label(found.metric)} ({better(found.metric)})")
+                axes.set_ylabel(f"{label(found.metric)} ({METRICS[found.metric].direction})")
             if by_factors:  # else what is near the best would lie on one line
                 axes.set_yscale("log")
                 axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -30,7 +30,7 @@ from regbench.analysis.representation import contexts, travelled
 from regbench.analysis.segments import Segments, examples_before, stretches_to_read, windows
 from regbench.analysis.trained import Trained, load_trained, read_run
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import lineup
+from regbench.evaluation.baselines import default_baselines
 from regbench.metrics.scores import Score
 from regbench.models.predictor import Predictor
 from regbench.tasks.base import Task, VectorIO
@@ -129,7 +129,7 @@ def tabulate(
         announce(f"reading {name}, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}")
         rows += _rows(name, seeds, places)
     if isinstance(track.task.io, VectorIO):
-        for baseline in lineup(track, instances):
+        for baseline in default_baselines(track, instances):
             announce(f"reading {baseline.name}")
             rows += [_baseline_row(baseline.name, baseline, place) for place in places]
     # Those of one cut are to be compared.

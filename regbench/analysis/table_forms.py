@@ -10,7 +10,8 @@ from rich.table import Table
 
 from regbench.analysis.linear_fit import FOLDS, ROWS_A_COMPONENT
 from regbench.analysis.table import BASE, FROZEN, LINEAR_FIT, VARIATION, Figure, Row, RunTable
-from regbench.report.words import arrow, label
+from regbench.metrics.metric import METRICS
+from regbench.report.words import label
 
 NONE = "—"
 CUT = "cut after"
@@ -52,7 +53,7 @@ def notes(found: RunTable) -> str:
 
 def columns(found: RunTable) -> list[str]:
     """The heads of the columns."""
-    way = arrow(found.metric)
+    way = METRICS[found.metric].arrow
     cut = [CUT] if _has_cuts(found) else []
     measured = [f"base {way}", f"specialised {way}", f"specialised, prompt read {way}", f"unprompted {way}"]
     return ["run", "seeds", *cut, *measured, "variation of y", "linear-fit error ↓"]

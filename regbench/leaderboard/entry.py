@@ -18,7 +18,8 @@ import pydantic
 from numpy.typing import NDArray
 
 from regbench.leaderboard.guard import Refused, describe_schema
-from regbench.metrics.scores import HIGHER_IS_BETTER, Score, Scores
+from regbench.metrics.metric import METRICS
+from regbench.metrics.scores import Score, Scores
 from regbench.results import Result
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
@@ -134,7 +135,7 @@ class Entry(_Strict):
     @property
     def metrics(self) -> list[str]:
         """The metrics, the track's main score first, the others in the order in which they are always shown."""
-        known = list(HIGHER_IS_BETTER)
+        known = list(METRICS)
         main, scores = self.result.track.main_score, self.result.seeds[0].scores
         return sorted(scores, key=lambda m: (m != main, known.index(m) if m in known else len(known), m))
 

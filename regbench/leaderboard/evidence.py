@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from regbench.evaluation.baselines import score_records
 from regbench.leaderboard.case import Case, Check
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.guard import Refused
+from regbench.metrics.scores import score_records
 from regbench.results import Curve, SeedRecord
 
 _EXACT = 1e-9

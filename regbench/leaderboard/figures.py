@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, canonical, rounded
-from regbench.metrics.scores import NLL_FLOOR, Score, share_of_the_way
-from regbench.report.words import LIMITS
+from regbench.metrics.metric import Metric
+from regbench.metrics.scores import Score, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
 
 FEWEST_SEEDS = 3
@@ -126,7 +126,7 @@ def ranges(case: Case) -> Iterator[str]:
         values = [(m, s.value, 1e-9) for m, s in record.scores.items()]
         values += [(m, value, _CURVE_DIGIT / 2 + 1e-9) for m, curve in record.curves.items() for value in curve.value]
         for metric, value, slack in values:
-            low, high = 0.0, _highest(metric)
+            low, high = case.reference.track.metrics[metric].limits
             if not low - slack <= value <= high + slack:
                 yield f"{where}: {metric} is {value:g}, outside {low:g} to {high:g}"
                 break
@@ -144,7 +144,7 @@ def means(case: Case) -> Iterator[str]:
     for i, seed in enumerate(case.result.seeds):
         for metric, record in seed.scores.items():
             sums = np.array(instances.sums[i][metric], np.float64)
-            fault = _sums_fault(metric, sums, frame.counts_of(metric))
+            fault = _sums_fault(case.reference.track.metrics[metric], sums, frame.counts_of(metric))
             fault = fault or _mean_fault(record, sums, frame.counts_of(metric))
             if fault:
                 yield f"seed {seed.seed}: {metric}: {fault}"
@@ -172,25 +172,19 @@ def curves(case: Case) -> Iterator[str]:
     for where, record in _records(case):
         for metric, curve in record.curves.items():
             positions = int(case.reference.frame.counts_of(metric).sum())
-            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value, positions, metric)
+            highest = case.reference.track.metrics[metric].limits[1]
+            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value, positions, highest)
             if fault:
                 yield f"{where}: the curve of {metric} {fault}"
 
 
 def shares(case: Case) -> Iterator[str]:
     """The share of the way follows from the scores and the baselines."""
-    anchors = [
-        next((b.scores for b in case.result.baselines.values() if b.anchor == anchor), None)
-        for anchor in ("start", "end")
-    ]
-    start, end = anchors
     for seed in case.result.seeds:
-        if start is None or end is None:
-            if seed.share_of_the_way:
-                yield f"seed {seed.seed}: share_of_the_way without baselines to measure it by"
-            continue
-        for metric, score in seed.scores.items():
-            wanted = share_of_the_way(score.value, start[metric].value, end[metric].value)
+        shares = normalized_scores(seed.scores, case.result.baselines)
+        if seed.share_of_the_way and not shares:
+            yield f"seed {seed.seed}: share_of_the_way without baselines to measure it by"
+        for metric, wanted in shares.items():
             given = seed.share_of_the_way.get(metric, math.inf)
             if not abs(given - wanted) <= 1e-9 * max(1.0, abs(wanted)):
                 yield f"seed {seed.seed}: share_of_the_way of {metric} is {given:g}, and the scores give {wanted:g}"
@@ -257,17 +251,12 @@ def _learning(seed: SeedRecord, plan: NDArray[np.int64]) -> Iterator[str]:
         yield f"{where}: step {seed.best_step} was kept, and step {best.step} has the best validation loss"
 
 
-def _highest(metric: str) -> float:
-    """The largest value a metric can have at a position."""
-    return LIMITS[metric][1] if metric in LIMITS else -math.log(NLL_FLOOR) if metric == "nll" else math.inf
-
-
-def _sums_fault(metric: str, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
+def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
     """What is impossible about an instance's sums, if anything."""
-    most = np.where(counts > 0, _highest(metric), 0.0) * np.maximum(counts, 1)
+    most = np.where(counts > 0, metric.limits[1], 0.0) * np.maximum(counts, 1)
     if not (sums <= most * (1 + 2 * _HALF_DIGIT)).all():
         return "an instance's sum is more than its positions can give"
-    if metric.endswith("accuracy") and (sums != np.floor(sums)).any():
+    if metric.over.endswith("accuracy") and (sums != np.floor(sums)).any():
         return "an instance has a fraction of a right answer"
     if any(rounded(value) != value for value in sums.tolist()):
         return f"an instance's sum has more than {DIGITS} digits"
@@ -296,7 +285,7 @@ def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[
     return None
 
 
-def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, metric: str) -> str | None:
+def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, highest: float) -> str | None:
     """positions: how many the score is over. Those that are in no curve (`Task.progress` below 0) can be anything."""
     if (curve.position, curve.count, curve.axis) != (frame.position, frame.count, frame.axis):
         return "has other positions than the test split"
@@ -305,7 +294,7 @@ def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, metri
     drawn = sum(v * c for v, c in zip(curve.value, curve.count, strict=True))
     left_out = positions - sum(curve.count)
     rest = value * positions - drawn
-    most = _highest(metric) * left_out if left_out else 0.0
+    most = highest * left_out if left_out else 0.0
     if not -_CURVE_TOLERANCE * positions <= rest <= most + _CURVE_TOLERANCE * positions:
         return f"averages to {drawn / sum(curve.count):.6f}, and the score is {value:.6f}"
     return None

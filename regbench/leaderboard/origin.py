@@ -21,7 +21,7 @@ from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.results import ArchitectureRecord
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
 

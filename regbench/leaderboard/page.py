@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 from urllib.parse import quote
 
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.page_data import chart_data, machine, median_speed, size_panels
 from regbench.leaderboard.rank import SIGNIFICANCE, Board, Row
-from regbench.report.cells import about_way, metric_words, score_cell, way_cell
-from regbench.report.curves import by_what
-from regbench.report.html import asset, page, text
-from regbench.report.words import arrow, human_bytes, human_seconds, label
+from regbench.report.content import about_normalized, by_what, metric_words
+from regbench.report.html import macros, render_page
+from regbench.report.words import human_bytes, human_seconds, label
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
@@ -40,10 +40,18 @@ def build_page(boards: Sequence[Board]) -> str:
         parts.append('<h2 id="retired">Retired versions</h2>\n')
         parts += [_retired(board, ids[id(board)]) for board in retired]
     body = f"<main>\n{''.join(parts)}</main>\n{_FOOTER}"
-    styles = [asset("regbench.report", "base.css"), asset(__package__, "board.css")]
-    scripts = [asset("regbench.report", "chart.js"), *(asset(__package__, name) for name in ("scatter.js", "board.js"))]
-    data = chart_data({ids[id(board)]: board for board in current}, retired)
-    return page("regbench leaderboard", body, data, styles, scripts)
+    return render_page(
+        "leaderboard/templates/board.html",
+        styles=["report/assets/base.css", "leaderboard/assets/board.css"],
+        scripts=["report/assets/chart.js", "leaderboard/assets/scatter.js", "leaderboard/assets/board.js"],
+        data=chart_data({ids[id(board)]: board for board in current}, retired),
+        title="regbench leaderboard",
+        body=body,
+    )
+
+
+def text(value: object) -> str:
+    return escape(str(value), quote=True)
 
 
 def _track(board: Board, name: str, boards: Sequence[Board], *, current: bool) -> str:
@@ -88,12 +96,12 @@ def _table(board: Board, name: str) -> str:
         _head("entry", "Follow a name to what makes it again.", "name", "ascending"),
     ]
     for metric in board.metrics:
-        words = metric_words(metric)
+        words = metric_words(board.known[metric])
         first = "descending" if words["higher"] else "ascending"
-        heads.append(_head(f"{label(metric)} {arrow(metric)}", words["meaning"], "score", first))
-    heads.append(_head("way to oracle", about_way(board.main_score, anchors), "way", "descending"))
+        heads.append(_head(f"{words['label']} {words['arrow']}", words["meaning"], "score", first))
+    heads.append(_head("normalized score", about_normalized(board.main_score, anchors), "normalized", "descending"))
     heads += [_head(fact, meaning, kind, first) for fact, meaning, first, kind in _FACTS]
-    classes = ["rank", "name", *["score"] * len(board.metrics), "way", *(kind for *_, kind in _FACTS)]
+    classes = ["rank", "name", *["score"] * len(board.metrics), "normalized", *(kind for *_, kind in _FACTS)]
     columns = "".join(f'<col class="{c}">' for c in classes)
     rows = "\n".join(_row(row, board.metrics, name) for row in board.rows)
     return (
@@ -108,7 +116,8 @@ def _head(name: str, meaning: str, kind: str, first: str) -> str:
 
 
 def _row(row: Row, metrics: Sequence[str], board: str) -> str:
-    scores = "".join(score_cell(row.scores[metric]) for metric in metrics) + way_cell(row.way)
+    cells = macros("report/templates/cells.html")
+    scores = "".join([*(cells.score_cell(row.scores[metric]) for metric in metrics), cells.normalized_cell(row.way)])
     if row.entry is None:
         kind = {"start": "baseline start", "end": "baseline truth"}.get(row.anchor or "", "baseline")
         badge = {"end": "truth"}.get(row.anchor or "", "baseline")

@@ -9,9 +9,7 @@ from typing import Any
 
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.rank import Board, Row
-from regbench.metrics.scores import higher_is_better
-from regbench.report.cells import baseline_series, metric_words
-from regbench.report.curves import axis, points
+from regbench.report.content import axis, baseline_series, metric_words, points
 from regbench.results import Curve
 from regbench.tracks.track import frozen_tracks
 
@@ -65,7 +63,7 @@ def _board(board: Board, name: str, boards: Sequence[Board], variants: Mapping[t
             series["variant"] = variants[series["architecture"], series["name"]]
     return {
         "id": name,
-        "metrics": [metric_words(metric, axis(board.entries[0].result, metric)) for metric in board.metrics],
+        "metrics": [metric_words(board.known[m], axis(board.entries[0].result, m)) for m in board.metrics],
         "entries": [_entry(row, board, variants) for row in rows],
         "baselines": _baselines(board),
         "levels": _levels(board),
@@ -111,7 +109,7 @@ def _levels(board: Board) -> list[dict[str, Any]]:
     """The baselines as levels to compare with: all but those below where the way to the truth starts."""
     rows = [row for row in board.rows if row.baseline is not None]
     start = next((row.scores[board.main_score].value for row in rows if row.anchor == "start"), None)
-    sign = 1 if higher_is_better(board.main_score) else -1
+    sign = 1 if board.known[board.main_score].higher_is_better else -1
     kept = [r for r in rows if start is None or sign * (r.scores[board.main_score].value - start) >= 0]
     styles = {one["name"]: one for one in _baselines(board)}
     return [

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.leaderboard.entry import Entry
-from regbench.metrics.scores import higher_is_better, share_of_the_way
+from regbench.metrics.metric import METRICS, Metrics
+from regbench.metrics.scores import normalized_scores
 from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, track_names
 from regbench.utils.errors import UserError
@@ -55,7 +56,7 @@ class Board:
     """One track's entries and baselines, best first by the main score.
 
     track: its name.  summary: the track in a line; "" where its file is gone.  digest: of its definition.
-    main_score, metrics: the score that ranks; all scores, that one first.
+    main_score, metrics: the score that ranks; all scores, that one first.  known: what each of them is.
     retired: why entries can no longer be submitted here; None of a current track.
     n_instances: of the test split.
     """
@@ -65,6 +66,7 @@ class Board:
     digest: str
     main_score: str
     metrics: tuple[str, ...]
+    known: Metrics
     n_instances: int
     retired: str | None
     rows: tuple[Row, ...]
@@ -142,7 +144,9 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
     current = own is not None and (own.name, own.definition.digest) == (first.track, digest)
     _check_agreement(entries)
     main = first.result.track.main_score
-    best_first = -1 if higher_is_better(main) else 1
+    described = METRICS if own is None else Metrics(METRICS | own.metrics)
+    known = Metrics({name: described[name] for name in first.metrics})
+    best_first = -1 if known[main].higher_is_better else 1
     ordered = sorted(entries, key=lambda e: (best_first * e.result.score(main).value, e.name))
     p = compare(np.stack([e.instances.total(main) / len(e.result.seeds) for e in ordered]))
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
@@ -155,6 +159,7 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
         digest=digest,
         main_score=main,
         metrics=tuple(first.metrics),
+        known=known,
         n_instances=len(first.instances.counts),
         retired=None if current else retirement(first.track, digest),
         rows=tuple(rows),
@@ -168,7 +173,7 @@ def _entry_row(entry: Entry, i: int, p: NDArray[np.float64], baselines: Mapping[
         name=entry.name,
         kind="entry",
         scores=scores,
-        way=_way(scores[main].value, main, baselines),
+        way=normalized_scores(scores, baselines).get(main),
         rank=i + 1,
         level_with=tuple(int(j) + 1 for j in np.flatnonzero(p[i] >= SIGNIFICANCE) if j != i),
         p_next=float(p[i, i + 1]) if i + 1 < len(p) else None,
@@ -177,14 +182,8 @@ def _entry_row(entry: Entry, i: int, p: NDArray[np.float64], baselines: Mapping[
 
 
 def _baseline_row(name: str, record: BaselineRecord, main: str, baselines: Mapping[str, BaselineRecord]) -> Row:
-    way = _way(record.scores[main].value, main, baselines)
+    way = normalized_scores(record.scores, baselines).get(main)
     return Row(name=name, kind="baseline", scores=record.scores, way=way, baseline=record)
-
-
-def _way(value: float, main: str, baselines: Mapping[str, BaselineRecord]) -> float | None:
-    start = next((b.scores[main].value for b in baselines.values() if b.anchor == "start"), None)
-    end = next((b.scores[main].value for b in baselines.values() if b.anchor == "end"), None)
-    return None if start is None or end is None else share_of_the_way(value, start, end)
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import lineup, score_baseline, score_baselines, score_records
+from regbench.evaluation.baselines import default_baselines, predict_baseline, score_baselines, score_stored
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import Scores, score
+from regbench.metrics.scores import Scores, score, score_records
 from regbench.results import BaselineRecord, Curve, TrackRecord
 from regbench.tasks.base import VectorIO
 from regbench.tracks import SPLITS, Track
-from regbench.training.trainer import TrainingOptions, training_steps
+from regbench.training.options import TrainingOptions
+from regbench.training.trainer import training_steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +63,10 @@ class Reference:
     @cached_property
     def truth(self) -> Scores | None:
         """The scores of the truth itself; None where nobody knows it."""
-        found = [baseline for baseline in lineup(self.track, self.test) if baseline.anchor == "end"]
-        return score_baseline(found[0], self.track.task, self.test) if found else None
+        found = [baseline for baseline in default_baselines(self.track, self.test) if baseline.anchor == "end"]
+        if not found:
+            return None
+        return score_stored(self.track, self.test, predict_baseline(found[0], self.track, self.test).stored)
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
@@ -100,5 +103,5 @@ class Reference:
 @lru_cache(maxsize=64)
 def _plan(reference: Reference, options: tuple[tuple[str, Any], ...], seed: int) -> NDArray[np.int64]:
     lengths = reference.track.instances("train").lengths
-    steps = training_steps(lengths, TrainingOptions(**dict(options)), reference.budget, seed)
+    steps = list(training_steps(lengths, TrainingOptions(**dict(options)), reference.budget, seed))
     return np.cumsum([tokens for tokens, _ in steps])

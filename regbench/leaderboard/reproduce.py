@@ -22,10 +22,10 @@ from regbench.leaderboard.recipe import Recipe
 from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry
-from regbench.metrics.scores import higher_is_better
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
+from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 
 LEVEL = 0.0005
@@ -59,7 +59,7 @@ def reproduce(
     seeds: Sequence[int] = (),
     out: Path | None = None,
     track: str | None = None,
-    reporter: runner.Reporter | None = None,
+    reporter: Reporter | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Reproduction:
     """Trains what an entry's command says, and compares all scores.
@@ -135,7 +135,7 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
             values = [seed.scores[metric].value for seed in records]
             samples.append(Sample(values, instances.total(metric) / len(records)))
         counts = np.asarray(entry.instances.counts_of(metric))
-        better = higher_is_better(metric)
+        better = reference.track.metrics[metric].higher_is_better
         changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=LEVEL)
         means[metric] = (samples[0].mean, samples[1].mean)
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}

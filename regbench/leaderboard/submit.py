@@ -20,7 +20,7 @@ from regbench.leaderboard.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored
 from regbench.leaderboard.verify import name_faults, verify_run
 from regbench.results import Result
 from regbench.tracks import Track
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk

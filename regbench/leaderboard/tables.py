@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from regbench.leaderboard.page import spans
 from regbench.leaderboard.rank import RESAMPLES, SIGNIFICANCE, Board, Row
-from regbench.report.words import arrow, human_bytes, label
+from regbench.report.words import human_bytes, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
 
@@ -142,7 +142,7 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
         "level with": spans(row.level_with),
         "predictor": row.name,
     }
-    cells |= {f"{label(m)} {arrow(m)}": _pair(row.scores[m]) for m in board.metrics}
+    cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(row.scores[m]) for m in board.metrics}
     cells["way"] = "—" if row.way is None else f"{100 * row.way:.0f} %"
     result = row.entry.result if row.entry is not None else None
     speeds = [seed.tokens_per_second for seed in result.seeds] if result else []

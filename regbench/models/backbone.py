@@ -1,4 +1,4 @@
-"""The common skeleton: embed, blocks of mixer and feed-forward, unembed (ICLL Appendix A, Eq. 14-20)."""
+"""The common backbone: embed, blocks of mixer and feed-forward, unembed (ICLL Appendix A, Eq. 14-20)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _parts(state: Any) -> Iterator[Tensor | NGramState]:
         yield from _parts([getattr(state, part.name) for part in fields(state)])
 
 
-class Skeleton(Model):
+class Backbone(Model):
     """An architecture that differs from others in its token mixer alone."""
 
     takes = ("tokens", "vectors")

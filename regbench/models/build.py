@@ -7,12 +7,11 @@ from typing import Any
 
 import pydantic
 
-from regbench.models.backbone import Skeleton
+from regbench.models.backbone import Backbone
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model
 from regbench.tasks.base import IO
-from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.registry import blame
+from regbench.utils.errors import UserError, blame, describe_validation
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -35,14 +34,14 @@ def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
 
 
 def build(cls: type[Any], options: Options, io: IO) -> Model:
-    """A model of `cls`: a mixer is put on the common skeleton, a whole model stands by itself.
+    """A model of `cls`: a mixer is put on the common backbone, a whole model stands by itself.
 
     Raises:
         UserError: the architecture is for another kind of task, or its own code raises; the line says where.
     """
     try:
         if issubclass(cls, Mixer):
-            return Skeleton(cls, options, io)
+            return Backbone(cls, options, io)
         if options.ngram_heads:
             raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
         if io.kind not in cls.takes:

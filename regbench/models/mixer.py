@@ -1,4 +1,4 @@
-"""The two contracts an architecture can choose from: a token mixer for the common skeleton, or a whole model."""
+"""The two contracts an architecture can choose from: a token mixer for the common backbone, or a whole model."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Mixer(nn.Module):
     Options: ClassVar[type[Options]] = Options
     paper: ClassVar[Paper | None] = None
     feed_forward: ClassVar[bool] = True
-    """Whether the skeleton puts a feed-forward network after this mixer (ICLL Eq. 18)."""
+    """Whether the backbone puts a feed-forward network after this mixer (ICLL Eq. 18)."""
     compiles: ClassVar[bool] = True
     """Whether it works under torch.compile, as the contract demands unless this says no."""
     reads_tokens: bool = False
-    """Whether it also wants the tokens read at these positions; a class or an instance may say so. The skeleton then calls
+    """Whether it also wants the tokens read at these positions; a class or an instance may say so. The backbone then calls
     `forward(x, index)`, with the `NGramIndex` of the tokens (B, L), and `step(x, state, tokens)`, with the tokens (B,)."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
@@ -86,7 +86,7 @@ class Mixer(nn.Module):
         return False
 
     @classmethod
-    def memorises(cls, options: Any) -> bool:
+    def can_overfit(cls, options: Any) -> bool:
         """Whether it can learn a few instances by heart, as the contract then demands. False for one that is shown too little."""
         return True
 

@@ -21,7 +21,7 @@ class Model(nn.Module):
     """A trainable predictor, made as `TheModel(options, io)`.
 
     `forward(tokens)[b, t]` are the logits of `tokens[b, t]` given `tokens[b, :t]`. A model that is more than a mixer on the
-    common skeleton subclasses this; it turns the tokens into its inputs by `shift_in`, the only place where anything is shifted.
+    common backbone subclasses this; it turns the tokens into its inputs by `shift_in`, the only place where anything is shifted.
     Where a token is a vector (`VectorIO`) the output is not logits but the prediction: (B, L, D_in) -> (B, L, D_out).
     """
 
@@ -56,7 +56,7 @@ class Model(nn.Module):
         return {"cross_entropy": F.cross_entropy(self(tokens)[scored], tokens[scored])}
 
     @classmethod
-    def memorises(cls, options: Any) -> bool:
+    def can_overfit(cls, options: Any) -> bool:
         """Whether it can learn a few instances by heart, as the contract then demands. False for one that is shown too little."""
         return True
 

@@ -33,6 +33,8 @@ class Baseline:
     """
 
     name: str
+    version: ClassVar[int] = 1
+    """Raised whenever the predictions change. Predictions and scores of an older version are not taken from the cache."""
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
     """The kinds of task it is for: "tokens", "vectors" or both. Its `defaults` are not asked for tasks of another kind."""
     anchor: Literal["start", "end"] | None = None

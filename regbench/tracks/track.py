@@ -12,11 +12,11 @@ from typing import Any
 import pydantic
 
 from regbench.data.instances import Instances, cached
-from regbench.metrics.scores import know_scores
+from regbench.metrics.metric import metrics_of
 from regbench.tasks.base import Splits, Task
 from regbench.tracks.form import ill_formed, unfinished
 from regbench.utils import registry
-from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.errors import UserError, blaming, describe_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
 
@@ -83,6 +83,7 @@ class Track:
         task: The task with the track's parameters.
         task_code: SHA-256 of the task's code as it was loaded, if the task is not built in: the code of such a task may change
             without a new version. Else None.
+        metrics: The scores of its task, by name.
         frozen: The track's record in `statistics.json`, if it has one.
 
     Raises:
@@ -103,7 +104,7 @@ class Track:
                 fields = cls.Parameters.model_fields
                 raise UserError(describe_validation(error, f"{where}: parameters", fields)) from None
             self.task: Task = cls(parameters)
-        know_scores(self.task)
+        self.metrics = metrics_of(self.task)
         if definition.main_score not in self.task.scores:
             hint = nearest(definition.main_score, self.task.scores)
             raise UserError(f"{where}: unknown main_score '{definition.main_score}'{hint}")
@@ -180,7 +181,7 @@ class Track:
 
     def blaming_task(self) -> AbstractContextManager[None]:
         """A context that turns an exception of the task's own code into a UserError of one line, with its place."""
-        return registry.blaming(f"task '{self.task_name}' raises")
+        return blaming(f"task '{self.task_name}' raises")
 
     def freeze(self) -> dict[str, Any]:
         """What `statistics.json` records of this track: digest, fingerprints, statistics, and the overlap of splits."""

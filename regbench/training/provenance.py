@@ -1,4 +1,4 @@
-"""What a trained model was made from, kept beside its scores: so a resumed run joins only what belongs together."""
+"""What a trained model was made from, kept beside its scores, so that one result never joins models of two makings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 
-FILE = "identity.json"
-"""Lies in a finished seed's folder until the whole run is finished."""
+FILE = "provenance.json"
+"""Lies in the folder of a finished seed until the whole run is finished."""
 
 Parts = Mapping[str, Any]
-"""All that a model and its scores follow from, by the names in `WORDS`."""
+"""All that a model and its scores follow from, by the keys of `WORDS`."""
 
 WORDS = {
     "track": "the track",
@@ -27,27 +27,27 @@ WORDS = {
     "text": "the text that the track is cut from",
     "task": "the task's code",
 }
-"""How people are told of each part."""
+"""How messages call each part."""
 
 
-def identity_of(parts: Parts) -> str:
-    """SHA-256 of the parts: decides whether a checkpoint belongs to a run."""
+def provenance_digest(parts: Parts) -> str:
+    """SHA-256 of the parts. A checkpoint belongs to the runs that have its digest."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def write_identity(folder: Path, parts: Parts) -> None:
-    """To be written before the scores: those without it would be taken for anyone's."""
+def write_provenance(folder: Path, parts: Parts) -> None:
+    """Writes the parts into a seed's folder. The scores are written after it: without it they would pass for any run's."""
     with atomic_write(folder / FILE) as file:
         json.dump(parts, file, indent=1, sort_keys=True)
 
 
-def check_identity(folder: Path, parts: Parts) -> None:
+def check_provenance(folder: Path, parts: Parts) -> None:
     """Compares what a finished seed was made from with what the run would be made from now.
 
-    A folder that says nothing of it, as those of older versions, is taken as it is.
+    A folder without the file is taken as it is: older versions wrote none.
 
     Raises:
-        UserError: they differ; it names the parts.
+        UserError: they differ. The message names the parts.
     """
     path = folder / FILE
     if not path.exists():

@@ -12,23 +12,24 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import os
 import sys
-import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import UserError, blame, nearest
 
 
 @dataclass(frozen=True)
 class Kind:
     """A sort of thing that can be plugged in.
 
-    noun, plural: as people are told of it.  package: the folder of built-ins.  bases: names of the classes that mark one.
+    Attributes:
+        noun: for messages.
+        plural: for messages and entry points.
+        package: the folder of the built-in ones.
+        bases: names of the base classes by which one is recognised.
     """
 
     noun: str
@@ -38,6 +39,7 @@ class Kind:
 
     @property
     def entry_points(self) -> str:
+        """The group of entry points through which other distributions add theirs."""
         return f"regbench.{self.plural}"
 
 
@@ -49,17 +51,23 @@ KINDS = {kind.plural: kind for kind in (ARCHITECTURE, BASELINE, TASK)}
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered name: where it comes from ("architectures/mamba.py", or the distribution) and its first line."""
+    """A registered name.
+
+    Attributes:
+        name: as people type it.
+        source: where it comes from, "architectures/mamba.py" or the distribution.
+        summary: the first line of its docstring.
+        target: a module, "module:Class" for an entry point, or a file.
+    """
 
     name: str
     source: str
     summary: str
     target: str
-    """A module, "module:Class" for an entry point, or a file."""
 
 
 def entries(kind: Kind) -> dict[str, Entry]:
-    """Every registered name of `kind`, sorted; imports none of them.
+    """Every registered name of `kind`, sorted. Imports none of them.
 
     Raises:
         UserError: one name is registered twice.
@@ -97,23 +105,23 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
 
 
 def is_file(name: str) -> bool:
-    """Whether something asked for as `name` is a `path/to/file.py[:Class]`, there or not, and no registered name."""
+    """Whether `name` has the form `path/to/file.py[:Class]`. The file need not exist."""
     return _as_file(name)[0] is not None
 
 
 def short_name(name: str) -> str:
-    """How a thing asked for as `name` is called in tables and folders: a file's stem, or the name itself."""
+    """The name for tables and folders: the class or the stem of a file, or the registered name itself."""
     path, class_name = _as_file(name)
     return class_name or path.stem if path is not None else name
 
 
 def is_built_in(kind: Kind, cls: type[Any]) -> bool:
-    """Whether a class of `kind` is one of regbench's own, and not of a file or another distribution."""
+    """Whether a class is one of regbench's own, and not from a file or another distribution."""
     return cls.__module__.startswith(f"{kind.package}.")
 
 
 def source_digest(cls: type[Any]) -> str:
-    """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several."""
+    """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several files."""
     digests = [hashlib.sha256(path.read_bytes()) for path in source_files(cls)]
     if len(digests) == 1:
         return digests[0].hexdigest()
@@ -139,7 +147,7 @@ def source_files(cls: type[Any]) -> list[Path]:
 
 
 def _imports(path: Path, package: str) -> list[str]:
-    """Names of what a file of `package` imports, that may be modules: relative ones resolved."""
+    """Names that a file of `package` imports and that may be modules. Relative names are resolved."""
     names = []
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -149,33 +157,6 @@ def _imports(path: Path, package: str) -> list[str]:
                 base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                 names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return names
-
-
-def blame(error: BaseException) -> str:
-    """An exception in one line: the place nearest to it outside regbench and other packages, its type and its first line."""
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}"
-    frames = traceback.extract_tb(error.__traceback__)
-    packages = ("site-packages", f"{Path(__file__).parent.parent}{os.sep}")
-    theirs = [f for f in frames if not f.filename.startswith("<") and not any(p in f.filename for p in packages)]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno}: {text}" if theirs else text
-
-
-@contextlib.contextmanager
-def blaming(what: str) -> Iterator[None]:
-    """Turns what someone's own code raises into one line: `what`, and then where and what it was. A UserError is one already.
-
-    Raises:
-        UserError: anything was raised inside.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{what} {blame(error)}") from error
 
 
 def _built_in(kind: Kind) -> list[Entry]:
@@ -202,7 +183,7 @@ def _from_entry_points(kind: Kind) -> list[Entry]:
 
 
 def _glance(path: Path, bases: tuple[str, ...]) -> tuple[bool, str]:
-    """Whether a file defines a class on one of `bases`, and the first line of its docstring; by reading, not by importing."""
+    """Whether a file defines a subclass of one of `bases`, and the first line of its docstring. Parses it, does not import it."""
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
@@ -265,7 +246,7 @@ def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) ->
 
 
 def _with_options(kind: Kind, cls: type[Any], where: str) -> type[Any]:
-    """The class itself; refused where its `Options` are not what an architecture's must be."""
+    """Returns the class. Refuses an architecture whose `Options` do not subclass regbench.Options."""
     bases = getattr(getattr(cls, "Options", None), "__mro__", ())
     known = any(base.__name__ == "Options" and base.__module__.startswith("regbench.") for base in bases)
     if kind is ARCHITECTURE and not known:

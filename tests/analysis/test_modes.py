@@ -11,7 +11,7 @@ from regbench.analysis.guided import guided
 from regbench.analysis.modes import MODES, Outcomes, moving_average, read_in_modes
 from regbench.analysis.segments import segments
 from regbench.analysis.trained import Trained
-from regbench.metrics.scores import score_positions
+from regbench.metrics.metric import score_positions
 from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression
 

@@ -38,7 +38,7 @@ class Case:
 
     parameters: of one mixer, from its options, by counting the papers' matrices.
     variants: options under which its forms and its state are tested.
-    feed_forward, positions: what the skeleton adds to it.
+    feed_forward, positions: what the backbone adds to it.
     uncounted: numbers in its state that `state_bytes` leaves out, as its docstring says.
     grows: whether its state grows with the stream.
     """
@@ -223,7 +223,7 @@ def forms_of(model: Model) -> list[str]:
     return [
         f"{op}={form}"
         for op in record
-        for form, how in ops[op].forms.items()
+        for form, how in ops[op].implementations.items()
         if form != "naive" and "cpu" in how.devices and how.missing is None
     ]
 

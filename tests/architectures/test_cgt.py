@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from architectures._cgt_generator import Operator
 from architectures.cgt import ContextuallyGuided
-from regbench.checks.architecture import CONTRACT, Subject, examine, learns
+from regbench.checks.architecture import CONTRACT, Subject, overfits
+from regbench.checks.contract import examine
 from regbench.models.build import resolve_options
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
@@ -40,7 +41,7 @@ def some_tokens(batch: int = 2, length: int = 11) -> Tensor:
 @pytest.mark.parametrize("io", [TOKENS, VECTORS])
 def test_it_keeps_the_contract_in_every_form(io: IO, settings: dict[str, Any]) -> None:
     subject = Subject(ContextuallyGuided, resolve_options(ContextuallyGuided, {**TINY, **settings}), io)
-    checks = [check for check in CONTRACT if check is not learns and check.__name__ != "compiles"]
+    checks = [check for check in CONTRACT if check is not overfits and check.__name__ != "compiles"]
     assert [(o.check, o.fault) for o in examine(subject, checks) if o.fault or o.note] == []
 
 
@@ -221,4 +222,4 @@ def test_in_the_vae_form_training_draws_y_and_evaluation_takes_its_mean() -> Non
 @pytest.mark.slow
 def test_it_learns_by_heart() -> None:
     subject = Subject(ContextuallyGuided, resolve_options(ContextuallyGuided, {}), TOKENS)
-    assert [o.fault for o in examine(subject, [learns])] == [None]
+    assert [o.fault for o in examine(subject, [overfits])] == [None]

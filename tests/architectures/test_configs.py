@@ -17,7 +17,7 @@ from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import parameter_count
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils import registry
 from tests.helpers.documents import table_rows
 from tests.helpers.papers_configs import CONFIGS, io_of

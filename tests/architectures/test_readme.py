@@ -23,7 +23,7 @@ def test_the_example_is_short_and_keeps_every_line(
     Path("averaging.py").write_text(example)
     assert cli.main(command.split()[1:]) == 0
     out = capsys.readouterr().out
-    assert "1 examined, 0 lines of the contract broken" in out
+    assert "1 checked, 0 faults" in out
     assert [line.split()[:2] for line in out.splitlines() if line.startswith("  ")] == [
         ["holds", check.__name__] for check in CONTRACT
     ]

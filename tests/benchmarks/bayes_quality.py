@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
-from regbench.evaluation.baseline_predictions import baseline_predictions
+from regbench.evaluation.baselines import predict_baseline, score_stored
 from regbench.metrics.scores import Score, Scores, score
 from regbench.models.predictor import Baseline
 from regbench.tracks import load_track
@@ -64,8 +64,8 @@ def measure(settings: Sequence[tuple[int, int]]) -> list[Point]:
     prior, io = Bayes.defaults(track.task, few)[0].prior, track.task.io
 
     def scored(baseline: Baseline) -> tuple[Scores, float]:
-        said = baseline_predictions(baseline, track, few)
-        return score(track.task, few, said.batches()), said.processor_seconds / len(few)
+        predictions = predict_baseline(baseline, track, few)
+        return score_stored(track, few, predictions.stored), predictions.processor_seconds / len(few)
 
     against, _ = scored(Bayes(prior, io.vocab_size, io.separator, *DEFAULT))
     points = []

@@ -89,7 +89,9 @@ def op_calls(model: Model) -> list[tuple[Op, str, tuple[Any, ...]]]:
 
 def there_and_back(calls: list[tuple[Op, str, tuple[Any, ...]]], naive: bool) -> Callable[[], None]:
     """The ops alone, on copies of what they were given: forward, and the gradient of the first output's sum."""
-    forms = [(op.forms["naive" if naive else form].load(), [_leaf(x) for x in given]) for op, form, given in calls]
+    forms = [
+        (op.implementations["naive" if naive else form].load(), [_leaf(x) for x in given]) for op, form, given in calls
+    ]
 
     def call() -> None:
         for form, given in forms:

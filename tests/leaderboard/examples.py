@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import score_baselines, score_records
+from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.metrics.scores import Scores, score, share_of_the_way
+from regbench.metrics.scores import Scores, normalized_score, score, score_records
 from regbench.results import (
     ArchitectureRecord,
     CheckpointRecord,
@@ -75,7 +75,7 @@ def make_entry(
                 seed=seed,
                 scores=scores,
                 share_of_the_way={
-                    m: share_of_the_way(s.value, start[m].value, end[m].value) for m, s in scores.items()
+                    m: normalized_score(s.value, start[m].value, end[m].value) for m, s in scores.items()
                 },
                 curves=curves,
                 training_curve=[

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regbench.cli.settings import read_settings
+from regbench.cli.arguments import read_settings
 from regbench.config import Config
 from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.recipe import Recipe, parse_config

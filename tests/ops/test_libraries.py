@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.attention import _OP as ATTENTION
+from regbench.ops.attention import OP as ATTENTION
 from regbench.ops.attention import attention
 from regbench.ops.backend import Op, use_backend
 from regbench.ops.linear_attention import OP as LINEAR_ATTENTION
@@ -218,12 +218,12 @@ class TestHandedOver:
     )
     def test_attention(self, width: int, dim: int, dtype: torch.dtype, rounding: float) -> None:
         inputs = [tensor.to(dtype).double() for tensor in attention_inputs(width=width, dim=dim)]
-        found = everything(ATTENTION.forms["flash-attn"].load(), inputs, dtype)
+        found = everything(ATTENTION.implementations["flash-attn"].load(), inputs, dtype)
         assert {tensor.dtype for tensor in found} == {dtype}
         close(found, everything(lambda *i: attention(*i, backend="naive"), inputs, torch.float64), 2 * rounding)
 
     def test_attention_of_nothing_and_of_too_wide_heads(self) -> None:
-        form = ATTENTION.forms["flash-attn"].load()
+        form = ATTENTION.implementations["flash-attn"].load()
         empty = torch.zeros(2, 3, 0, 4, dtype=torch.bfloat16)
         assert form(empty, empty, empty).shape == (2, 3, 0, 4)
         wide = torch.zeros(1, 1, 1, 257, dtype=torch.bfloat16)
@@ -237,7 +237,7 @@ class TestHandedOver:
     def test_selective_scan(self, length: int, left_out: int) -> None:
         """Without an initial state, without a skip connection too, and with both."""
         inputs = scan_inputs(length)[: 7 - left_out]
-        found = everything(SELECTIVE_SCAN.forms["mamba-ssm"].load(), inputs, torch.float32)
+        found = everything(SELECTIVE_SCAN.implementations["mamba-ssm"].load(), inputs, torch.float32)
         expected = everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64)
         close(found, expected, 5e-6)
 
@@ -245,12 +245,12 @@ class TestHandedOver:
     def test_a_state_is_fed_in_and_read_out_whatever_its_rate_of_decay(self, size: float) -> None:
         """Nothing happens in the one position: what goes in comes out."""
         x, delta, A, B, C, D, state = (tensor.float() for tensor in scan_inputs(1, n_state=64))
-        form = SELECTIVE_SCAN.forms["mamba-ssm"].load()
+        form = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
         _, final = form(0 * x, 0 * delta, size * A, B, C, D, state)
         torch.testing.assert_close(final, state, rtol=2e-5, atol=0)
 
     def test_selective_scan_in_half_precision_and_of_nothing(self) -> None:
-        form = SELECTIVE_SCAN.forms["mamba-ssm"].load()
+        form = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
         half = [tensor.bfloat16() for tensor in scan_inputs()]
         y, final = form(*half)
         exact, exact_final = selective_scan(*(tensor.float() for tensor in half), backend="naive")
@@ -272,18 +272,20 @@ class TestHandedOver:
         def run(form: Callable[..., Any]) -> Callable[..., Any]:
             return lambda q, k, v, state, *log_decay: form(q, k, v, *(log_decay or (None,)), state)
 
-        found = everything(run(LINEAR_ATTENTION.forms["flash-linear-attention"].load()), inputs, dtype)
-        close(found, everything(run(LINEAR_ATTENTION.forms["naive"].load()), inputs, torch.float64), tolerance)
+        found = everything(run(LINEAR_ATTENTION.implementations["flash-linear-attention"].load()), inputs, dtype)
+        close(
+            found, everything(run(LINEAR_ATTENTION.implementations["naive"].load()), inputs, torch.float64), tolerance
+        )
 
     def test_linear_attention_of_nothing(self) -> None:
         q, k, v, _ = linear_inputs("none", length=0)
-        z, state = LINEAR_ATTENTION.forms["flash-linear-attention"].load()(q.float(), k.float(), v.float())
+        z, state = LINEAR_ATTENTION.implementations["flash-linear-attention"].load()(q.float(), k.float(), v.float())
         assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
 
 
 def interpreted(cases: list[tuple[list[Tensor], Tensor]]) -> list[list[Tensor]]:
     """Runs in a process of its own: Triton decides at import whether it interprets."""
-    form = WKV.forms["flash-linear-attention"].load()
+    form = WKV.implementations["flash-linear-attention"].load()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where there is no GPU
         found = [everything(run_wkv(form, scale), inputs, torch.float32) for inputs, scale in cases]
@@ -303,7 +305,9 @@ def test_wkv_by_the_librarys_own_kernel() -> None:
             pool.submit(os.getpid).result()  # the process starts here, and keeps the variable
         found = pool.submit(interpreted, cases).result()
     for tensors, (given_there, scale) in zip(found, cases, strict=True):
-        close(tensors, everything(run_wkv(WKV.forms["naive"].load(), scale), given_there, torch.float64), 5e-6)
+        close(
+            tensors, everything(run_wkv(WKV.implementations["naive"].load(), scale), given_there, torch.float64), 5e-6
+        )
 
 
 @pytest.mark.parametrize(("op", "library"), CASES, ids=lambda case: getattr(case, "name", case))

@@ -12,7 +12,7 @@ import pytest
 import regbench
 from regbench import cli, runner
 from regbench.checks.task import examine_task_once
-from regbench.report.page import _instances
+from regbench.report.instances import draw_instances
 from regbench.results import read_result
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
@@ -118,11 +118,11 @@ def test_a_run_does_not_go_on_with_another_task(
 def test_predictions_are_not_drawn_over_other_instances(own: Path, edit: Callable[[str, str], None]) -> None:
     assert cli.main([*RUN, "--track", "repeating-v1.yaml", "--out", "out"]) == 0
     result = read_result(own / "out")
-    assert _instances(own / "out", result, load_track("repeating-v1.yaml"), None).strips is not None
+    assert draw_instances(own / "out", result, load_track("repeating-v1.yaml")).strips is not None
     edit("stream(splits.seed, 0, k)", "stream(splits.seed, 1, k)")
-    drawn = _instances(own / "out", result, load_track("repeating-v1.yaml"), None)
-    assert drawn.nothing
-    assert "the test instances of repeating-v1 are others now" in drawn.why_not
+    drawn = draw_instances(own / "out", result, load_track("repeating-v1.yaml"))
+    assert drawn.strips is None
+    assert "the code that makes the test instances of repeating-v1 has changed" in drawn.why_not
 
 
 @pytest.mark.parametrize(

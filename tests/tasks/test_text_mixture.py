@@ -15,7 +15,7 @@ from rich.console import Console
 
 from regbench import cli
 from regbench.data.instances import Instances
-from regbench.metrics.scores import HIGHER_IS_BETTER
+from regbench.metrics.metric import METRICS
 from regbench.tasks.base import Splits
 from regbench.tasks.text_mixture import TextMixture, TextMixtureParameters
 from regbench.tracks import load_track
@@ -136,7 +136,7 @@ def test_progress_groups_and_what_is_scored(task: TextMixture, made: dict[str, I
         task.truth(instances)
     for name in task.scores:
         metric = task.group_scores.get(name, (name, ""))[0]
-        assert metric in HIGHER_IS_BETTER
+        assert metric in METRICS
 
 
 def test_io_names_every_token(task: TextMixture, tmp_path: Path) -> None:

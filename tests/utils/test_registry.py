@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regbench.utils import registry
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blame
 from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK
 
 MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
@@ -32,7 +32,7 @@ def test_built_ins_are_found_by_file() -> None:
 
 def test_listing_imports_nothing() -> None:
     code = (
-        "import sys; from regbench import registry\n"
+        "import sys; from regbench.utils import registry\n"
         "for kind in registry.KINDS.values(): registry.entries(kind)\n"
         "bad = [m for m in sys.modules if m.startswith(('architectures', 'baselines', 'regbench.tasks.', 'torch', 'numba'))]\n"
         "sys.exit(str(bad) if bad else 0)"
@@ -159,9 +159,9 @@ def test_an_error_is_blamed_on_the_place_outside_regbench() -> None:
     with pytest.raises(UserError) as caught:
         registry.load(ARCHITECTURE, "manba")
     error = caught.value
-    assert registry.blame(error).startswith(f"{__file__}:")
+    assert blame(error).startswith(f"{__file__}:")
     error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
-    assert registry.blame(error).startswith("UserError: unknown architecture")
+    assert blame(error).startswith("UserError: unknown architecture")
 
 
 def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:

@@ -1,4 +1,4 @@
-"""measure what trained models' summaries of their context know and do"""
+"""Measure what trained models' summaries of their context know and do."""
 
 from __future__ import annotations
 

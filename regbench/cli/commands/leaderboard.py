@@ -1,4 +1,4 @@
-"""rank the entries and write the leaderboard's tables and page"""
+"""Rank the entries and write the leaderboard's tables and page."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _table(board: Board) -> Table:
-    from regbench.report.words import arrow, label
-
     table = Table(title=board.track, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
     table.add_column("predictor", overflow="fold")
     for metric in board.metrics:
-        table.add_column(f"{label(metric).replace(' ', chr(10))} {arrow(metric)}", justify="right", no_wrap=True)
+        head = f"{board.known[metric].label} {board.known[metric].arrow}".replace(
+            " ", "\n", board.known[metric].label.count(" ")
+        )
+        table.add_column(head, justify="right", no_wrap=True)
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
         table.add_row(str(row.rank or ""), escape(row.name), *scores, style=None if row.rank else "dim")

@@ -1,4 +1,4 @@
-"""train what a leaderboard entry says, and compare the scores"""
+"""Train what a leaderboard entry says, and compare the scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from regbench.cli.progress import Drawing
+from regbench.cli.progress import TerminalReporter
 
 DESCRIPTION = (
     "Runs the command of an entry again, and compares every score with the entry's. Same machine, same versions: the same "
@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.reproduce import reproduce
     from regbench.report.words import label
 
-    with Drawing(Console(stderr=True)) as reporter:
+    with TerminalReporter(Console(stderr=True)) as reporter:
         try:
             made = reproduce(
                 Path(arguments.entry),

@@ -1,4 +1,4 @@
-"""train an architecture on a track, score it, write a result"""
+"""Train an architecture on a track, score it, write a result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from regbench.cli.architecture import add_architecture, apart_from_stdout, given_settings
-from regbench.cli.progress import Drawing
+from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.progress import TerminalReporter
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
     from regbench.config import Config
+    from regbench.metrics.metric import Metrics
+    from regbench.results import Result
 
 DEFAULTS = {"architecture": "mamba", "track": "pfa-small-v1"}
 
@@ -48,15 +50,18 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench import runner
     from regbench.cli.tables import result_table
+    from regbench.config import read_config
 
     # What is going on goes to stderr, so that stdout holds the table alone.
-    with Drawing(Console(stderr=True)) as reporter, apart_from_stdout():
+    with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
         try:
             if arguments.resume:
                 _refuse_more_than_resume(arguments)
                 result = runner.resume(arguments.resume, reporter)
+                track = read_config(Path(arguments.resume) / "config.yaml").track
             else:
                 config = _config(arguments)
+                track = config.track
                 result = runner.run(
                     config.track,
                     config.architecture,
@@ -73,7 +78,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             hint = f"; go on with: regbench run --resume {folder}" if folder else ""
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
-    console.print(result_table(result))
+    console.print(result_table(result, _metrics(result, track)))
     seed = result.seeds[0]
     console.print(
         f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens in {seed.seconds:.0f} s "
@@ -84,6 +89,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
         console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
     return 0
+
+
+def _metrics(result: Result, track: str) -> Metrics:
+    """What the scores of a result are. Scores that a task of the user's own defines are read from its track."""
+    from regbench.metrics.metric import METRICS
+    from regbench.tracks import load_track
+
+    return METRICS if set(result.metrics) <= METRICS.keys() else load_track(track).metrics
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:

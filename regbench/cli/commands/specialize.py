@@ -1,4 +1,4 @@
-"""fold a prompt into a trained model's weights: an ordinary model, smaller and without the prompt"""
+"""Fold a prompt into a trained model's weights: an ordinary model, smaller and without the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""make a finished run an entry of the leaderboard"""
+"""Make a finished run an entry of the leaderboard."""
 
 from __future__ import annotations
 

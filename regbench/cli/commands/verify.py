@@ -1,4 +1,4 @@
-"""check entries of the leaderboard, or a run"""
+"""Check entries of the leaderboard, or a run."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ another Python has its own folder. Damaged files are made again. Processes that 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from regbench.data.text.index import Index, read_index, texts
 from regbench.data.text.packing import Packed, pack, plan
 from regbench.data.text.sources import Source
 from regbench.utils.cache import cache_root, keep
+from regbench.utils.files import exclusive
 
 _FORMAT = 2  # of the files in the cache
 
@@ -126,10 +126,6 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     writes the same content.
     """
     with contextlib.ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(folder / ".lock", "w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            stack.enter_context(exclusive(folder, wait=True))
         yield
