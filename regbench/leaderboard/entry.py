@@ -23,6 +23,7 @@ from regbench.metrics.scores import Score, Scores
 from regbench.results import Result
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
+from regbench.utils.settings import Strict
 
 DIGITS = 7
 """Significant digits of an instance's sum: a mean computed again from them is off by at most one part in two million."""
@@ -34,13 +35,7 @@ _Count = Annotated[int, pydantic.Field(ge=0)]
 _Sums = list[Annotated[float, pydantic.Field(ge=0)]]
 
 
-class _Strict(pydantic.BaseModel):
-    """Unknown fields, values of another type, NaN and infinity are refused."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
-
-
-class InstanceScores(_Strict):
+class InstanceScores(Strict):
     """How each of the N test instances was scored, in the test split's order.
 
     counts: (N,) scored positions of each.  group_counts: the same by metric, for those that are over a group of positions only.
@@ -78,7 +73,7 @@ class InstanceScores(_Strict):
         return Score.of(np.array(self.sums[seed][metric], np.float64), self.counts_of(metric))
 
 
-class Entry(_Strict):
+class Entry(Strict):
     """One line of the board: one configuration on one track, over several seeds.
 
     name: how it is called in tables, e.g. "gla+ngh-1-2-3".  command: what makes it again.  result: everything the run recorded;
