@@ -25,6 +25,7 @@ from regbench.metrics.metric import METRICS
 from regbench.metrics.scores import Score, Scores
 from regbench.results import Result
 from regbench.utils.errors import UserError
+from regbench.utils.settings import Strict
 
 DIGITS = 7
 """Significant digits of an instance's sum. A mean computed from them is off by at most one part in two million."""
@@ -36,13 +37,7 @@ _Count = Annotated[int, pydantic.Field(ge=0)]
 _Sums = list[Annotated[float, pydantic.Field(ge=0)]]
 
 
-class _Strict(pydantic.BaseModel):
-    """Refuses unknown fields, values of another type, NaN and infinity."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
-
-
-class InstanceScores(_Strict):
+class InstanceScores(Strict):
     """How each of the N test instances was scored, in the order of the test split.
 
     A metric's mean over an instance is sum / count. Its mean over the split is the ratio of the totals.
@@ -83,7 +78,7 @@ class InstanceScores(_Strict):
         return Score.of(np.array(self.sums[seed][metric], np.float64), self.counts_of(metric))
 
 
-class Entry(_Strict):
+class Entry(Strict):
     """One line of the leaderboard: one configuration on one track, over several seeds.
 
     Attributes:
