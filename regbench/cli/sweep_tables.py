@@ -28,7 +28,7 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
             padding=(0, 1, 0, 0),
             pad_edge=False,
         )
-        table.add_column("architecture", no_wrap=True)
+        table.add_column("architecture", overflow="fold")
         table.add_column("chosen", overflow="fold")
         table.add_column("trials", justify="right")
         table.add_column("validation\nloss", justify="right", no_wrap=True)
@@ -41,10 +41,10 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
             score, way = row.score(main.name), row.normalized
             cells = [
                 row.point.name,
-                shown_axes(row.point.axes) or "—",
+                shown_axes(row.point.axes).replace(" ", "\n") or "—",
                 str(row.trials),
                 f"{row.validation.median:.4f}",
-                f"{score.median:.3f} ({score.low:.3f}–{score.high:.3f})",
+                f"{score.median:.3f} ({_short(score.low)}–{_short(score.high)})",
             ]
             if normalized:
                 cells.append("—" if way is None else f"{100 * way.median:.0f}")
@@ -82,6 +82,11 @@ def cost_table(costs: Sequence[Cost]) -> Table:
             human_seconds(cost.seconds),
         )
     return table
+
+
+def _short(value: float) -> str:
+    """Without the zero before the point, as in all tables of runs."""
+    return f"{value:.3f}".removeprefix("0")
 
 
 def _count(number: int) -> str:

@@ -78,14 +78,21 @@ class SweepFile(_Strict):
         return self.grid["arch"]
 
     def axes_of(self, architecture: str) -> Axes:
-        """The axes of one architecture, without `arch`."""
-        common = {name: values for name, values in self.grid.items() if name != "arch"}
-        return {**common, **self.options_of.get(architecture, {})}
+        """The axes of one architecture, without `arch`; its own stand in the place of common ones that set the same."""
+        own = self.options_of.get(architecture, {})
+        taken = {name for axis in own for name in names_in(axis)} | {"arch"}
+        common = {axis: values for axis, values in self.grid.items() if taken.isdisjoint(names_in(axis))}
+        return {**common, **own}
 
-    @property
-    def selected(self) -> set[str]:
-        """The axes that are selected over."""
-        return set(self.select.over) if self.select is not None else set()
+    def is_selected(self, axis: str) -> bool:
+        """Whether an axis, or a setting of it, is selected over."""
+        over = self.select.over if self.select is not None else []
+        return not {axis, *names_in(axis)}.isdisjoint({*over, *(_SHORT.get(name, name) for name in over)})
+
+
+def names_in(axis: str) -> list[str]:
+    """The settings that an axis sets, by the names that a run knows."""
+    return [_SHORT.get(name.strip(), name.strip()) for name in axis.split(",")]
 
 
 def settings_of(axis: str, value: Any) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def settings_of(axis: str, value: Any) -> dict[str, Any]:
     Raises:
         UserError: several names, and not as many values.
     """
-    names = [_SHORT.get(name.strip(), name.strip()) for name in axis.split(",")]
+    names = names_in(axis)
     if len(names) == 1:
         return {names[0]: value}
     if not isinstance(value, list) or len(value) != len(names):
@@ -114,14 +121,18 @@ def read_sweep(path: Path) -> SweepFile:
             value twice; `select` or `options_of` speak of what is not in the grid.
     """
     content = read_mapping(path, "a sweep")
-    known = [*SweepFile.model_fields, *Select.model_fields, "with"]
-    for key in content:  # first: a misspelt key is also one that is missing
-        if key not in SweepFile.model_fields:
-            raise UserError(f"{path}: unknown key '{key}'{nearest(key, SweepFile.model_fields)}")
+    within = content.get("select")
+    for where, keys, known in (
+        ("", content, [*SweepFile.model_fields]),
+        ("select.", within if isinstance(within, dict) else {}, ["by", "over", "with"]),
+    ):
+        for key in keys:  # first: a misspelt key is also one that is missing
+            if key not in known:
+                raise UserError(f"{path}: unknown key '{where}{key}'{nearest(str(key), known)}")
     try:
         sweep = SweepFile(**_numbers(content))
     except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), [k for k in known if k != "settings"])) from None
+        raise UserError(describe_validation(error, str(path), SweepFile.model_fields)) from None
     fault = _fault(sweep)
     if fault is not None:
         raise UserError(f"{path}: {fault}")
@@ -159,7 +170,9 @@ def _fault(sweep: SweepFile) -> str | None:
     for what, values in (("track", sweep.tracks), ("seed", sweep.seeds)):
         if len(set(map(str, values))) < len(values) or not values:
             return f"a {what} is given twice" if values else f"no {what} is given"
-    axes_known = {name for a in sweep.architectures for name in sweep.axes_of(a)}
+    axes = [axis for a in sweep.architectures for axis in sweep.axes_of(a)]
+    axes_known = {name for axis in axes for name in (axis, *names_in(axis))}
+    axes_known |= {short for short, name in _SHORT.items() if name in axes_known}
     for name in sweep.select.over if sweep.select is not None else []:
         if name not in axes_known:
             return f"select.over: '{name}' is no axis of the grid{nearest(name, axes_known)}"

@@ -36,7 +36,7 @@ class Point:
         track: the loaded track.
         architecture: as it is asked for.
         cls: its class.
-        axes: the values of its axes, by name.
+        axes: the values of its axes, by the setting that each sets.
         settings: all settings.
         options: what the settings make of the architecture's options.
         training: what they make of the training options.
@@ -177,10 +177,9 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
     axes = sweep.axes_of(architecture)
 
     def point(values: dict[str, Any], more: dict[str, Any]) -> Point:
-        settings = _joined(sweep.base)
-        for axis, value in values.items():
-            settings |= settings_of(axis, value)
-        settings |= _joined(more)
+        settings = {**_joined(sweep.base), **values, **_joined(more)}
+        if settings.get("training.train_tokens") == track.definition.budget.train_tokens:
+            del settings["training.train_tokens"]  # so it is without it, and a trial may be a seed of what is chosen
         own, of_training = split_settings(settings)
         try:
             options, training = resolve_options(cls, own), resolve_training(cls, of_training)
@@ -198,14 +197,13 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
         }
         return Point(track, architecture, cls, values, settings, options, training, content)
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     for combination in itertools.product(*axes.values()):
-        values = dict(zip(axes, combination, strict=True))
-        reported = {axis: value for axis, value in values.items() if axis not in sweep.selected}
-        found.setdefault(repr(reported), []).append(values)
+        pairs = dict(zip(axes, combination, strict=True))
+        shared = _joined({axis: value for axis, value in pairs.items() if not sweep.is_selected(axis)})
+        found.setdefault(repr(shared), (shared, []))[1].append(_joined(pairs))
     groups = []
-    for several in found.values():
-        shared = {axis: value for axis, value in several[0].items() if axis not in sweep.selected}
+    for shared, several in found.values():
         points = {made.digest: (made, values) for values in several for made in [point(values, {})]}
         more = sweep.select.settings if sweep.select is not None else {}
         trials = [Cell(point(values, more), SELECTION_SEED) for _, values in points.values()]
@@ -229,7 +227,7 @@ def digest_of(content: Any) -> str:
 
 def shown_axes(axes: dict[str, Any]) -> str:
     """The values of axes on one line, for people."""
-    return " ".join(f"{axis.replace('training.', '')}={shown(value)}" for axis, value in axes.items())
+    return " ".join(f"{axis.removeprefix('training.')}={shown(value)}" for axis, value in axes.items())
 
 
 def shown(value: Any) -> str:

@@ -200,7 +200,9 @@ class Schedule:
             self.counts.done += 1
             self.finished.append((group, point))
             return
-        job = Job("finish", str(self.folder.join(cells, config)), config, None, f"{point.label} all seeds")
+        job = Job(
+            "finish", str(self.folder.join(cells, config)), config, None, self._label(point, f"{point.label} all seeds")
+        )
         track = point.track.name
 
         def then(ended: Ended) -> None:
@@ -220,7 +222,12 @@ class Schedule:
 
     def _job(self, action: Action, cell: Cell) -> Job:
         config = cell.point.config((cell.seed,))
-        return Job(action, str(self.folder.cell(cell)), config, cell.seed, cell.label)
+        return Job(action, str(self.folder.cell(cell)), config, cell.seed, self._label(cell.point, cell.label))
+
+    def _label(self, point: Point, label: str) -> str:
+        """A label; where there are several tracks, with the track."""
+        several = len({group.first.track.name for group in self.groups}) > 1
+        return f"{point.track.name} {label}" if several else label
 
 
 def choose(folder: SweepFolder, group: Group) -> tuple[Point | None, float]:
