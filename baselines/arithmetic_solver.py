@@ -33,6 +33,7 @@ class ArithmeticSolver(Baseline):
     that the task cannot make is no error: an example that agrees with no (a, b) left is passed over.
     """
 
+    version = 1
     name = "solver"
 
     def __init__(self, parameters: ArithmeticParameters) -> None:

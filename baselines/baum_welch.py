@@ -57,6 +57,7 @@ class BaumWelch(Baseline):
     Where the prefix holds no symbol at all, the symbols are equally likely.
     """
 
+    version = 1
     name = "Baum-Welch"
 
     def __init__(

@@ -88,6 +88,7 @@ class Bayes(Baseline):
     than the prior, say) the rest of the string is left to the n-gram model alone.
     """
 
+    version = 1
     name = "Bayes"
 
     def __init__(

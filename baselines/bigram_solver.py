@@ -47,6 +47,8 @@ class BigramSolver(Baseline):
     predicts what an instance begins with.
     """
 
+    version = 1
+
     def __init__(self, parameters: BigramParameters, in_context: bool = True) -> None:
         if not isinstance(parameters, BigramParameters):
             raise UserError(f"the solver takes the parameters of the task bigram, not {type(parameters).__name__}")

@@ -28,6 +28,7 @@ METHODS = ("zero", "least squares", "ridge")
 class InContextRegression(Baseline):
     """One of the methods above, for every prefix. d_x, d_y: widths of x and y.  noise: its standard deviation, for ridge."""
 
+    version = 1
     takes = ("vectors",)
 
     def __init__(self, method: str, d_x: int, d_y: int, noise: float = 0.0) -> None:

@@ -58,6 +58,8 @@ class NGram(Baseline):
     is seen the symbols are equally likely.
     """
 
+    version = 1
+
     def __init__(self, order: int | None, vocab_size: int, separator: int, smoothing: str = "reserved") -> None:
         check_vocabulary(vocab_size, separator)
         if order is not None:

@@ -20,6 +20,7 @@ class Oracle(Baseline):
     Where nothing is scored the task states no truth; there the oracle is uniform over the symbols, and zero of vectors.
     """
 
+    version = 1
     name = "oracle"
     takes = ("tokens", "vectors")
     anchor = "end"

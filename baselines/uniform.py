@@ -16,6 +16,7 @@ from regbench.utils.arrays import FloatArray, IntArray
 class Uniform(Baseline):
     """The floor: uniform over all tokens but the separator, whatever came before."""
 
+    version = 1
     name = "uniform"
 
     def __init__(self, vocab_size: int, separator: int) -> None:
