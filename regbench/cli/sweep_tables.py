@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from regbench.report.words import human_seconds
+from regbench.report.content import human_seconds
 from regbench.sweeps.estimate import Cost
 from regbench.sweeps.grid import shown_axes
 from regbench.sweeps.state import Failure

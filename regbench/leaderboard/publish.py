@@ -15,7 +15,7 @@ from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import TIES, Board, Row, mean_score, rank, retirement
 from regbench.leaderboard.store import Stored, stored_entries
 from regbench.leaderboard.verify import verify_entry
-from regbench.report.words import human_bytes, label
+from regbench.report.content import human_bytes, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError

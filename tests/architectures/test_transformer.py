@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from architectures.transformer import Transformer
 from regbench.checks.architecture import CONTRACT, Subject, compiles, overfits
 from regbench.checks.contract import examine
-from regbench.models.build import resolve_options
+from regbench.models.backbone import resolve_options
 from regbench.models.rotary import rotate
 from regbench.ops.backend import use_backend
 from regbench.ops.ngram import ngram_index

@@ -93,7 +93,7 @@ def _print(swept: Swept, console: Console) -> None:
 
 def _dry_run(sweep: Sweep, jobs: int | None, console: Console, progress: Console) -> int:
     from regbench.cli.sweep_tables import cost_table
-    from regbench.report.words import human_seconds
+    from regbench.report.content import human_seconds
     from regbench.sweeps.estimate import estimate
 
     share = sweep.share(jobs)
