@@ -30,7 +30,8 @@ def first_distinct(
     """
     held_out = count if held_out is None else held_out
     seen: set[bytes] = set()  # asked for membership only, so its order decides nothing
-    kept, places = [draw(0, 0)], []
+    kept = [draw(0, 0)]
+    places: list[int] = []
     start, block = 0, max(64, count + count // 16)
     while len(places) < count:
         if start > 100 * (held_out if len(places) < held_out else count) + 10_000:

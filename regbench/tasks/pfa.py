@@ -11,7 +11,7 @@ automaton allows in its current state. Positions whose token is a symbol are sco
 from __future__ import annotations
 
 import string
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -204,7 +204,10 @@ def _state(number: int, width: int = 0) -> Text:
 def _distinct_automata(p: PFAParameters, seed: int, count: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
     """The first distinct automata of the stream, (count, S, V), and their places in it (count,)."""
     ranges = {name: p.range(name) for name in ("states", "alphabet", "edges")}
-    draw = partial(sample_automata, seed, n_symbols=p.n_symbols, **ranges)
+
+    def draw(start: int, n: int) -> NDArray[np.int8]:
+        return sample_automata(seed, start, n, n_symbols=p.n_symbols, **ranges)
+
     return first_distinct(draw, "automata", count)
 
 

@@ -1,5 +1,6 @@
 """Names to objects: files in the built-in folders, entry points of other distributions, and `path/to/file.py[:Class]`.
 
+A built-in is a file, `architectures/mamba.py`, or a package, `architectures/cgt/`, whose `__init__.py` defines the class.
 Listing reads file names and metadata and imports nothing; an object is imported when it is asked for.
 """
 
@@ -129,34 +130,49 @@ def source_digest(cls: type[Any]) -> str:
 
 
 def source_files(cls: type[Any]) -> list[Path]:
-    """The file that defines `cls` and those of its own package that it imports, directly or through one another, sorted."""
+    """The file that defines `cls` and the files of the same outermost package that it imports, also indirectly, sorted.
+
+    A module of an inner package brings the `__init__.py` of that package with it.
+    """
     root = cls.__module__.partition(".")[0]
     found: set[Path] = set()
-    waiting = [(Path(inspect.getfile(cls)), sys.modules[cls.__module__].__package__)]
+    waiting = [(Path(inspect.getfile(cls)), sys.modules[cls.__module__].__package__ or "")]
     while waiting:
         path, package = waiting.pop()
         if path in found:
             continue
         found.add(path)
-        for name in _imports(path, package or ""):
-            module = sys.modules.get(name) if name.partition(".")[0] == root else None
-            file = getattr(module, "__file__", None) or "__init__.py"
-            if module is not None and not file.endswith("__init__.py"):
-                waiting.append((Path(file), module.__package__))
+        for name in imported_modules(path.read_bytes(), package, root):
+            imported = sys.modules.get(name)
+            file = getattr(imported, "__file__", None)
+            if imported is not None and file is not None:
+                waiting.append((Path(file), imported.__package__ or ""))
     return sorted(found)
 
 
-def _imports(path: Path, package: str) -> list[str]:
-    """Names that a file of `package` imports and that may be modules. Relative names are resolved."""
+def imported_modules(content: bytes, package: str, root: str) -> set[str]:
+    """Names of the modules inside the package `root` that a file imports, with the inner packages that they are in.
+
+    A name may be no module: `from a.b import c` gives a.b and a.b.c, whatever c is.
+
+    Args:
+        content: The file.
+        package: The package that it is in. Relative imports start there.
+        root: An outermost package.
+
+    Raises:
+        SyntaxError: The file does not parse.
+    """
     names = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             with contextlib.suppress(ImportError):  # relative to nothing: such a line has not run
                 base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return names
+                names += [f"{base}.{alias.name}" for alias in node.names]
+    parts = [name.split(".") for name in names]
+    return {".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1)}
 
 
 def _built_in(kind: Kind) -> list[Entry]:
@@ -164,13 +180,15 @@ def _built_in(kind: Kind) -> list[Entry]:
     folders = list(spec.submodule_search_locations or []) if spec else []
     found = []
     for folder in folders:
-        for path in sorted(Path(folder).glob("*.py")):
-            if path.stem.startswith("_"):
+        files = {path: path.stem for path in sorted(Path(folder).glob("*.py"))}
+        files |= {path: path.parent.name for path in sorted(Path(folder).glob("*/__init__.py"))}
+        for path, name in files.items():
+            if name.startswith("_"):
                 continue
             defines, summary = _glance(path, kind.bases)
             if defines:
-                where = f"{kind.package.replace('.', '/')}/{path.name}"
-                found.append(Entry(path.stem, where, summary, f"{kind.package}.{path.stem}"))
+                where = Path(*kind.package.split("."), path.relative_to(folder)).as_posix()
+                found.append(Entry(name, where, summary, f"{kind.package}.{name}"))
     return found
 
 

@@ -129,7 +129,7 @@ def test_defaults_and_options(instances):
     [
         (("rigde", 4, 3), "unknown method 'rigde'; did you mean 'ridge'"),
         (("ridge", 0, 3), "d_x must be at least 1, not 0"),
-        (("ridge", 4, 3, -1.0), "noise must not be negative"),
+        (("ridge", 4, 3, -1.0), "noise must be finite and at least 0"),
     ],
 )
 def test_refusals(arguments, message):

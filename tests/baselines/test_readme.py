@@ -127,22 +127,22 @@ def test_the_picture_and_the_table_of_settings_are_of_the_same_numbers() -> None
     assert all(tuple(p.tvd for p in points if p.hypotheses == h) in drawn for h in bayes_quality.SETTINGS)
     track = load_track(bayes_quality.TRACK)
     (bayes,) = (b for b in default_baselines(track, track.instances("validation")) if b.name == "Bayes")
-    assert (bayes.options["hypotheses"], bayes.options["moves"]) == bayes_quality.LINEUP
+    assert (bayes.options["hypotheses"], bayes.options["moves"]) == bayes_quality.DEFAULT
 
 
 def test_a_setting_is_reproduced() -> None:
     (promised,) = (p for p in bayes_quality.read() if (p.hypotheses, p.moves) == (25, 0))
     track = load_track(bayes_quality.TRACK)
     few = track.instances("validation")[: bayes_quality.INSTANCES]
-    (lined_up,) = (b for b in default_baselines(track, few) if b.name == "Bayes")
-    found = type(lined_up)(lined_up.prior, lined_up.vocab_size, lined_up.separator, 25, 0)  # type: ignore[attr-defined, call-arg]
+    (default,) = (b for b in default_baselines(track, few) if b.name == "Bayes")
+    found = type(default)(default.prior, default.vocab_size, default.separator, 25, 0)  # type: ignore[attr-defined, call-arg]
     scores = score(track.task, few, predict_in_batches(found, few))
     assert scores["tvd"].value == pytest.approx(promised.tvd, abs=1e-6)
     assert scores["nll"].value == pytest.approx(promised.nll, abs=1e-6)
 
 
 def test_quality_reaches_a_plateau() -> None:
-    """The first moves are worth much; three times the lineup's moves, or four times its hypotheses, hardly anything."""
+    """The first moves are worth much; three times the default's moves, or four times its hypotheses, hardly anything."""
     points = {(p.hypotheses, p.moves): p for p in bayes_quality.read()}
     for metric in ("tvd", "nll"):
         first = getattr(points[100, 0], metric) - getattr(points[100, 3], metric)

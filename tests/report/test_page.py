@@ -22,7 +22,7 @@ from regbench.metrics.scores import score
 from regbench.report import build_report, track_of, write_report
 from regbench.report.content import score_rows
 from regbench.report.html import render_page
-from regbench.report.instances import MOST_ROWS, _shown_tokens, choose, layout
+from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
 from regbench.report.words import human_bytes, human_seconds
 from regbench.results import Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track
@@ -378,10 +378,25 @@ class TestInABrowser:
             assert f"{model['tvd'][1]:.3f}" in seen["tip"]
         assert seen["tipGone"]
 
-    def test_hostile_names_stay_text(self, result: Result, tmp_path: Path) -> None:
-        architecture = result.architecture.model_copy(update={"name": HOSTILE})
-        html = build_report(result.model_copy(update={"architecture": architecture}))
-        script = "await frame(); return [one('h1').textContent, one('#position-legend .name').textContent, all('img').length]"
-        seen = visit(html, script, tmp_path)
+    def test_hostile_names_and_tokens_stay_text(
+        self, result: Result, tiny: Track, models: list[Predictions], tmp_path: Path
+    ) -> None:
+        architecture = result.architecture.model_copy(update={"name": HOSTILE, "options": {HOSTILE: HOSTILE}})
+        baselines = {f"{name} {HOSTILE}": baseline for name, baseline in result.baselines.items()}
+        strips = layout(tiny.task, tiny.instances("test"), models)
+        for one in strips["instances"]:
+            one["tokens"] = [HOSTILE] * len(one["tokens"])
+            one["rows"] = [HOSTILE] * len(one["rows"])
+        hostile = result.model_copy(update={"architecture": architecture, "baselines": baselines})
+        script = """
+          one("#strips svg").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+          await frame();
+          const names = [one("h1"), one("#position-legend .name"), one("tbody th"), one("#tip b"), ...all("dt")];
+          return [names.map((element) => element.textContent), all("img").length, all("script").length];
+        """
+        seen = visit(build_report(hostile, Drawn(strips)), script, tmp_path)
         assert seen.problems == []
-        assert seen.outcome == [f"{HOSTILE} on tiny-v1", HOSTILE, 0]
+        names, images, scripts = seen.outcome
+        assert names[:4] == [f"{HOSTILE} on tiny-v1", HOSTILE, f"oracle {HOSTILE}", f"position 0: {HOSTILE}"]
+        assert HOSTILE in names[4:]
+        assert (images, scripts) == (0, 5)  # three of the page, two of this test
