@@ -39,6 +39,7 @@ class ArithmeticSolver(Baseline):
         UserError: They are of another task.
     """
 
+    version = 1
     name = "solver"
 
     def __init__(self, parameters: ArithmeticParameters) -> None:

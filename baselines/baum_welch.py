@@ -68,6 +68,7 @@ class BaumWelch(Baseline):
         UserError: An argument is out of range.
     """
 
+    version = 1
     name = "Baum-Welch"
 
     def __init__(

@@ -102,6 +102,7 @@ class Bayes(Baseline):
         UserError: An argument is out of range.
     """
 
+    version = 1
     name = "Bayes"
 
     def __init__(

@@ -54,6 +54,8 @@ class BigramSolver(Baseline):
         UserError: The parameters are of another task.
     """
 
+    version = 1
+
     def __init__(self, parameters: BigramParameters, in_context: bool = True) -> None:
         if not isinstance(parameters, BigramParameters):
             raise UserError(f"the solver takes the parameters of the task bigram, not {type(parameters).__name__}")

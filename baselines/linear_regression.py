@@ -40,6 +40,7 @@ class InContextRegression(Baseline):
         UserError: The method is unknown, or a number is out of range.
     """
 
+    version = 1
     takes = ("vectors",)
 
     def __init__(self, method: str, d_x: int, d_y: int, noise: float = 0.0) -> None:

@@ -66,6 +66,8 @@ class NGram(Baseline):
         UserError: An argument is out of range, or the smoothing is unknown.
     """
 
+    version = 1
+
     def __init__(self, order: int | None, vocab_size: int, separator: int, smoothing: str = "reserved") -> None:
         check_vocabulary(vocab_size, separator)
         if order is not None:

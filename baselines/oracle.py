@@ -25,6 +25,7 @@ class Oracle(Baseline):
         instances: The instances that it can predict.
     """
 
+    version = 1
     name = "oracle"
     takes = ("tokens", "vectors")
     anchor = "end"

@@ -24,6 +24,7 @@ class Uniform(Baseline):
         UserError: The separator is outside the vocabulary.
     """
 
+    version = 1
     name = "uniform"
 
     def __init__(self, vocab_size: int, separator: int) -> None:

@@ -11,22 +11,17 @@ import pydantic
 
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write
+from regbench.utils.settings import Strict
 
 
-class _Strict(pydantic.BaseModel):
-    """Unknown fields, values of another type, NaN and infinity are refused."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
-
-
-class ScoreRecord(_Strict):
+class ScoreRecord(Strict):
     """A mean over scored positions and its standard error over instances."""
 
     value: float
     stderr: float = pydantic.Field(ge=0)
 
 
-class Curve(_Strict):
+class Curve(Strict):
     """A score by position in the context, in bins.
 
     Attributes:
@@ -49,7 +44,7 @@ class Curve(_Strict):
         return {name: value for name, value in content.items() if value is not None}
 
 
-class TrackRecord(_Strict):
+class TrackRecord(Strict):
     """The track that a result is on."""
 
     name: str
@@ -59,7 +54,7 @@ class TrackRecord(_Strict):
     fingerprints: dict[str, str]
 
 
-class ArchitectureRecord(_Strict):
+class ArchitectureRecord(Strict):
     """The architecture of a result. state_bytes is None where the state grows with L or is unknown."""
 
     name: str
@@ -70,7 +65,7 @@ class ArchitectureRecord(_Strict):
     state_bytes: int | None
 
 
-class CheckpointRecord(_Strict):
+class CheckpointRecord(Strict):
     """One evaluation on the validation split. Losses are in nats, or squared errors for vectors."""
 
     step: int
@@ -79,7 +74,7 @@ class CheckpointRecord(_Strict):
     validation_loss: float
 
 
-class SeedRecord(_Strict):
+class SeedRecord(Strict):
     """One trained model. Seconds and tokens_per_second are of training; peak_memory_bytes is of the process, or of the GPU."""
 
     seed: int
@@ -96,7 +91,7 @@ class SeedRecord(_Strict):
     predictions_sha256: str
 
 
-class BaselineRecord(_Strict):
+class BaselineRecord(Strict):
     """One baseline on the test split. The normalized score `share_of_the_way` is 0 at the anchor "start" and 1 at "end"."""
 
     scores: dict[str, ScoreRecord]
@@ -106,14 +101,14 @@ class BaselineRecord(_Strict):
     anchor: Literal["start", "end"] | None
 
 
-class Selection(_Strict):
+class Selection(Strict):
     """How the options were chosen: on which split, and after how many trials."""
 
     split: Literal["validation"] = "validation"
     trials: int = pydantic.Field(default=1, ge=1)
 
 
-class Environment(_Strict):
+class Environment(Strict):
     """The machine and the packages.
 
     Attributes:
@@ -138,14 +133,14 @@ class Environment(_Strict):
         return {name: value for name, value in content.items() if value is not None}
 
 
-class Code(_Strict):
+class Code(Strict):
     """The state of the repository, or None where there is none."""
 
     commit: str | None
     dirty: bool | None
 
 
-class Result(_Strict):
+class Result(Strict):
     """One entry: an architecture on a track, over one or more seeds."""
 
     schema_version: Literal[1] = 1

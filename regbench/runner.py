@@ -43,10 +43,12 @@ from regbench.results import (
 )
 from regbench.tracks import SPLITS, Track, load_track
 from regbench.training import provenance
-from regbench.training.checkpoint import save_tensors
+from regbench.training import trained as trained_seed
+from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.training.environment import describe_code, describe_environment, peak_memory
 from regbench.training.options import TrainingOptions, resolve_training
-from regbench.training.progress import Progress, Reporter
+from regbench.training.progress import Reporter
+from regbench.training.trained import Trained, read_trained
 from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
@@ -122,17 +124,59 @@ def run(
         )
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, "run", Config.model_fields)) from None
-    if len(set(config.seeds)) < len(config.seeds):
-        raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
     reporter = reporter or Reporter()
-    if out is not None and any((Path(out) / name).exists() for name in ("result.json", "config.yaml")):
-        raise UserError(f"{out} holds a run already; choose another --out, or go on with --resume {out}")
-    plan = _plan(config, reporter)  # before anything is written: what is refused leaves no folder behind
-    folder = Path(out) if out is not None else _new_folder(plan)
+    plan, folder = _begin(config, out, reporter)
     with explain_full_disk(folder), exclusive(folder):
-        with atomic_write(folder / "config.yaml") as file:
-            yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
+        write_config(folder, config)
         return _execute(plan, folder, reporter)
+
+
+def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
+    """Checks a configuration and makes its run folder. Trains nothing; `resume` goes on from there.
+
+    Raises:
+        UserError: as `run`.
+    """
+    folder = _begin(config, out, reporter or Reporter())[1]
+    with explain_full_disk(folder), exclusive(folder):
+        write_config(folder, config)
+    return folder
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Writes `config.yaml`. From then on the folder holds a run that can be resumed."""
+    with atomic_write(folder / "config.yaml") as file:
+        yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
+
+
+def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> Trained:
+    """Trains one seed in a folder of its own and stops before the test split, which is not even made.
+
+    After an interruption, a second call goes on. `score_seed` goes on from where this stops.
+
+    Raises:
+        UserError: as `run`, or the folder holds something else.
+    """
+    reporter = reporter or Reporter()
+    plan = _plan(config, reporter)
+    with explain_full_disk(folder), use_backend(config.backend):
+        return _train(plan, seed, folder, reporter)[1]
+
+
+def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> SeedRecord:
+    """Trains one seed in a folder of its own, as far as that is not done, and scores it on the test split.
+
+    The folder is then what `seed-N` is in a run folder.
+
+    Raises:
+        UserError: as `run`, or the folder holds something else.
+    """
+    reporter = reporter or Reporter()
+    plan = _plan(config, reporter)
+    with explain_full_disk(folder), use_backend(config.backend):
+        test = plan.track.instances("test")
+        anchors = score_baselines(plan.track, test, lambda b: reporter.phase(f"scoring the baseline {b}"), anchors=True)
+        return _seed(plan, seed, anchors, folder, reporter)
 
 
 def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
@@ -150,6 +194,16 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
         if (folder / "result.json").exists():
             return read_result(folder)
         return _execute(_plan(config, reporter), folder, reporter)
+
+
+def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[_Plan, Path]:
+    """Checks everything before anything is written: what is refused leaves no folder behind."""
+    if len(set(config.seeds)) < len(config.seeds):
+        raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
+    if out is not None and any((Path(out) / name).exists() for name in ("result.json", "config.yaml")):
+        raise UserError(f"{out} holds a run already; choose another --out, or go on with --resume {out}")
+    plan = _plan(config, reporter)
+    return plan, Path(out) if out is not None else _new_folder(plan)
 
 
 def _plan(config: Config, reporter: Reporter) -> _Plan:
@@ -212,7 +266,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
         reporter.phase(f"making the instances of {track.name}")
         splits = {split: track.instances(split) for split in SPLITS}
         baselines = score_baselines(track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
-        seeds = [_seed(plan, seed, splits, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
+        seeds = [_seed(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
     result = Result(
         track=TrackRecord(
             name=track.name,
@@ -243,18 +297,13 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
     write_report(folder, result, track)
     write_result(folder / "result.json", result)
     for seed in config.seeds:
-        for name in ("resume.safetensors", provenance.FILE):
+        for name in ("resume.safetensors", trained_seed.FILE, provenance.FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
     return result
 
 
 def _seed(
-    plan: _Plan,
-    seed: int,
-    splits: Mapping[str, Instances],
-    baselines: Mapping[str, BaselineRecord],
-    folder: Path,
-    reporter: Reporter,
+    plan: _Plan, seed: int, baselines: Mapping[str, BaselineRecord], folder: Path, reporter: Reporter
 ) -> SeedRecord:
     """Trains and scores one seed. A seed that was finished before an interruption is read from its folder.
 
@@ -270,29 +319,48 @@ def _seed(
         else:
             provenance.check_provenance(folder, plan.parts)
             return record
+    model, trained = _train(plan, seed, folder, reporter)
+    reporter.phase(f"scoring the test split, seed {seed}")
+    record = _score_seed(plan, seed, model, trained, baselines, folder)
+    provenance.write_provenance(folder, plan.parts)
+    with atomic_write(done) as file:
+        file.write(record.model_dump_json(indent=1))
+    return record
+
+
+def _train(plan: _Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Model, Trained]:
+    """Trains one seed and keeps its weights. The weights of a seed that was trained before an interruption are read.
+
+    Raises:
+        UserError: the folder holds something else, training diverges, or the trained model sees the future.
+    """
     torch.manual_seed(seed)
     model = build(plan.cls, plan.options, plan.track.task.io).to(plan.device)
+    own = f"{provenance.provenance_digest(plan.parts)}/{seed}"
+    trained = read_trained(folder, own)
+    if trained is not None:
+        model.load_state_dict(load_tensors(folder / "checkpoint.safetensors")[0])
+        return model.eval(), trained
+    validation = plan.track.instances("validation")
     trainer = Trainer(
         model,
-        splits["train"],
-        splits["validation"],
+        plan.track.instances("train"),
+        validation,
         plan.training,
         budget=plan.track.definition.budget.train_tokens,
         seed=seed,
         folder=folder,
-        provenance=f"{provenance.provenance_digest(plan.parts)}/{seed}",
+        provenance=own,
         device=plan.device,
     )
     reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
     progress = trainer.run(reporter)
     save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
-    _check_trained(plan, model, splits["validation"])
-    reporter.phase(f"scoring the test split, seed {seed}")
-    record = _score_seed(plan, seed, model, splits["test"], baselines, folder, progress, len(trainer.plan))
-    provenance.write_provenance(folder, plan.parts)
-    with atomic_write(done) as file:
-        file.write(record.model_dump_json(indent=1))
-    return record
+    _check_trained(plan, model, validation)
+    trained = Trained(progress, len(trainer.plan), peak_memory(plan.device))
+    trained.write(folder, own)
+    (folder / "resume.safetensors").unlink(missing_ok=True)
+    return model, trained
 
 
 def _check_trained(plan: _Plan, model: Model, validation: Instances) -> None:
@@ -304,16 +372,10 @@ def _check_trained(plan: _Plan, model: Model, validation: Instances) -> None:
 
 
 def _score_seed(
-    plan: _Plan,
-    seed: int,
-    model: Model,
-    test: Instances,
-    baselines: Mapping[str, BaselineRecord],
-    folder: Path,
-    progress: Progress,
-    steps: int,
+    plan: _Plan, seed: int, model: Model, trained: Trained, baselines: Mapping[str, BaselineRecord], folder: Path
 ) -> SeedRecord:
     """Predicts the test split, keeps the predictions, and scores them."""
+    test, progress = plan.track.instances("test"), trained.progress
     predictions = predict(plan.track.task, ModelPredictor(model, plan.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
@@ -333,10 +395,10 @@ def _score_seed(
             for row in progress.curve
         ],
         best_step=progress.best_step,
-        steps=steps,
+        steps=trained.steps,
         tokens=progress.tokens,
         seconds=round(progress.seconds, 3),
         tokens_per_second=round(progress.tokens / progress.seconds, 1),
-        peak_memory_bytes=peak_memory(plan.device),
+        peak_memory_bytes=max(trained.peak_memory_bytes, peak_memory(plan.device)),
         predictions_sha256=digest,
     )

@@ -15,6 +15,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from regbench.cli import commands
+from regbench.utils import threads
 from regbench.utils.errors import UserError, nearest
 
 _EXAMPLES = """\
@@ -37,6 +38,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
+    threads.wait_asleep()  # before a command imports PyTorch
     console = Console()
     try:
         parsed = _parse(sys.argv[1:] if arguments is None else arguments)
@@ -83,7 +85,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for module in pkgutil.iter_modules(commands.__path__):
         command = importlib.import_module(f"{commands.__name__}.{module.name}")
-        summary = (command.__doc__ or "").partition("\n")[0]
+        summary = (command.__doc__ or "").partition("\n")[0].removesuffix(".")
         sub = subparsers.add_parser(
             module.name,
             help=f"{summary[:1].lower()}{summary[1:]}".rstrip("."),

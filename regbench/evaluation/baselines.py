@@ -184,18 +184,22 @@ def score_stored(track: Track, instances: Instances, stored: StoredPredictions) 
     return score(track.task, instances, stored.batches(rows))
 
 
-def score_baselines(track: Track, instances: Instances, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:
+def score_baselines(
+    track: Track, instances: Instances, announce: Callable[[str], None], *, anchors: bool = False
+) -> dict[str, BaselineRecord]:
     """Scores the default baselines. The cache keeps their scores, since they depend on nothing that is trained.
 
     Args:
         track: The track.
         instances: One of its splits.
         announce: Is told of every baseline whose scores are not in the cache.
+        anchors: Whether only the two baselines between which normalized scores lie are wanted.
 
     Returns:
         The record of each baseline, by name.
     """
-    return {b.name: _record(b, track, instances, announce) for b in default_baselines(track, instances)}
+    wanted = [b for b in default_baselines(track, instances) if b.anchor is not None or not anchors]
+    return {b.name: _record(b, track, instances, announce) for b in wanted}
 
 
 def _record(baseline: Baseline, track: Track, instances: Instances, announce: Callable[[str], None]) -> BaselineRecord:

@@ -41,13 +41,13 @@ class ComparedPredictor:
         label: The name that the user gave to it, if any.
         name: Its usual name.
         long_name: Its name where another predictor has the same usual one.
-        seeds: The predictions of each of its seeds at the P scored positions, (P, V) each. A baseline has one seed.
+        source: The baseline, or the files with the predictions of each seed of a run.
     """
 
     label: str | None
     name: str
     long_name: str
-    seeds: Sequence[FloatArray]
+    source: Baseline | Sequence[Path]
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,16 @@ def compare(
     early = first_tokens(test, tokens)
     if not early.scored.any():
         raise UserError(f"nothing is scored among the first {tokens} tokens of {loaded.name}")
-    compared = [one for spec in predictors for one in _find(spec, loaded, test, early, announce)]
+    baselines = default_baselines(loaded, test)
+    compared = [one for spec in predictors for one in _find(spec, loaded, test, baselines)]
     if len(compared) < 2:
         raise UserError(f"a comparison needs at least two predictors, not {len(compared)}")
     names = _names(compared)
-    found = _distances(compared, early)
+    seeds = [_predictions(one.source, loaded, test, early, announce) for one in compared]
+    distance, stderr = _distances(seeds, early)
+    positions = int(early.scored.sum())
     comparison = Comparison(
-        loaded.name, tokens, len(early), int(early.scored.sum()), names, [len(one.seeds) for one in compared], *found
+        loaded.name, tokens, len(early), positions, names, [len(one) for one in seeds], distance, stderr
     )
     return comparison.ordered(similar_order(comparison.distance)) if order == "similar" else comparison
 
@@ -204,12 +207,11 @@ def _split(spec: str) -> tuple[str | None, str]:
     return (None, spec) if Path(spec).exists() or not equals or not label or not rest else (label, rest)
 
 
-def _find(spec: str, track: Track, test: Instances, early: Instances, announce: Announce) -> list[ComparedPredictor]:
+def _find(spec: str, track: Track, test: Instances, baselines: Sequence[Baseline]) -> list[ComparedPredictor]:
     """The predictors that one argument stands for."""
     label, name = _split(spec)
     if Path(name).is_dir():
-        return [_run(Path(name), label, track, test, early)]
-    baselines = default_baselines(track, test)
+        return [_run(Path(name), label, track, test)]
     chosen = defaults_of(name, track, test) if registry.is_file(name) else [b for b in baselines if b.name == name]
     registered = registry.entries(registry.BASELINE)
     if not chosen and name in registered:
@@ -223,15 +225,41 @@ def _find(spec: str, track: Track, test: Instances, early: Instances, announce: 
         raise UserError(f"unknown predictor '{name}'{nearest(name, [*(b.name for b in baselines), *registered])}")
     if label is not None and len(chosen) > 1:
         raise UserError(f"'{name}' stands for several predictors, which cannot all be called '{label}'")
-    found = []
-    for baseline in chosen:
-        predictions = _baseline(baseline, track, test, early, announce)
-        found.append(ComparedPredictor(label, baseline.name, baseline.name, [_at_scored(predictions, early)]))
-    return found
+    return [ComparedPredictor(label, baseline.name, baseline.name, baseline) for baseline in chosen]
 
 
-def _baseline(baseline: Baseline, track: Track, test: Instances, early: Instances, announce: Announce) -> Predictions:
-    """A baseline's predictions. What is not in the cache is predicted for the first tokens alone.
+def _run(folder: Path, label: str | None, track: Track, test: Instances) -> ComparedPredictor:
+    """The run in a folder, if it is on the track as it is now."""
+    result = read_result(folder)
+    if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
+        now = f"what {track.name} is now" if result.track.name == track.name else track.name
+        raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")
+    files = [folder / f"seed-{seed.seed}" / "predictions.npz" for seed in result.seeds]
+    return ComparedPredictor(label, result.architecture.name, folder.resolve().name, files)
+
+
+# --- From predictors to distances. ---
+
+
+def _predictions(
+    source: Baseline | Sequence[Path], track: Track, test: Instances, early: Instances, announce: Announce
+) -> list[FloatArray]:
+    """What each seed predicts at the P scored positions of `early`, (P, V) each. A baseline has one seed."""
+    if isinstance(source, Baseline):
+        return [_at_scored(_of_baseline(source, track, test, early, announce), early)]
+    seeds = []
+    for path in source:
+        predictions = Predictions.read(path)
+        if not np.array_equal(predictions.lengths, test.lengths):
+            raise UserError(f"{path} holds predictions of other instances than {track.name}'s")
+        seeds.append(_at_scored(predictions, early))
+    return seeds
+
+
+def _of_baseline(
+    baseline: Baseline, track: Track, test: Instances, early: Instances, announce: Announce
+) -> Predictions:
+    """A baseline's predictions. If they are not in the cache, it predicts the first tokens alone.
 
     The oracle predicts whole instances: it needs them to know which instance it is asked about.
     """
@@ -243,22 +271,6 @@ def _baseline(baseline: Baseline, track: Track, test: Instances, early: Instance
     return found.stored
 
 
-def _run(folder: Path, label: str | None, track: Track, test: Instances, early: Instances) -> ComparedPredictor:
-    """The predictions that a run has stored."""
-    result = read_result(folder)
-    if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
-        now = f"what {track.name} is now" if result.track.name == track.name else track.name
-        raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")
-    seeds = []
-    for seed in result.seeds:
-        path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        predictions = Predictions.read(path)
-        if not np.array_equal(predictions.lengths, test.lengths):
-            raise UserError(f"{path} holds predictions of other instances than {track.name}'s")
-        seeds.append(_at_scored(predictions, early))
-    return ComparedPredictor(label, result.architecture.name, folder.resolve().name, seeds)
-
-
 def _at_scored(predictions: Predictions, early: Instances) -> FloatArray:
     """(P, V) float64, a distribution for each scored position of `early`."""
     starts = np.cumsum(predictions.lengths) - predictions.lengths
@@ -268,16 +280,16 @@ def _at_scored(predictions: Predictions, early: Instances) -> FloatArray:
 
 
 def _distances(
-    compared: Sequence[ComparedPredictor], early: Instances
+    compared: Sequence[Sequence[FloatArray]], early: Instances
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(M, M) TVD and its standard error over instances."""
+    """(M, M) TVD and its standard error over instances. compared: by predictor and seed, as `_predictions` gives them."""
     row, _ = np.nonzero(early.scored)
     counts = early.scored.sum(1)
     some = counts > 0
     distance, stderr = np.zeros((2, len(compared), len(compared)))
     for i, one in enumerate(compared):
         for j, other in enumerate(compared[: i + 1]):
-            pairs = [(a, b) for m, a in enumerate(one.seeds) for n, b in enumerate(other.seeds) if i != j or m < n]
+            pairs = [(a, b) for m, a in enumerate(one) for n, b in enumerate(other) if i != j or m < n]
             sums = [np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs]
             if sums:
                 score = Score.of(np.mean(sums, 0)[some], counts[some])

@@ -26,18 +26,13 @@ from regbench.results import Environment, Result, SeedRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, describe_validation, nearest
 from regbench.utils.files import atomic_write
+from regbench.utils.settings import Strict
 
 UPDATE = "--regbench-update"
 """The flag with which tests record scores. Messages that it helps with name it."""
 
 
-class _Strict(pydantic.BaseModel):
-    """Unknown fields, values of another type, NaN and infinity are refused."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
-
-
-class SeedMeasurement(_Strict):
+class SeedMeasurement(Strict):
     """One trained model.
 
     Attributes:
@@ -53,7 +48,7 @@ class SeedMeasurement(_Strict):
     by_position: list[float]
 
 
-class Measurement(_Strict):
+class Measurement(Strict):
     """The part of a run's outcome that later runs are compared with. A record file holds one measurement.
 
     Attributes:

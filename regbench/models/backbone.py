@@ -1,4 +1,4 @@
-"""The common backbone: embed, blocks of mixer and feed-forward, unembed (ICLL Appendix A, Eq. 14-20)."""
+"""The common backbone: embedding, blocks of mixer and feed-forward network, unembedding (ICLL Appendix A, Eq. 14-20)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regbench.utils.errors import UserError
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a GELU between them, applied to each position alone."""
+    """Two linear maps with a GELU between them, at each position. The width between them is `expand` D."""
 
     def __init__(self, d_model: int, expand: int = 4) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """x + mixer(norm(x)), then the same with a feed-forward network where the mixer wants one (ICLL Eq. 17-18)."""
+    """One block: x + mixer(norm(x)), then the same with a feed-forward network if the mixer asks for one (ICLL Eq. 17-18)."""
 
     def __init__(self, mixer: Mixer, options: Options) -> None:
         super().__init__()
@@ -46,7 +46,11 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
-        """(B, L, D) -> (B, L, D), with the index of the tokens where the mixer reads them."""
+        """(B, L, D) -> (B, L, D). A mixer that reads tokens needs their index.
+
+        Raises:
+            UserError: the mixer returns something else than a tensor like x.
+        """
         normed = self.mixer_norm(x)
         mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
         _require_like(x, mixed, self.mixer)
@@ -56,7 +60,19 @@ class Block(nn.Module):
         return x
 
     def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
-        """One position of the recurrent form: (B, D), tokens (B,) -> (B, D), and the mixer's state after it."""
+        """One position of the recurrent form.
+
+        Args:
+            x: (B, D).
+            state: the mixer's state before this position.
+            tokens: (B,), the tokens at this position.
+
+        Returns:
+            (B, D), and the mixer's state after this position.
+
+        Raises:
+            UserError: the mixer returns something else than a tensor like x and a state.
+        """
         step: Callable[..., Any] = self.mixer.step
         returned = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
         if not isinstance(returned, tuple) or len(returned) != 2:
@@ -73,9 +89,9 @@ class Block(nn.Module):
 
 
 def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None:
-    """Refuses a mixer's output that is no tensor of x's shape and type, or under autocast of the type of its products.
+    """Refuses a mixer's output that is not a tensor of x's shape and type. Under autocast the type of its products will do.
 
-    Else a wrong width would be broadcast in silence, and a wrong type would fail in code that is not the mixer's.
+    Otherwise a wrong width would be broadcast in silence, and a wrong type would fail in code that is not the mixer's.
     """
     if isinstance(mixed, Tensor) and mixed.shape == x.shape:
         kind = x.device.type
@@ -94,29 +110,35 @@ def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None
 
 @dataclass
 class StreamState:
-    """What a streaming model keeps: how many tokens it has read, a state for each mixer, and the n-gram heads' sums."""
+    """The state of a model that reads one token at a time.
+
+    Attributes:
+        position: how many tokens it has read.
+        mixers: the state of each block's mixer.
+        heads: the sums of the n-gram heads, by the block they follow.
+    """
 
     position: int
     mixers: list[Any]
     heads: dict[str, list[NGramState]]
 
     def state_bytes(self) -> int:
-        """Bytes that all of it holds now, for all streams together."""
+        """Bytes that it holds now, for all streams together."""
         return held_bytes([self.mixers, self.heads])
 
     def ngram_bytes(self) -> int:
-        """Bytes that n-gram heads hold now; they grow with the distinct n-grams met, not with the length."""
+        """Bytes that n-gram heads hold now. They grow with the number of distinct n-grams, not with the length."""
         parts = [*_parts(self.mixers), *_parts(self.heads)]
         return sum(part.state_bytes() for part in parts if isinstance(part, NGramState))
 
 
 def held_bytes(state: Any) -> int:
-    """Bytes of the tensors and of the n-gram heads' sums in a state, however it nests them, for all streams together."""
+    """Bytes of the tensors and of the n-gram heads' sums in a state, nested in any way, for all streams together."""
     return sum(part.nbytes if isinstance(part, Tensor) else part.state_bytes() for part in _parts(state))
 
 
 def _parts(state: Any) -> Iterator[Tensor | NGramState]:
-    """The tensors and the n-gram heads' sums in a state: in mappings, sequences and dataclasses."""
+    """The tensors and the n-gram heads' sums in a nest of mappings, sequences and dataclasses."""
     if isinstance(state, Tensor | NGramState):
         yield state
     elif isinstance(state, Mapping):
@@ -129,11 +151,22 @@ def _parts(state: Any) -> Iterator[Tensor | NGramState]:
 
 
 class Backbone(Model):
-    """An architecture that differs from others in its token mixer alone."""
+    """The model of an architecture that is a token mixer."""
 
     takes = ("tokens", "vectors")
 
     def __init__(self, mixer: Callable[[Options], Mixer], options: Options, io: IO) -> None:
+        """Makes the model.
+
+        Args:
+            mixer: makes the mixer of a block.
+            options: the options of the architecture.
+            io: what the task's models read and predict.
+
+        Raises:
+            UserError: n-gram heads stand after a block that is not there, or their task is of vectors; or the mixer has no
+                `forward`.
+        """
         super().__init__(options, io)
         self.embedding = embedding(io, options.d_model)
         self.blocks = nn.ModuleList(Block(mixer(options), options) for _ in range(options.n_layers))
@@ -145,12 +178,11 @@ class Backbone(Model):
         )
         reads = [block for block in self.blocks if block.mixer.reads_tokens]  # type: ignore[union-attr]
         if isinstance(io, VectorIO) and (places or reads):
-            raise UserError(
-                "n-gram heads look for tokens that occur again, and this task's are vectors: leave them out"
-            )
+            raise UserError("n-gram heads need tokens, and this task is one of vectors: leave them out")
         first = self.blocks[0].mixer
         assert isinstance(first, Mixer)
-        if getattr(first.forward, "__func__", None) is Mixer.forward:
+        pairs = ((first.forward, Mixer.forward), (first.advance, Mixer.advance))
+        if all(getattr(method, "__func__", None) is inherited for method, inherited in pairs):
             raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
         self._layer_state_bytes = first.state_bytes(options)
         self.positions: nn.Embedding | None = None
@@ -163,10 +195,10 @@ class Backbone(Model):
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, L) int64 -> (B, L, V) logits; of vectors (B, L, D_in) -> (B, L, D_out).
+        """Logits of every token: (B, L) int64 -> (B, L, V). Of vectors (B, L, D_in) -> (B, L, D_out).
 
         Raises:
-            UserError: L is above the longest position that was learned.
+            UserError: there are more tokens than learned positions.
         """
         inputs = shift_in(tokens, self.io.separator)
         x = self.embedding(inputs)
@@ -202,9 +234,17 @@ class Backbone(Model):
         return StreamState(0, mixers, heads)
 
     def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
-        """One token of each stream: (B,) -> (B, V) logits of the next, equal to `forward`'s to rounding.
+        """One token of each stream. The logits are those of `forward`, but for rounding. There is no dropout.
 
-        The first input is the separator, as in `shift_in`. Dropout is not applied. The old state must not be used again.
+        Args:
+            inputs: (B,), the tokens. The first is the separator, as in `shift_in`.
+            state: the state before this token. It must not be used again.
+
+        Returns:
+            Logits (B, V) of the next token, and the state after this one.
+
+        Raises:
+            UserError: there are more tokens than learned positions.
         """
         x = self.embedding(inputs)
         if self.positions is not None:
@@ -222,20 +262,25 @@ class Backbone(Model):
         return self.unembed(self.norm(x)), StreamState(state.position + 1, mixers, state.heads)
 
     def state_bytes(self) -> int | None:
-        """Bytes of recurrent state for one sequence in float32; None where it grows with L, is unknown, or has n-gram heads.
+        """Bytes of recurrent state for one sequence in float32. None: it grows with L, or is not known, or has n-gram heads.
 
-        Theirs grows with the distinct n-grams met: a stream's `StreamState.state_bytes` counts them.
+        The state of n-gram heads grows with the number of distinct n-grams. `StreamState.state_bytes` counts it.
         """
         one = self._layer_state_bytes
         return None if one is None or self.ngram_heads else one * len(self.blocks)
 
 
 def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
-    """What brings a task's tokens to the residual stream: a vector for each token, or of vectors a linear map. -> (B, L, D)."""
+    """The map from a task's tokens (B, L) to (B, L, D): a table of vectors, or for a task of vectors a linear map.
+
+    Args:
+        io: what the task's models read.
+        width: D.
+    """
     if isinstance(io, VectorIO):
         linear = nn.Linear(io.d_in, width)
         nn.init.normal_(linear.weight, std=0.02)
-        nn.init.normal_(linear.bias, std=0.02)  # what the vector of zeros that begins an input becomes
+        nn.init.normal_(linear.bias, std=0.02)  # an input begins with a vector of zeros, which becomes this
         return linear
     table = nn.Embedding(io.vocab_size, width)
     nn.init.normal_(table.weight, std=0.02)
@@ -243,14 +288,19 @@ def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
 
 
 def unembedding(io: IO, width: int) -> nn.Linear:
-    """What makes predictions of the residual stream: (B, L, D) -> (B, L, V) logits, or of vectors (B, L, D_out)."""
+    """The map from (B, L, D) to logits (B, L, V), or for a task of vectors to predictions (B, L, D_out).
+
+    Args:
+        io: what the task's models predict.
+        width: D.
+    """
     linear = nn.Linear(width, io.d_out if isinstance(io, VectorIO) else io.vocab_size, bias=False)
     nn.init.normal_(linear.weight, std=0.02)
     return linear
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """(L, D): sines and cosines whose wavelengths grow geometrically from 2 pi to 2 pi L (Vaswani et al. 2017, section 3.5)."""
+    """Sines and cosines (L, D). Wavelengths grow geometrically from 2 pi to 2 pi L (Vaswani et al. 2017, section 3.5)."""
     half = (width + 1) // 2
     frequency = float(length) ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency

@@ -1,4 +1,4 @@
-"""From an architecture's class and its settings to a model."""
+"""Makes a model from an architecture's class and its settings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,27 @@ from regbench.utils.errors import UserError, blame, describe_validation
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the architecture, and those of training that are given as `training.NAME`, by their names."""
+    """Divides settings into those of the architecture and those of training.
+
+    Args:
+        settings: by their keys. Those of training have keys `training.NAME`.
+
+    Returns:
+        The architecture's settings, and the training settings by NAME.
+    """
     own = {key: value for key, value in settings.items() if not key.startswith("training.")}
     return own, {key.removeprefix("training."): value for key, value in settings.items() if key not in own}
 
 
 def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
-    """The architecture's options with `settings` over its defaults.
+    """The architecture's options: its defaults, with these settings in their place.
+
+    Args:
+        cls: the architecture's class.
+        settings: option values by name.
 
     Raises:
-        UserError: an unknown key (the nearest known one is named) or a value of the wrong type.
+        UserError: a key is unknown (the line has the nearest known one), or a value has the wrong type.
     """
     try:
         options: Options = cls.Options(**settings)
@@ -34,10 +45,15 @@ def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
 
 
 def build(cls: type[Any], options: Options, io: IO) -> Model:
-    """A model of `cls`: a mixer is put on the common backbone, a whole model stands by itself.
+    """A model of an architecture: a mixer on the common backbone, or the architecture's own `Model`.
+
+    Args:
+        cls: the architecture's class.
+        options: an instance of `cls.Options`.
+        io: what the task's models read and predict.
 
     Raises:
-        UserError: the architecture is for another kind of task, or its own code raises; the line says where.
+        UserError: the architecture is for another kind of task, or its own code raises (the line says where).
     """
     try:
         if issubclass(cls, Mixer):

@@ -1,4 +1,4 @@
-"""The one thing that is scored: a map from tokens to next-token distributions."""
+"""What is scored: a map from tokens to next-token distributions."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from regbench.utils.errors import UserError
 class Predictor(Protocol):
     """A trained architecture or a baseline.
 
-    `predict(tokens)[b, t]` is the distribution of `tokens[b, t]` given `tokens[b, :t]`; index 0 is the prior.
-    Where a token is a vector it is the expected value of the components that the task has predicted (`VectorIO`):
-    (B, L, D_in) -> (B, L, D_out).
+    `predict(tokens)[b, t]` is the distribution of `tokens[b, t]` given `tokens[b, :t]`. Index 0 is the prior. For a task of
+    vectors (`VectorIO`) it is the expected value of the components to predict: (B, L, D_in) -> (B, L, D_out).
     """
 
     def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) integers -> (B, L, V) probabilities; every row sums to 1."""
+        """(B, L) integers -> (B, L, V) probabilities. Every row sums to 1."""
         ...
 
 
 class Baseline:
-    """A predictor that needs no training: it learns from the instance's own prefix, or it knows the truth.
+    """A predictor without training. It learns from the prefix of the instance, or it knows the truth.
 
-    A subclass sets `name` (its row in every table) and implements `predict`.
+    A subclass sets `name`, the name of its row in every table, and writes `predict`.
     """
 
     name: str
@@ -38,7 +37,7 @@ class Baseline:
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
     """The kinds of task it is for: "tokens", "vectors" or both. Its `defaults` are not asked for tasks of another kind."""
     anchor: Literal["start", "end"] | None = None
-    """Whether this one is where the way from knowing nothing of order to the truth starts, or ends."""
+    """Where the normalized score is 0 ("start") or 100 ("end"); None for every other baseline."""
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
@@ -47,11 +46,11 @@ class Baseline:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What distinguishes this one from others of its class: part of the key under which its scores are kept."""
+        """What distinguishes it from others of its class. It is part of the key under which its predictions are cached."""
         raise NotImplementedError
 
     def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) integers -> (B, L, V) probabilities; every row sums to 1."""
+        """(B, L) integers -> (B, L, V) probabilities. Every row sums to 1."""
         raise NotImplementedError
 
 
@@ -59,7 +58,7 @@ def check_tokens(tokens: IntArray, vocab_size: int) -> IntArray:
     """`tokens` as a contiguous (B, L) array of int64.
 
     Raises:
-        UserError: wrong rank, not integers, or a token outside [0, vocab_size).
+        UserError: the shape is wrong, they are not integers, or a token is outside [0, vocab_size).
     """
     array = np.asarray(tokens)
     if array.ndim != 2:
@@ -76,7 +75,7 @@ def check_vectors(tokens: FloatArray, d_in: int) -> FloatArray:
     """`tokens` as a contiguous (B, L, D_in) array of float64.
 
     Raises:
-        UserError: wrong rank or width, not numbers, or NaN or infinity among them.
+        UserError: the shape is wrong, they are not floating-point numbers, or NaN or infinity is among them.
     """
     array = np.asarray(tokens)
     if array.ndim != 3 or array.shape[2] != d_in:

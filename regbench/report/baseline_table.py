@@ -22,6 +22,7 @@ from regbench.results import ScoreRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write
+from regbench.utils.settings import Strict
 
 BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
 """The tables stand between these two lines of a Markdown file."""
@@ -30,13 +31,7 @@ Announce = Callable[[str, int, int], None]
 """Is told which baseline predicts, how many instances are done, and how many there are."""
 
 
-class _Strict(pydantic.BaseModel):
-    """Unknown fields, values of another type, NaN and infinity are refused."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
-
-
-class Row(_Strict):
+class Row(Strict):
     """One baseline on one test split.
 
     Attributes:
@@ -58,7 +53,7 @@ class Row(_Strict):
     threads: int = pydantic.Field(ge=1)
 
 
-class TrackTable(_Strict):
+class TrackTable(Strict):
     """The baselines of one track, the best first.
 
     Attributes:
@@ -83,7 +78,7 @@ class TrackTable(_Strict):
         return list(self.rows[self.best].scores)
 
 
-class Table(_Strict):
+class Table(Strict):
     """What `regbench baselines` has measured, by track."""
 
     schema_version: Literal[2] = 2

@@ -49,11 +49,6 @@ def render_page(
     )
 
 
-def macros(template: str) -> Any:
-    """The macros of a template, as functions that return escaped HTML."""
-    return _ENVIRONMENT.get_template(template).module
-
-
 def _asset(path: str) -> str:
     return resources.files("regbench").joinpath(path).read_text(encoding="utf-8")
 

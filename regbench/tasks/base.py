@@ -103,9 +103,10 @@ class Task(ABC):
 
     Attributes:
         Parameters: The class of the task's parameters.
-        version: A whole number. Raise it when the same seed gives other bytes. It is part of every fingerprint and cache key.
+        version: A whole number. Raise it when the same seed gives other bytes, or another truth, other groups or progress. It is
+            part of every fingerprint and cache key.
         main_score: The score that ranks, one of `scores`.
-        scores: Names of metrics (see `regbench.metrics.scores`) or of `group_scores`.
+        scores: Names of metrics (see `regbench.metrics.metric`) or of `group_scores`.
         group_scores: Scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`.
         progress_label: What `progress` counts: the label of a curve's axis.
         knows_truth: Whether the task has a `truth`. If not, only "nll" and "token_accuracy" can be asked for, `truth` is never

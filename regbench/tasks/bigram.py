@@ -130,9 +130,9 @@ class Bigram(task.Task):
         matrix, marginal = bigrams(self.parameters.n_symbols, self.parameters.bigrams_seed)
         return np.vstack([matrix, marginal])
 
-    def _behind(self, instances: Instances) -> NDArray[np.int64]:
+    def _behind(self, instances: Instances) -> NDArray[np.int8]:
         """(N, L): the number of the trigger before a position, from 0; -1 if the symbol before it is no trigger."""
-        found = np.full(instances.tokens.shape, -1)
+        found = np.full(instances.tokens.shape, -1, np.int8)
         for k, trigger in enumerate(instances.truth["triggers"].T):
             found[:, 1:][instances.tokens[:, :-1] == trigger[:, None]] = k
         return found

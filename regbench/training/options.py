@@ -23,6 +23,9 @@ class TrainingOptions(Settings):
         ge=1,
         description="passes over the training split, within those tokens; None: until they are spent",
     )
+    train_instances: int | None = pydantic.Field(
+        default=None, ge=1, description="only the first so many of the training split are seen; None: all"
+    )
     batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
     learning_rate: float = pydantic.Field(default=5e-3, gt=0)
     schedule: Literal["cosine", "plateau"] = pydantic.Field(

@@ -63,15 +63,19 @@ def training_steps(
         The tokens of a step, and the rows of its batch (B,).
 
     Raises:
-        UserError: more tokens are asked for than the budget has, or one batch has more. Raised before the first step.
+        UserError: more tokens or instances are asked for than the track has, or one batch has more tokens.
     """
-    limit = options.train_tokens or budget
+    limit, few = options.train_tokens or budget, options.train_instances
+    if few is not None and few > len(lengths):
+        raise UserError(f"training.train_instances ({few:,}) is above the {len(lengths):,} of the split")
     if limit > budget:
         raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
     used = 0
     epochs = itertools.count() if options.epochs is None else range(options.epochs)
     orders = (np.random.default_rng([seed, epoch]) for epoch in epochs)
-    for rows in (rows for order in orders for rows in length_bucketed_batches(lengths, options.batch_size, order)):
+    for rows in (
+        rows for order in orders for rows in length_bucketed_batches(lengths[:few], options.batch_size, order)
+    ):
         tokens = int(lengths[rows].sum())
         if used + tokens > limit:
             break
@@ -116,7 +120,8 @@ class Trainer:
         Raises:
             UserError: see `training_steps`.
         """
-        self.model, self.train_split, self.validation, self.options = model, train, validation, options
+        self.model, self.validation, self.options = model, validation, options
+        self.train_split = train[: options.train_instances] if options.train_instances else train
         self.folder, self.provenance, self.device = folder, provenance, device
         self.plan = list(training_steps(train.lengths, options, budget, seed))
         self.progress = Progress()

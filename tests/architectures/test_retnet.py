@@ -85,7 +85,7 @@ def test_starting_values() -> None:
 
 
 def test_wrong_options() -> None:
-    with pytest.raises(UserError, match=r"d_model \(12\) must be an even multiple of n_heads \(4\)"):
+    with pytest.raises(UserError, match="rotary positions need an even head width, not 3"):
         build(n_heads=4)
     for wrong in ({"expand_v": 0}, {"expand_k": 2}):
         with pytest.raises(pydantic.ValidationError):

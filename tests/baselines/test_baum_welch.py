@@ -165,8 +165,8 @@ def test_nothing_underflows_at_5000_tokens(kind):
     np.testing.assert_allclose(fit.log_likelihood[-1], log_space_likelihood(string, fit), rtol=1e-9, atol=1e-9)
 
 
-def test_predicts_to_the_end_of_5000_tokens():
-    tokens = np.arange(5000)[None] % 2
+def test_predicts_to_the_end_of_2000_tokens():
+    tokens = np.arange(2000)[None] % 2
     probs = BaumWelch(2, 3, 2, iterations=2).predict(tokens)
     assert np.isfinite(probs).all()
     np.testing.assert_allclose(probs.sum(-1), 1.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from regbench.config import Config
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.predictions import Predictions
@@ -131,8 +132,8 @@ def make_entry(
         ),
         code=Code(commit="0123456789abcdef", dirty=False),
     )
-    command = f"regbench run --arch {architecture} --track {track.name} --seed {' '.join(map(str, seeds))}"
-    return Entry.seal(name, command, result, InstanceScores.of(scored))
+    configuration = Config(track=track.name, architecture=architecture, seeds=tuple(seeds))
+    return Entry.seal(name, configuration, result, InstanceScores.of(scored))
 
 
 def make_entries(track: Track) -> list[Entry]:

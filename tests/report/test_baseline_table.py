@@ -129,7 +129,7 @@ def test_bad_input_is_one_line_before_anything_is_computed(
 
 def test_numbers_that_are_not_of_the_schema_are_refused(tmp_path: Path, table: TrackTable) -> None:
     (tmp_path / "page.md").write_text(PAGE)
-    (tmp_path / "scores.json").write_text(json.dumps({"schema_version": 1, "tracks": {}, "more": 1}))
+    (tmp_path / "scores.json").write_text(json.dumps({"schema_version": 2, "tracks": {}, "more": 1}))
     with pytest.raises(UserError, match="unknown key 'more'"):
         write_tables(tmp_path / "page.md", {"tiny-v1": table})
     assert (tmp_path / "page.md").read_text() == PAGE

@@ -36,6 +36,9 @@ def configure(run: argparse.ArgumentParser) -> None:
         "--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file (default: mamba)"
     )
     run.add_argument("--seed", type=int, nargs="+", metavar="N", help="one model is trained for each (default: 0)")
+    run.add_argument(
+        "--jobs", type=int, metavar="N", help="seeds trained at once, each with its share of the cores (default: 1)"
+    )
     add_architecture(run)
     run.add_argument(
         "--trials", type=int, metavar="N", help="configurations tried on validation before this; recorded (default: 1)"
@@ -57,11 +60,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         try:
             if arguments.resume:
                 _refuse_more_than_resume(arguments)
+                reporter.folder = Path(arguments.resume)
+            config = None if arguments.resume else _config(arguments)
+            if arguments.jobs is not None:
+                folder = Path(arguments.resume) if config is None else runner.begin(config, arguments.out, reporter)
+                reporter.folder = folder
+                result = _side_by_side(folder, arguments.jobs)
+            elif config is None:
                 result = runner.resume(arguments.resume, reporter)
-                track = read_config(Path(arguments.resume) / "config.yaml").track
             else:
-                config = _config(arguments)
-                track = config.track
                 result = runner.run(
                     config.track,
                     config.architecture,
@@ -74,14 +81,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
                     reporter=reporter,
                 )
         except KeyboardInterrupt:
-            folder = reporter.folder
-            hint = f"; go on with: regbench run --resume {folder}" if folder else ""
+            hint = f"; go on with: regbench run --resume {reporter.folder}" if reporter.folder else ""
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
+    track = (config or read_config(Path(arguments.resume) / "config.yaml")).track
     console.print(result_table(result, _metrics(result, track)))
-    seed = result.seeds[0]
+    seed, few = result.seeds[0], result.training.get("train_instances")
     console.print(
-        f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens in {seed.seconds:.0f} s "
+        f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "
+        f"{f'of the first {few:,} instances ' if few else ''}in {seed.seconds:.0f} s "
         f"({seed.tokens_per_second:,.0f} tokens/s), ± is one standard error",
         highlight=False,
     )
@@ -97,6 +105,15 @@ def _metrics(result: Result, track: str) -> Metrics:
     from regbench.tracks import load_track
 
     return METRICS if set(result.metrics) <= METRICS.keys() else load_track(track).metrics
+
+
+def _side_by_side(folder: Path, jobs: int) -> Result:
+    """Several seeds at once, a line for each."""
+    from regbench.cli.live import Live
+    from regbench.sweeps.seeds import run_seeds
+
+    with Live(Console(stderr=True)) as live:
+        return run_seeds(folder, jobs, live)
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:
