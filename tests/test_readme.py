@@ -133,6 +133,8 @@ def test_every_architecture_is_in_its_table_with_its_paper() -> None:
     rows = {row[0]: row[1:] for row in body_rows(section(README, "## Architectures"))}
     names = list(registry.entries(registry.ARCHITECTURE))
     assert sorted(rows) == names
+    told = body_rows((ROOT / "architectures" / "README.md").read_text(encoding="utf-8"))
+    assert sorted(row[0] for row in told) == names
     for name in names:
         paper = registry.load(registry.ARCHITECTURE, name).paper
         text, year = rows[name]
