@@ -86,7 +86,10 @@ def size_panels(board: Board, boards: Sequence[Board]) -> list[dict[str, Any]]:
     same_test = [b for b in boards if _test_split(b) == _test_split(board) and b.metrics == board.metrics]
     across = [(_instances(e, n), e) for b in same_test if (n := _train_instances(b)) is not None for e in b.entries]
     panels = []
-    for title, sized, leave_out in (("training tokens", here, _SIZES), ("training instances", across, ("train_instances",))):
+    for title, sized, leave_out in (
+        ("training tokens", here, _SIZES),
+        ("training instances", across, ("train_instances",)),
+    ):
         series = _size_series(sized, leave_out, board)
         if series:
             panels.append({"axis": title, "series": series})
