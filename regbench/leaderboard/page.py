@@ -92,9 +92,12 @@ def size_panels(board: Board, boards: Sequence[Board]) -> list[dict[str, Any]]:
     """
     here = [(_tokens(entry), entry) for entry in board.entries]
     same_test = [b for b in boards if _test_split(b) == _test_split(board) and b.metrics == board.metrics]
-    across = [(n, e) for b in same_test if (n := _train_instances(b)) is not None for e in b.entries]
+    across = [(_instances(e, n), e) for b in same_test if (n := _train_instances(b)) is not None for e in b.entries]
     panels = []
-    for title, sized, leave_out in (("training tokens", here, _SIZES), ("training instances", across, ())):
+    for title, sized, leave_out in (
+        ("training tokens", here, _SIZES),
+        ("training instances", across, ("train_instances",)),
+    ):
         series = _size_series(sized, leave_out, board)
         if series:
             panels.append({"axis": title, "series": series})
@@ -289,6 +292,11 @@ def _all_but(entry: Entry, leave_out: Sequence[str]) -> str:
 
 def _tokens(entry: Entry) -> int:
     return int(statistics.median(seed.tokens for seed in entry.result.seeds))
+
+
+def _instances(entry: Entry, available: int) -> int:
+    """How many training instances an entry used, of those that its track has."""
+    return int(entry.result.training.get("train_instances") or available)
 
 
 def _test_split(board: Board) -> str | None:

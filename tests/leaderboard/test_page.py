@@ -154,6 +154,10 @@ def test_a_curve_by_training_instances_over_tracks_of_one_test_split(
         assert panel["axis"] == "training instances"
         assert [point["x"] for point in panel["series"][0]["points"]] == [15, 60]
     assert size_panels(boards[0], boards[:1]) == []
+    half = make_entry(tiny, "lstm-half", "lstm", 0.4, training={"train_instances": 30})
+    (board,) = current(rank([make_entry(tiny, "lstm", "lstm", 0.5), half]))
+    (panel,) = size_panels(board, [board])
+    assert [point["x"] for point in panel["series"][0]["points"]] == [30, 60]
 
 
 def test_retired_tracks_have_tables_of_their_own(entries: list[Entry], board: Board) -> None:
