@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
-from regbench.models.ngram_heads import NGramHeads
-from regbench.ops.ngram import NGramIndex, NGramState, ngram_index
 from regbench.tasks.base import IO, VectorIO
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blame, describe_validation
+
+if TYPE_CHECKING:
+    from regbench.models.ngram_heads import NGramHeads
+    from regbench.ops.ngram import NGramIndex, NGramState
 
 
 class FeedForward(nn.Module):
@@ -173,9 +176,7 @@ class Backbone(Model):
         if options.ngram_heads and max(options.ngram_after) > options.n_layers:
             raise UserError(f"ngram_after={max(options.ngram_after)} is past the last of {options.n_layers} blocks")
         places = sorted(set(options.ngram_after)) if options.ngram_heads else []
-        self.ngram_heads = nn.ModuleDict(
-            {str(place): NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp) for place in places}
-        )
+        self.ngram_heads = nn.ModuleDict({str(place): _ngram_heads(options) for place in places})
         reads = [block for block in self.blocks if block.mixer.reads_tokens]  # type: ignore[union-attr]
         if isinstance(io, VectorIO) and (places or reads):
             raise UserError("n-gram heads need tokens, and this task is one of vectors: leave them out")
@@ -211,7 +212,7 @@ class Backbone(Model):
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = self.dropout(x)
         reads = self.ngram_heads or any(block.mixer.reads_tokens for block in self.blocks)  # type: ignore[union-attr]
-        index = ngram_index(inputs) if reads else None
+        index = _ngram_index(inputs) if reads else None
         for number, block in enumerate(self.blocks, 1):
             x = block(x, index)
             if str(number) in self.ngram_heads:
@@ -305,3 +306,72 @@ def sinusoids(length: int, width: int) -> Tensor:
     frequency = float(length) ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divides settings into those of the architecture and those of training.
+
+    Args:
+        settings: by their keys. Those of training have keys `training.NAME`.
+
+    Returns:
+        The architecture's settings, and the training settings by NAME.
+    """
+    own = {key: value for key, value in settings.items() if not key.startswith("training.")}
+    return own, {key.removeprefix("training."): value for key, value in settings.items() if key not in own}
+
+
+def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
+    """The architecture's options: its defaults, with these settings in their place.
+
+    Args:
+        cls: the architecture's class.
+        settings: option values by name.
+
+    Raises:
+        UserError: a key is unknown (the line has the nearest known one), or a value has the wrong type.
+    """
+    try:
+        options: Options = cls.Options(**settings)
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "option", cls.Options.model_fields)) from None
+    return options
+
+
+def build(cls: type[Any], options: Options, io: IO) -> Model:
+    """A model of an architecture: a mixer on the common backbone, or the architecture's own `Model`.
+
+    Args:
+        cls: the architecture's class.
+        options: an instance of `cls.Options`.
+        io: what the task's models read and predict.
+
+    Raises:
+        UserError: the architecture is for another kind of task, or its own code raises (the line says where).
+    """
+    try:
+        if issubclass(cls, Mixer):
+            return Backbone(cls, options, io)
+        if options.ngram_heads:
+            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
+        if io.kind not in cls.takes:
+            raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
+        model: Model = cls(options, io)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{cls.__name__} cannot be built: {blame(error)}") from error
+    return model
+
+
+def _ngram_heads(options: Options) -> NGramHeads:
+    """The n-gram heads after one block. They are imported here, as few models have them."""
+    from regbench.models.ngram_heads import NGramHeads
+
+    return NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp)
+
+
+def _ngram_index(inputs: Tensor) -> NGramIndex:
+    from regbench.ops.ngram import ngram_index
+
+    return ngram_index(inputs)

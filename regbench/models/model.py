@@ -31,6 +31,8 @@ class Model(nn.Module):
     """The kinds of task it is for: "tokens", "vectors" or both."""
     compiles: ClassVar[bool] = True
     """Whether it works under torch.compile. The contract checks this only where it is True."""
+    analysis: ClassVar[str | None] = None
+    """Name of the module that `regbench analyze` and `regbench specialize` call for this architecture, if it has one."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Training options (`regbench.training.trainer.TrainingOptions`) that suit this architecture better than the defaults."""

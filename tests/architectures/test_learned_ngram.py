@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from architectures.learned_ngram import LearnedNGram
-from regbench.checks.architecture import Subject, causal, compiles, examine, options_round_trip
-from regbench.models.build import build, resolve_options
+from regbench.checks.architecture import Subject, causal, compiles, options_round_trip
+from regbench.checks.contract import examine
+from regbench.models.backbone import build, resolve_options
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
-from regbench.training.trainer import Trainer, TrainingOptions
+from regbench.training.options import TrainingOptions
+from regbench.training.trainer import Trainer
 from regbench.utils.errors import UserError
 
 IO = TokenIO(vocab_size=4, separator=3, max_length=30, names=("a", "b", "c", "|"))
@@ -124,7 +126,7 @@ def test_it_learns_to_smooth(tiny: Track, tmp_path: Any, features: str) -> None:
         budget=6000,
         seed=0,
         folder=tmp_path,
-        identity="x",
+        provenance="x",
         device=torch.device("cpu"),
     )
     before = trainer._evaluate()

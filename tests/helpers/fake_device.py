@@ -19,16 +19,17 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import backend_registration
 
 from regbench.config import read_config
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Mixer
 from regbench.ops import backend
 from regbench.tasks.base import IO, TokenIO, VectorIO
-from regbench.training.trainer import make_optimizer, resolve_training, train_step
+from regbench.training.options import resolve_training
+from regbench.training.trainer import make_optimizer, train_step
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.papers_configs import CONFIGS, io_of
 
-DEVICE = "pretended"
+DEVICE = "fake"
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=16, names=tuple("abcdefgh|"))
 KERNELS = ("triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
 """Forms that are kernels."""
@@ -103,7 +104,7 @@ def _cast(op: Any, dtype: torch.dtype) -> Any:
 
 
 def move(model: torch.nn.Module) -> None:
-    """As `model.to(DEVICE)`, which cannot replace pretended parameters: what is no parameter and no buffer stays where it is."""
+    """As `model.to(DEVICE)`, which cannot replace fake parameters: what is no parameter and no buffer stays where it is."""
     moved: dict[Any, Any] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from regbench.ops.attention import attention
-from regbench.ops.backend import Implementation, Op, known_ops, require_use, use_backend
-from regbench.ops.tensors import common_type
+from regbench.ops.backend import Implementation, Op, common_type, known_ops, require_use, use_backend
 from regbench.utils.errors import UserError
 
 OP = Op(

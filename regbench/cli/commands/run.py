@@ -1,4 +1,4 @@
-"""train an architecture on a track, score it, write a result"""
+"""Train an architecture on a track, score it, write a result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from regbench.cli.architecture import add_architecture, apart_from_stdout, given_settings
-from regbench.cli.progress import Drawing
+from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.progress import TerminalReporter
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
     from regbench.config import Config
+    from regbench.metrics.metric import Metrics
+    from regbench.results import Result
 
 DEFAULTS = {"architecture": "mamba", "track": "pfa-small-v1"}
 
@@ -34,6 +36,9 @@ def configure(run: argparse.ArgumentParser) -> None:
         "--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file (default: mamba)"
     )
     run.add_argument("--seed", type=int, nargs="+", metavar="N", help="one model is trained for each (default: 0)")
+    run.add_argument(
+        "--jobs", type=int, metavar="N", help="seeds trained at once, each with its share of the cores (default: 1)"
+    )
     add_architecture(run)
     run.add_argument(
         "--trials", type=int, metavar="N", help="configurations tried on validation before this; recorded (default: 1)"
@@ -48,15 +53,22 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench import runner
     from regbench.cli.tables import result_table
+    from regbench.config import read_config
 
     # What is going on goes to stderr, so that stdout holds the table alone.
-    with Drawing(Console(stderr=True)) as reporter, apart_from_stdout():
+    with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
         try:
             if arguments.resume:
                 _refuse_more_than_resume(arguments)
+                reporter.folder = Path(arguments.resume)
+            config = None if arguments.resume else _config(arguments)
+            if arguments.jobs is not None:
+                folder = Path(arguments.resume) if config is None else runner.begin(config, arguments.out, reporter)
+                reporter.folder = folder
+                result = _side_by_side(folder, arguments.jobs)
+            elif config is None:
                 result = runner.resume(arguments.resume, reporter)
             else:
-                config = _config(arguments)
                 result = runner.run(
                     config.track,
                     config.architecture,
@@ -69,14 +81,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
                     reporter=reporter,
                 )
         except KeyboardInterrupt:
-            folder = reporter.folder
-            hint = f"; go on with: regbench run --resume {folder}" if folder else ""
+            hint = f"; go on with: regbench run --resume {reporter.folder}" if reporter.folder else ""
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
-    console.print(result_table(result))
-    seed = result.seeds[0]
+    track = (config or read_config(Path(arguments.resume) / "config.yaml")).track
+    console.print(result_table(result, _metrics(result, track)))
+    seed, few = result.seeds[0], result.training.get("train_instances")
     console.print(
-        f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens in {seed.seconds:.0f} s "
+        f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "
+        f"{f'of the first {few:,} instances ' if few else ''}in {seed.seconds:.0f} s "
         f"({seed.tokens_per_second:,.0f} tokens/s), ± is one standard error",
         highlight=False,
     )
@@ -84,6 +97,23 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
         console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
     return 0
+
+
+def _metrics(result: Result, track: str) -> Metrics:
+    """What the scores of a result are. Scores that a task of the user's own defines are read from its track."""
+    from regbench.metrics.metric import METRICS
+    from regbench.tracks import load_track
+
+    return METRICS if set(result.metrics) <= METRICS.keys() else load_track(track).metrics
+
+
+def _side_by_side(folder: Path, jobs: int) -> Result:
+    """Several seeds at once, a line for each."""
+    from regbench.cli.live import Live
+    from regbench.sweeps.seeds import run_seeds
+
+    with Live(Console(stderr=True)) as live:
+        return run_seeds(folder, jobs, live)
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:

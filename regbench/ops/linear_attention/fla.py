@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.tensors import common_type
+from regbench.ops.backend import common_type
 
 WIDTH = 16
 """Keys and values are padded with zeros to a multiple of this width. Narrower tiles do not compile, and in 16 bits the backward

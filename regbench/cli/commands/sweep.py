@@ -1,0 +1,116 @@
+"""train many runs from one file, choose on validation, and tabulate"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from regbench.cli.arguments import apart_from_stdout, one_of
+from regbench.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.sweeps.sweep import Sweep, Swept
+
+DESCRIPTION = (
+    "Trains a grid of configurations from one file, on all cores of this machine or on a Ray cluster. The best one is chosen on "
+    "the validation split, trains all seeds, and is scored on the test split. The folder is the state: the same command goes on "
+    "where it was stopped. Exit code 1 where something failed."
+)
+EXAMPLES = """\
+examples:
+  regbench sweep sweeps/laptop.yaml --dry-run     the cells, and what they would cost here
+  regbench sweep sweeps/laptop.yaml               as many runs at once as there are cores
+  regbench sweep grid.yaml --on ray --ray-address head:6379
+"""
+
+
+def configure(sweep: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    sweep.add_argument("file", metavar="FILE.yaml", help="what to sweep; docs/sweeps.md says how it is written")
+    sweep.add_argument(
+        "--jobs", type=int, metavar="N", help="runs at once (default: the cores over the threads of a run)"
+    )
+    sweep.add_argument("--on", type=one_of("local", "ray"), default="local", help="this machine (default), or Ray")
+    sweep.add_argument(
+        "--ray-address", metavar="A", help="HOST:PORT of a Ray cluster (default: RAY_ADDRESS, else one that runs here)"
+    )
+    sweep.add_argument(
+        "--dry-run", action="store_true", help="only say what would be trained, and what it would cost here"
+    )
+    sweep.add_argument("--out", metavar="DIR", help="the sweep's folder (default: runs/sweeps/ and the file's name)")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Sweeps, or says what a sweep would cost."""
+    from regbench.cli.live import Live
+    from regbench.sweeps.sweep import Sweep
+
+    if arguments.ray_address and arguments.on != "ray":
+        raise UserError("--ray-address says where Ray runs: give --on ray too")
+    progress = Console(stderr=True)
+    with apart_from_stdout():
+        sweep = Sweep.read(arguments.file)
+        if arguments.dry_run:
+            return _dry_run(sweep, arguments.jobs, console, progress)
+        try:
+            with Live(progress) as live:
+                swept = sweep.run(
+                    live,
+                    out=arguments.out,
+                    jobs=arguments.jobs,
+                    on=arguments.on,
+                    address=arguments.ray_address,
+                    announce=live.say,
+                )
+        except KeyboardInterrupt:
+            again = shlex.join(["regbench", *sys.argv[1:]]) if sys.argv[1:2] == ["sweep"] else "the same command"
+            print(f"regbench: interrupted; go on with: {again}", file=sys.stderr)
+            return 130
+    _print(swept, console)
+    return 1 if swept.failures else 0
+
+
+def _print(swept: Swept, console: Console) -> None:
+    from regbench.cli.sweep_tables import failure_table, sweep_tables
+
+    for table in sweep_tables(swept.best):
+        console.print(table)
+    if swept.rows:
+        console.print("Chosen on validation. After a score: the lowest and the highest seed.", highlight=False)
+    if swept.failures:
+        console.print(failure_table(swept.failures))
+    names = sorted(
+        path.name for path in swept.folder.iterdir() if path.suffix in (".csv", ".png") or "best" in path.name
+    )
+    console.print(f"in {swept.folder}: {', '.join(names)}", highlight=False, soft_wrap=True)
+    for row in swept.best:
+        console.print(f"next: regbench submit {shlex.quote(str(row.folder))}", highlight=False, soft_wrap=True)
+
+
+def _dry_run(sweep: Sweep, jobs: int | None, console: Console, progress: Console) -> int:
+    from regbench.cli.sweep_tables import cost_table
+    from regbench.report.content import human_seconds
+    from regbench.sweeps.estimate import estimate
+
+    share = sweep.share(jobs)
+    for group in sweep.groups:
+        seeds = " ".join(map(str, group.seeds))
+        for cell in group.trials:
+            console.print(f"{cell.digest[:8]}  {cell.point.track.name}  {cell.label}", highlight=False, soft_wrap=True)
+        what = f"the best of these {len(group.trials)}" if group.trials else group.first.label
+        console.print(f"          {group.first.track.name}  {what}: seeds {seeds}", highlight=False, soft_wrap=True)
+    costs = estimate(sweep.groups, share.threads, lambda text: progress.print(text, highlight=False))
+    console.print(cost_table(costs))
+    seconds = sum(cost.seconds for cost in costs) / share.jobs
+    count = sum(cost.trials + cost.seeds for cost in costs)
+    console.print(
+        f"{count:,} cells, about {human_seconds(seconds)} with {share.jobs} at once, {share.threads} "
+        f"thread{'s' * (share.threads > 1)} each; without the baselines of a track that is new here",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0

@@ -1,0 +1,98 @@
+"""How far a sweep is, drawn on the terminal: a line for each run that is under way, and one for the whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from rich import live
+from rich.console import Console, Group
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from regbench.sweeps import grid
+    from regbench.sweeps.schedule import Counts
+    from regbench.sweeps.work import Ended, Job, Note
+
+_BAR = 20
+_PLAIN_EVERY = 60.0
+"""Seconds between two lines about the whole, where no terminal is."""
+
+
+class Live:
+    """Draws a sweep; where the output is no terminal, prints a line now and then."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._live = live.Live(console=console, refresh_per_second=4, transient=True)
+        self._running: dict[str, tuple[str, str, float]] = {}
+        self._started = self._printed = clock()
+
+    def __enter__(self) -> Live:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def started(self, job: Job, counts: Counts) -> None:
+        """A job has begun."""
+        self._running[job.folder] = (job.label, "starting", 0.0)
+        if not self._console.is_terminal:
+            self.say(f"begun: {_what(job)}")
+
+    def noted(self, job: Job, note: Note) -> None:
+        """How far it is."""
+        if job.folder in self._running:
+            self._running[job.folder] = (job.label, note.text, note.share)
+
+    def ended(self, job: Job, ended: Ended, counts: Counts) -> None:
+        """How it ended."""
+        self._running.pop(job.folder, None)
+        if ended.message is not None:
+            self.say(f"failed: {_what(job)}: {ended.message}")
+        elif not self._console.is_terminal:
+            self.say(f"done: {_what(job)}; {self._whole(counts)}")
+
+    def chosen(self, group: grid.Group, point: grid.Point, loss: float) -> None:
+        """What was chosen among the trials."""
+        self.say(f"chosen of {len(group.trials)}: {point.label}, validation loss {loss:.4f}")
+
+    def ticked(self, counts: Counts) -> None:
+        """Some time has passed."""
+        if self._console.is_terminal:
+            lines = [_line(*running, self._console.width) for running in self._running.values()]
+            self._live.update(Group(*lines, Text(self._whole(counts), style="bold", no_wrap=True, overflow="ellipsis")))
+        elif self._clock() - self._printed > _PLAIN_EVERY:
+            self._printed = self._clock()
+            self.say(self._whole(counts))
+
+    def _whole(self, counts: Counts) -> str:
+        """Done, failed, left, and when the end is expected from the mean time of a step so far."""
+        text = f"{counts.done} of {counts.total} done, {counts.failed} failed, {counts.left} left"
+        here, spent = counts.done + counts.failed - counts.before, self._clock() - self._started
+        if here > 0 and counts.left:
+            end = datetime.now() + timedelta(seconds=spent / here * counts.left)
+            text += (
+                f", end about {end:%H:%M}" if end.date() == datetime.now().date() else f", end about {end:%d %b %H:%M}"
+            )
+        return text
+
+
+def _what(job: Job) -> str:
+    """A job, for people."""
+    return f"{job.label} ({ {'train': 'trial', 'score': 'training and test', 'finish': 'run folder'}[job.action] })"
+
+
+def _line(label: str, text: str, share: float, width: int) -> Text:
+    filled = round(_BAR * share)
+    bar = f"{'━' * filled}{'╌' * (_BAR - filled)} {100 * share:3.0f} %"
+    room = max(10, width - _BAR - 40)
+    return Text(f"{label[:room]:<{room}}  {bar}  {text}", no_wrap=True, overflow="ellipsis")

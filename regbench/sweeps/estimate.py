@@ -1,0 +1,158 @@
+"""What a sweep would cost on this machine, from a few timed training steps of each architecture."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from regbench.data.instances import Instances
+from regbench.models.backbone import build
+from regbench.models.model import parameter_count, token_tensor
+from regbench.ops.backend import use_backend
+from regbench.sweeps.grid import SELECTION_SEED, Group, Point
+from regbench.training.trainer import find_device, make_optimizer, train_step, training_steps
+
+_SECONDS = 2.0
+"""For which steps of one size are timed, after the first; three at least."""
+
+_LONGEST_STEP = 4.0
+"""Seconds that a step may be expected to take in order to be timed."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one architecture costs on one track.
+
+    Attributes:
+        track: the track's name.
+        architecture: the architecture's name.
+        trials: cells that are tried, on validation alone.
+        seeds: cells that are trained for the test split.
+        parameters: of the smallest and of the largest model.
+        tokens: trained on in all cells.
+        seconds: of all cells, one after another.
+    """
+
+    track: str
+    architecture: str
+    trials: int
+    seeds: int
+    parameters: tuple[int, int]
+    tokens: int
+    seconds: float
+
+
+def estimate(groups: Sequence[Group], threads: int, announce: Callable[[str], None] = lambda _: None) -> list[Cost]:
+    """What each architecture costs on each track.
+
+    Args:
+        groups: what is swept.
+        threads: of one run.
+        announce: is told what is timed.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        places = dict.fromkeys((group.first.track.name, group.first.name) for group in groups)
+        return [_cost([g for g in groups if (g.first.track.name, g.first.name) == place], announce) for place in places]
+    finally:
+        torch.set_num_threads(before)
+
+
+def _cost(groups: Sequence[Group], announce: Callable[[str], None]) -> Cost:
+    first = groups[0].first
+    train, validation = first.track.instances("train"), first.track.instances("validation")
+    sizes: dict[str, int] = {}
+    examples: dict[int, Point] = {}
+    for group in groups:
+        for point in group.points:
+            options = point.options.model_dump_json()
+            if options not in sizes:
+                sizes[options] = _parameters(point)
+            examples.setdefault(sizes[options], point)
+    announce(f"timing {first.name} on {first.track.name}")
+    measured = _measure(examples, train)
+
+    def seconds(point: Point) -> tuple[int, float]:
+        """Tokens and seconds of one cell: scoring the validation split costs a third of training on it."""
+        tokens = point.train_tokens
+        scored = validation.n_tokens * point.training.evaluations / 3
+        return tokens, (tokens + scored) * _interpolate(measured, sizes[point.options.model_dump_json()])
+
+    trials = [seconds(cell.point) for group in groups for cell in group.trials]
+    finals: list[tuple[int, float]] = []
+    for group in groups:
+        each = [seconds(point) for point in group.points]
+        # Which point is chosen is not known: their mean. Its trial is its first seed, where both are the same.
+        again = [cell.point.digest for cell in group.trials] != [point.digest for point in group.points]
+        seeds = len(group.seeds) - (bool(group.trials) and not again and SELECTION_SEED in group.seeds)
+        mean = sum(t for t, _ in each) // len(each), sum(s for _, s in each) / len(each)
+        finals += [mean] * seeds
+    return Cost(
+        first.track.name,
+        first.name,
+        len(trials),
+        len(finals),
+        (min(examples), max(examples)),
+        sum(tokens for tokens, _ in trials + finals),
+        sum(spent for _, spent in trials + finals),
+    )
+
+
+def _measure(examples: dict[int, Point], train: Instances) -> list[tuple[int, float]]:
+    """Parameters and seconds a token of the smallest model, and of the largest whose steps are short enough to be timed."""
+    smallest = min(examples)
+    step, token = _time(examples[smallest], train)
+    found = [(smallest, token)]
+    larger = [size for size in examples if size > smallest and step * size / smallest <= _LONGEST_STEP]
+    if larger:
+        found.append((max(larger), _time(examples[max(larger)], train)[1]))
+    return found
+
+
+def _time(point: Point, train: Instances) -> tuple[float, float]:
+    """Seconds of a training step, and a token."""
+    device = find_device(point.content["device"])
+    torch.manual_seed(0)
+    plan = training_steps(train.lengths, point.training, point.track.definition.budget.train_tokens, SELECTION_SEED)
+    with use_backend(point.content["backend"]):
+        model = build(point.cls, point.options, point.track.task.io).to(device).train()
+        optimizer = make_optimizer(model, point.training)
+        steps, tokens, started = 0, 0, 0.0
+        for count, rows in plan:
+            batch = train[rows]
+            pair = token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
+            train_step(model, optimizer, pair, point.training)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if started:
+                steps, tokens = steps + 1, tokens + count
+                if steps >= 3 and time.perf_counter() - started > _SECONDS:
+                    break
+            else:
+                started = time.perf_counter()
+        spent = time.perf_counter() - started
+    return spent / max(1, steps), spent / max(1, tokens)
+
+
+def _parameters(point: Point) -> int:
+    """The parameters of a model, which is built without memory where its code allows it."""
+    try:
+        with torch.device("meta"):
+            return parameter_count(build(point.cls, point.options, point.track.task.io))
+    except Exception:
+        return parameter_count(build(point.cls, point.options, point.track.task.io))
+
+
+def _interpolate(measured: Sequence[tuple[int, float]], size: int) -> float:
+    """Seconds a token of a model of so many parameters: between what was timed by powers, beyond it in proportion."""
+    (small, low), (large, high) = measured[0], measured[-1]
+    if size <= small:
+        return low
+    if size >= large:
+        return high * size / large
+    return low * math.exp(math.log(high / low) * math.log(size / small) / math.log(large / small))

@@ -1,0 +1,179 @@
+"""The sweep file: a strict schema, and the axes of each architecture. What its cells are is said in `grid`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from regbench.config import Seed
+from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.files import read_mapping
+
+Axes = dict[str, list[Any]]
+"""Values by the name of their axis."""
+
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+"""Numbers as 1e-3, which YAML reads as text."""
+_SHORT = {"train_instances": "training.train_instances"}
+
+
+class _Strict(pydantic.BaseModel):
+    """Unknown keys, NaN and infinity are refused."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class Select(_Strict):
+    """How one configuration is chosen among several.
+
+    Attributes:
+        by: the split that decides. There is only one that may.
+        over: the axes that are tried, on seed 0; all other axes are reported.
+        settings: of the trials alone, e.g. fewer training tokens; `with` in the file.
+    """
+
+    by: Literal["validation"] = "validation"
+    over: list[str] = pydantic.Field(min_length=1)
+    settings: dict[str, Any] = pydantic.Field(default={}, alias="with")
+
+
+class SweepFile(_Strict):
+    """The content of a sweep file.
+
+    Attributes:
+        track: one track, or several.
+        base: settings of every run.
+        grid: values by axis; `arch` is one of them.
+        options_of: further axes by architecture; they replace those of `grid`.
+        select: how one is chosen; without it every configuration trains all seeds and is scored.
+        seeds: of what is scored on the test split.
+        backend: as `regbench run --backend`.
+        device: as `regbench run --device`.
+        threads: of one run; by default 1, or the cores over `--jobs`.
+        gpus: of one run; a part of one where several runs share it. By default 1 where the device is a GPU.
+    """
+
+    track: str | list[str]
+    base: dict[str, Any] = {}
+    grid: Axes
+    options_of: dict[str, Axes] = {}
+    select: Select | None = None
+    seeds: list[Seed] = pydantic.Field(default=[0], min_length=1)
+    backend: str = "auto"
+    device: str = "auto"
+    threads: int | None = pydantic.Field(default=None, ge=1)
+    gpus: float | None = pydantic.Field(default=None, ge=0, le=1)
+
+    @property
+    def tracks(self) -> list[str]:
+        """All tracks."""
+        return [self.track] if isinstance(self.track, str) else self.track
+
+    @property
+    def architectures(self) -> list[str]:
+        """All architectures, as they are asked for."""
+        return self.grid["arch"]
+
+    def axes_of(self, architecture: str) -> Axes:
+        """The axes of one architecture, without `arch`; its own stand in the place of common ones that set the same."""
+        own = self.options_of.get(architecture, {})
+        taken = {name for axis in own for name in names_in(axis)} | {"arch"}
+        common = {axis: values for axis, values in self.grid.items() if taken.isdisjoint(names_in(axis))}
+        return {**common, **own}
+
+    def is_selected(self, axis: str) -> bool:
+        """Whether an axis, or a setting of it, is selected over."""
+        over = self.select.over if self.select is not None else []
+        return not {axis, *names_in(axis)}.isdisjoint({*over, *(_SHORT.get(name, name) for name in over)})
+
+
+def names_in(axis: str) -> list[str]:
+    """The settings that an axis sets, by the names that a run knows."""
+    return [_SHORT.get(name.strip(), name.strip()) for name in axis.split(",")]
+
+
+def settings_of(axis: str, value: Any) -> dict[str, Any]:
+    """The settings that one value of an axis makes.
+
+    Args:
+        axis: the name of a setting; of several that change together, their names with commas between them.
+        value: the setting's value; of several a list of theirs.
+
+    Raises:
+        UserError: several names, and not as many values.
+    """
+    names = names_in(axis)
+    if len(names) == 1:
+        return {names[0]: value}
+    if not isinstance(value, list) or len(value) != len(names):
+        raise UserError(f"a value of the axis '{axis}' is a list of {len(names)}, one for each name, not {value!r}")
+    return dict(zip(names, value, strict=True))
+
+
+def read_sweep(path: Path) -> SweepFile:
+    """The sweep in a YAML file.
+
+    Raises:
+        UserError: it cannot be read or is broken; a key is unknown, missing or of the wrong type; an axis is empty or names a
+            value twice; `select` or `options_of` speak of what is not in the grid.
+    """
+    content = read_mapping(path, "a sweep")
+    within = content.get("select")
+    for where, keys, known in (
+        ("", content, [*SweepFile.model_fields]),
+        ("select.", within if isinstance(within, dict) else {}, ["by", "over", "with"]),
+    ):
+        for key in keys:  # first: a misspelt key is also one that is missing
+            if key not in known:
+                raise UserError(f"{path}: unknown key '{where}{key}'{nearest(str(key), known)}")
+    try:
+        sweep = SweepFile(**_numbers(content))
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, str(path), SweepFile.model_fields)) from None
+    fault = _fault(sweep)
+    if fault is not None:
+        raise UserError(f"{path}: {fault}")
+    return sweep
+
+
+def _numbers(value: Any) -> Any:
+    """The same content, with numbers as 1e-3 read as such."""
+    if isinstance(value, dict):
+        return {key: _numbers(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_numbers(member) for member in value]
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+def _fault(sweep: SweepFile) -> str | None:
+    """What is wrong with a file of the right form."""
+    if "arch" not in sweep.grid:
+        return "grid has no 'arch': it says which architectures are swept"
+    for where, axes in [("grid", sweep.grid), *((f"options_of.{a}", axes) for a, axes in sweep.options_of.items())]:
+        for name, values in axes.items():
+            if not values:
+                return f"the axis {where}.{name} is empty: give its values, as in {name}: [1, 2]"
+            twice = next((v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])), None)
+            if twice is not None:
+                return f"the axis {where}.{name} has the value {twice!r} twice"
+    strange = next((a for a in sweep.architectures if not isinstance(a, str)), None)
+    if strange is not None:
+        return f"grid.arch: {strange!r} names no architecture"
+    for architecture, axes in sweep.options_of.items():
+        if architecture not in sweep.architectures:
+            return f"options_of.{architecture}: not in grid.arch{nearest(architecture, sweep.architectures)}"
+        if "arch" in axes:
+            return f"options_of.{architecture} has an axis 'arch'"
+    for what, values in (("track", sweep.tracks), ("seed", sweep.seeds)):
+        if len(set(map(str, values))) < len(values) or not values:
+            return f"a {what} is given twice" if values else f"no {what} is given"
+    all_axes = [axis for a in sweep.architectures for axis in sweep.axes_of(a)]
+    axes_known = {name for axis in all_axes for name in (axis, *names_in(axis))}
+    axes_known |= {short for short, name in _SHORT.items() if name in axes_known}
+    for name in sweep.select.over if sweep.select is not None else []:
+        if name not in axes_known:
+            return f"select.over: '{name}' is no axis of the grid{nearest(name, axes_known)}"
+    return None

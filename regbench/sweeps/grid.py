@@ -1,0 +1,240 @@
+"""From a sweep file to what is trained: points of the grid, the trials among which one is chosen, cells.
+
+A point is one configuration, without seeds. A cell is a point and a seed. A group holds the points that differ in the axes of
+`select.over` alone: one of them is chosen on validation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from regbench.config import Config
+from regbench.models.backbone import resolve_options, split_settings
+from regbench.models.mixer import Options
+from regbench.sweeps.file import SweepFile, settings_of
+from regbench.tracks import Track, load_track
+from regbench.training.options import TrainingOptions, resolve_training
+from regbench.training.trainer import training_steps
+from regbench.utils import registry
+from regbench.utils.arrays import IntArray
+from regbench.utils.errors import UserError
+
+SELECTION_SEED = 0
+"""The seed of every trial."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration.
+
+    Attributes:
+        track: the loaded track.
+        architecture: as it is asked for.
+        cls: its class.
+        axes: the values of its axes, by the setting that each sets.
+        settings: all settings.
+        options: what the settings make of the architecture's options.
+        training: what they make of the training options.
+        content: all that decides what is trained, but for the seed.
+    """
+
+    track: Track
+    architecture: str
+    cls: type[Any]
+    axes: dict[str, Any]
+    settings: dict[str, Any]
+    options: Options
+    training: TrainingOptions
+    content: dict[str, Any]
+
+    def config(self, seeds: tuple[int, ...], trials: int = 1) -> Config:
+        """The configuration of a run with these seeds."""
+        content = self.content
+        return Config(
+            track=content["track"][0],
+            architecture=self.architecture,
+            seeds=seeds,
+            settings=self.settings,
+            backend=content["backend"],
+            device=content["device"],
+            trials=trials,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the content: 128 bits."""
+        return digest_of(self.content)
+
+    @property
+    def name(self) -> str:
+        """The architecture's short name."""
+        return registry.short_name(self.architecture)
+
+    @property
+    def label(self) -> str:
+        """The architecture and the values of its axes, for people."""
+        return f"{self.name} {shown_axes(self.axes)}".rstrip()
+
+    @property
+    def train_tokens(self) -> int:
+        """How many tokens one seed trains on, to within an epoch's last batches."""
+        lengths = train_lengths(self.track)[: self.training.train_instances]
+        budget = self.training.train_tokens or self.track.definition.budget.train_tokens
+        epochs = self.training.epochs
+        return budget if epochs is None else min(budget, epochs * int(lengths.sum()))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A point and a seed: what one process trains."""
+
+    point: Point
+    seed: int
+
+    @cached_property
+    def digest(self) -> str:
+        """The name of its folder."""
+        return digest_of({**self.point.content, "seed": self.seed})
+
+    @property
+    def label(self) -> str:
+        """What it is, for people."""
+        return f"{self.point.label} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points of which one is chosen, or a single point.
+
+    Attributes:
+        points: in the order of the file.
+        trials: the cell of each point that decides; empty where there is nothing to choose.
+        seeds: of the chosen point.
+        axes: the values that all its points share.
+    """
+
+    points: tuple[Point, ...]
+    trials: tuple[Cell, ...]
+    seeds: tuple[int, ...]
+    axes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Point:
+        """The first point, for what all points share."""
+        return self.points[0]
+
+    @property
+    def label(self) -> str:
+        """What it is, for people."""
+        return f"{self.first.name} {shown_axes(self.axes)}".rstrip()
+
+    @cached_property
+    def key(self) -> str:
+        """What distinguishes it from other groups of any sweep: the track, the architecture and the shared axes."""
+        content = self.first.content
+        return digest_of({"axes": self.axes, **{k: content[k] for k in ("track", "architecture", "source")}})
+
+
+def expand(sweep: SweepFile) -> list[Group]:
+    """Every group of a sweep, in the order of the file; points that come to the same are one.
+
+    Raises:
+        UserError: an unknown track or architecture, a setting that an architecture does not know, or a value it or the track
+            does not take.
+    """
+    groups: list[Group] = []
+    for name in sweep.tracks:
+        track = load_track(name)
+        for architecture in sweep.architectures:
+            groups += _groups(sweep, name, track, architecture)
+    names: dict[str, str] = {}
+    for architecture in sweep.architectures:
+        short = registry.short_name(architecture)
+        if short in names:
+            raise UserError(f"grid.arch: {names[short]} and {architecture} are both called '{short}'")
+        names[short] = architecture
+    trained = [p for group in groups for p in (*group.points, *(cell.point for cell in group.trials))]
+    for point in {(id(p.track), p.training): p for p in trained}.values():
+        budget = point.track.definition.budget.train_tokens
+        next(training_steps(train_lengths(point.track), point.training, budget, SELECTION_SEED))
+    return groups
+
+
+@lru_cache(maxsize=16)
+def train_lengths(track: Track) -> IntArray:
+    """(N,): the lengths of a track's training instances, read once."""
+    return track.instances("train").lengths
+
+
+def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> list[Group]:
+    cls = registry.load(registry.ARCHITECTURE, architecture)
+    source = registry.source_digest(cls)
+    axes = sweep.axes_of(architecture)
+
+    def point(values: dict[str, Any], more: dict[str, Any]) -> Point:
+        settings = {**_joined(sweep.base), **values, **_joined(more)}
+        if settings.get("training.train_tokens") == track.definition.budget.train_tokens:
+            del settings["training.train_tokens"]  # so it is without it, and a trial may be a seed of what is chosen
+        own, of_training = split_settings(settings)
+        try:
+            options, training = resolve_options(cls, own), resolve_training(cls, of_training)
+        except UserError as error:
+            hint = "; what one architecture alone knows stands under options_of" if "unknown key" in str(error) else ""
+            raise UserError(f"{architecture}: {error}{hint}") from None
+        content = {
+            "track": [name, track.definition.digest, track.task_code],
+            "architecture": architecture,
+            "source": source,
+            "options": options.model_dump(mode="json"),
+            "training": training.model_dump(mode="json"),
+            "backend": sweep.backend,
+            "device": sweep.device,
+        }
+        return Point(track, architecture, cls, values, settings, options, training, content)
+
+    found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+    for combination in itertools.product(*axes.values()):
+        pairs = dict(zip(axes, combination, strict=True))
+        shared = _joined({axis: value for axis, value in pairs.items() if not sweep.is_selected(axis)})
+        found.setdefault(repr(shared), (shared, []))[1].append(_joined(pairs))
+    groups = []
+    for shared, several in found.values():
+        points = {made.digest: (made, values) for values in several for made in [point(values, {})]}
+        more = sweep.select.settings if sweep.select is not None else {}
+        trials = [Cell(point(values, more), SELECTION_SEED) for _, values in points.values()]
+        chosen_among = tuple(made for made, _ in points.values())
+        groups.append(Group(chosen_among, tuple(trials) if len(trials) > 1 else (), tuple(sweep.seeds), shared))
+    return groups
+
+
+def _joined(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by the names that a run knows."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= settings_of(key, value)
+    return found
+
+
+def digest_of(content: Any) -> str:
+    """128 bits of the SHA-256 of plain content, as 32 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()[:32]
+
+
+def shown_axes(axes: dict[str, Any]) -> str:
+    """The values of axes on one line, for people."""
+    return " ".join(f"{axis.removeprefix('training.')}={shown(value)}" for axis, value in axes.items())
+
+
+def shown(value: Any) -> str:
+    """A value of an axis, for people and tables."""
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(shown, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,185 @@
+"""The local engine: a pool of processes that divides the cores, and the GPUs, so that none is taken twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import regbench
+from regbench.sweeps.work import Ended, Event, Job, Note
+from regbench.utils import threads
+from regbench.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class Share:
+    """How a machine is divided.
+
+    Attributes:
+        jobs: processes at once.
+        threads: of each.
+        gpus: of each; a part of one where several share it.
+    """
+
+    jobs: int
+    threads: int
+    gpus: float = 0.0
+
+
+def share(
+    jobs: int | None = None, of_each: int | None = None, *, device: str = "auto", gpus: float | None = None
+) -> Share:
+    """Divides this machine.
+
+    Args:
+        jobs: processes at once; by default as many as the cores, and the GPUs, allow.
+        of_each: threads of each; by default OMP_NUM_THREADS, else the cores over `jobs`, else 1.
+        device: what the runs are for, as `regbench run --device`.
+        gpus: GPUs of each; by default 1 where the runs are for GPUs.
+
+    Raises:
+        UserError: more is asked for than there is.
+    """
+    cores, here = threads.cores(), _gpus() if device != "cpu" else 0
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs {jobs}: at least one process is needed")
+    given = of_each or threads.asked()
+    each = given or max(1, cores // (jobs or cores))
+    if jobs is not None and jobs * each > cores:
+        raise UserError(
+            f"{jobs} runs of {each} {'thread' if each == 1 else 'threads'} need {jobs * each} cores, and there are {cores}"
+        )
+    wanted = gpus if gpus is not None else float(here > 0)
+    most = max(1, cores // each)
+    if wanted:
+        if wanted * (jobs or 1) > here:
+            count = f"{jobs} runs of " if jobs else "a run with "
+            raise UserError(f"{count}{wanted:g} GPU asked for, and there are {here} GPUs here")
+        most = min(most, int(here / wanted))
+    return Share(jobs or most, each, wanted)
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+@dataclass
+class _Worker:
+    """A process of the pool, and the job that it does."""
+
+    process: subprocess.Popen[str]
+    number: int
+    job: Job | None = None
+
+
+@dataclass
+class LocalEngine:
+    """A pool of processes on this machine.
+
+    Attributes:
+        divided: how the machine is divided.
+        log: where the processes' errors go; removed at the end where there were none.
+    """
+
+    divided: Share
+    log: Path
+    _workers: list[_Worker] = field(default_factory=list)
+    _events: queue.Queue[tuple[_Worker, dict[str, Any] | None]] = field(default_factory=queue.Queue)
+
+    def free(self) -> int:
+        """How many jobs could begin at once now."""
+        return self.divided.jobs - sum(w.job is not None or w.process.poll() is not None for w in self._workers)
+
+    def submit(self, job: Job) -> None:
+        """Gives a job to a process that has none, a new one if need be."""
+        idle = (w for w in self._workers if w.job is None and w.process.poll() is None)
+        worker = next(idle, None) or self._start()
+        worker.job = job
+        assert worker.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died: its output has ended too, which says so
+            worker.process.stdin.write(json.dumps(job.plain()) + "\n")
+            worker.process.stdin.flush()
+
+    def wait(self, seconds: float) -> list[tuple[Job, Event]]:
+        """What has happened since the last call; waits so long for something to happen."""
+        found: list[tuple[Job, Event]] = []
+        with contextlib.suppress(queue.Empty):
+            waited = self._events.get(timeout=seconds)
+            while True:
+                found += self._heard(*waited)
+                waited = self._events.get_nowait()
+        return found
+
+    def close(self) -> None:
+        """Ends all processes; what is half done can be resumed."""
+        for worker in self._workers:
+            assert worker.process.stdin is not None
+            with contextlib.suppress(OSError):
+                worker.process.stdin.close()  # it ends itself then
+        for worker in self._workers:
+            try:
+                worker.process.wait(5)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        self._workers.clear()
+        if self.log.exists() and not self.log.stat().st_size:
+            self.log.unlink()
+
+    def _heard(self, worker: _Worker, content: dict[str, Any] | None) -> list[tuple[Job, Event]]:
+        job = worker.job
+        if content is None:  # its output has ended: it is dead
+            self._workers.remove(worker)
+            code = worker.process.wait()
+            how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+            return [] if job is None else [(job, Ended(f"its process ended {how}; see {self.log}"))]
+        assert job is not None
+        if "text" in content:
+            return [(job, Note(**content))]
+        worker.job = None
+        return [(job, Ended(**content))]
+
+    def _start(self) -> _Worker:
+        number = min(set(range(self.divided.jobs)) - {w.number for w in self._workers})
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "regbench.sweeps.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
+                env={**os.environ, **self._environment(number)},
+            )
+        worker = _Worker(process, number)
+        self._workers.append(worker)
+        assert process.stdout is not None
+        threading.Thread(target=self._listen, args=(worker, process.stdout), daemon=True).start()
+        return worker
+
+    def _listen(self, worker: _Worker, output: IO[str]) -> None:
+        for line in output:
+            self._events.put((worker, json.loads(line)))
+        self._events.put((worker, None))
+
+    def _environment(self, number: int) -> dict[str, str]:
+        """What process `number` is told before it starts: this very regbench, its threads, its GPU."""
+        home = str(Path(regbench.__file__).resolve().parent.parent)
+        path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+        told = {"PYTHONPATH": path, **threads.environment(self.divided.threads)}
+        if self.divided.gpus:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            which = int(number * self.divided.gpus)
+            told["CUDA_VISIBLE_DEVICES"] = visible.split(",")[which] if visible else str(which)
+        return told

@@ -1,0 +1,245 @@
+"""The order of a sweep: trials, the choice, all seeds of what was chosen, and the run folder that holds them.
+
+The test split is read by the chosen configuration of a group alone, after the choice. Trials are scored on validation, and a
+configuration that lost is never scored on the test split.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from regbench.sweeps.grid import Cell, Group, Point
+from regbench.sweeps.state import Failure, SweepFolder
+from regbench.sweeps.work import Action, Ended, Engine, Job, Note
+
+_WAIT = 0.25
+"""Seconds between two looks at the clock."""
+
+Then = Callable[[Ended], None]
+
+
+@dataclass
+class Counts:
+    """How many steps of a sweep there are: trials, seeds, and run folders.
+
+    Attributes:
+        total: all that are known to be needed.
+        done: those that are done, also before this start.
+        before: those that were done before it.
+        failed: those that failed.
+    """
+
+    total: int = 0
+    done: int = 0
+    before: int = 0
+    failed: int = 0
+
+    @property
+    def left(self) -> int:
+        """Those still to do."""
+        return self.total - self.done - self.failed
+
+
+class Watcher(Protocol):
+    """Is told how a sweep goes; the command line draws it."""
+
+    def started(self, job: Job, counts: Counts) -> None:
+        """A job has begun."""
+        ...
+
+    def noted(self, job: Job, note: Note) -> None:
+        """How far it is."""
+        ...
+
+    def ended(self, job: Job, ended: Ended, counts: Counts) -> None:
+        """How it ended."""
+        ...
+
+    def chosen(self, group: Group, point: Point, loss: float) -> None:
+        """What was chosen among the trials, and its validation loss in nats."""
+        ...
+
+    def ticked(self, counts: Counts) -> None:
+        """Some time has passed."""
+        ...
+
+
+@dataclass
+class _Stand:
+    """Where a group stands: how many jobs of its stage are missing, and whether one of them failed for good."""
+
+    group: Group
+    missing: int = 0
+    lost: bool = False
+
+
+@dataclass
+class Schedule:
+    """A sweep on its way.
+
+    Attributes:
+        folder: the sweep's folder.
+        groups: what is swept.
+        engine: where it is done.
+        watcher: is told how it goes.
+        counts: of its steps.
+        failures: what failed.
+        finished: each group whose run folder is whole, and its chosen point.
+    """
+
+    folder: SweepFolder
+    groups: Sequence[Group]
+    engine: Engine
+    watcher: Watcher
+    counts: Counts = field(default_factory=Counts)
+    failures: list[Failure] = field(default_factory=list)
+    finished: list[tuple[Group, Point]] = field(default_factory=list)
+    _ready: deque[Job] = field(default_factory=deque)
+    _asked: dict[str, list[tuple[Job, Then]]] = field(default_factory=dict)
+    _held: dict[str, list[tuple[Job, Then]]] = field(default_factory=dict)
+    _warm: set[str] = field(default_factory=set)
+
+    def run(self) -> None:
+        """Does all there is to do. Where it is interrupted, whoever holds the engine closes it."""
+        self.counts.total = sum(len(group.trials) + len(group.seeds) + 1 for group in self.groups)
+        for group in self.groups:
+            self._try(_Stand(group))
+        self.counts.before = self.counts.done
+        running = 0
+        while self._ready or running:
+            while self._ready and self.engine.free() > 0:
+                job = self._ready.popleft()
+                self.watcher.started(job, self.counts)
+                self.engine.submit(job)
+                running += 1
+            for job, event in self.engine.wait(_WAIT):
+                if isinstance(event, Note):
+                    self.watcher.noted(job, event)
+                else:
+                    running -= 1
+                    self._end(job, event)
+            self.watcher.ticked(self.counts)
+
+    def _end(self, job: Job, ended: Ended) -> None:
+        if ended.message is not None:
+            failure = Failure(job.label, ended.message, ended.refused)
+            self.failures.append(failure)
+            self.folder.fail(job.folder, failure)
+        asked = self._asked.pop(job.folder)
+        # Two groups may share a cell: a trial of one, with fewer tokens, may be a seed of another.
+        answered = [(one, then) for one, then in asked if one.action in (job.action, "train")]
+        for one, then in asked:
+            if (one, then) not in answered:
+                self._add(one, then, first=True)
+        for _, then in answered:
+            self.counts.failed += ended.message is not None
+            self.counts.done += ended.message is None
+            then(ended)
+        self.watcher.ended(job, ended, self.counts)
+
+    def _add(self, job: Job, then: Then, *, first: bool = False) -> None:
+        if job.folder in self._asked:
+            self._asked[job.folder].append((job, then))
+            return
+        self._asked[job.folder] = [(job, then)]
+        (self._ready.appendleft if first else self._ready.append)(job)
+
+    def _try(self, stand: _Stand) -> None:
+        """Begins the trials of a group, as far as they are not done."""
+        left = [cell for cell in stand.group.trials if self.folder.validation_loss(cell) is None]
+        self.counts.done += len(stand.group.trials) - len(left)
+        stand.missing = len(left)
+
+        def then(ended: Ended) -> None:
+            stand.missing -= 1
+            # A configuration that cannot be trained has lost. One that the machine failed may be the best: the choice waits.
+            stand.lost = stand.lost or (ended.message is not None and not ended.refused)
+            if not stand.missing:
+                self._choose(stand)
+
+        for cell in left:
+            self._add(self._job("train", cell), then)
+        if not left:
+            self._choose(stand)
+
+    def _choose(self, stand: _Stand) -> None:
+        group = stand.group
+        point, loss = (None, 0.0) if stand.lost else choose(self.folder, group)
+        if point is None:
+            self.counts.total -= len(group.seeds) + 1
+            return
+        if group.trials:
+            self.watcher.chosen(group, point, loss)
+        cells = [Cell(point, seed) for seed in group.seeds]
+        left = [cell for cell in cells if self.folder.scores(cell) is None]
+        self.counts.done += len(cells) - len(left)
+        stand.missing = len(left)
+
+        def then(ended: Ended) -> None:
+            stand.missing -= 1
+            stand.lost = stand.lost or ended.message is not None
+            if not stand.missing:
+                self._finish(stand, point, cells)
+
+        for cell in reversed(left):
+            self._add(self._job("score", cell), then, first=True)
+        if not left:
+            self._finish(stand, point, cells)
+
+    def _finish(self, stand: _Stand, point: Point, cells: Sequence[Cell]) -> None:
+        """Puts the seeds together. The first run of a track scores its baselines; others wait, and find them in the cache."""
+        group = stand.group
+        if stand.lost:
+            self.counts.total -= 1
+            return
+        config = point.config(group.seeds, trials=max(1, len(group.trials)))
+        if self.folder.is_finished(point, config):
+            self.counts.done += 1
+            self.finished.append((group, point))
+            return
+        job = Job(
+            "finish", str(self.folder.join(cells, config)), config, None, self._label(point, f"{point.label} all seeds")
+        )
+        track = point.track.name
+
+        def then(ended: Ended) -> None:
+            if ended.message is None:
+                self.finished.append((group, point))
+            if track not in self._warm:
+                self._warm.add(track)
+                for other, its in self._held.pop(track):
+                    self._add(other, its, first=True)
+
+        if track in self._held:
+            self._held[track].append((job, then))
+            return
+        if track not in self._warm:
+            self._held[track] = []
+        self._add(job, then, first=True)
+
+    def _job(self, action: Action, cell: Cell) -> Job:
+        config = cell.point.config((cell.seed,))
+        return Job(action, str(self.folder.cell(cell)), config, cell.seed, self._label(cell.point, cell.label))
+
+    def _label(self, point: Point, label: str) -> str:
+        """A label; where there are several tracks, with the track."""
+        several = len({group.first.track.name for group in self.groups}) > 1
+        return f"{point.track.name} {label}" if several else label
+
+
+def choose(folder: SweepFolder, group: Group) -> tuple[Point | None, float]:
+    """The point with the least validation loss, the first of those that have it, and that loss in nats.
+
+    Where there are no trials it is the only point. None where no trial could be trained.
+    """
+    if not group.trials:
+        return group.first, 0.0
+    losses = [folder.validation_loss(cell) for cell in group.trials]
+    tried = [(loss, i) for i, loss in enumerate(losses) if loss is not None]
+    if not tried:
+        return None, 0.0
+    loss, best = min(tried)
+    return group.points[best], loss

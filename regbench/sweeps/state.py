@@ -1,0 +1,175 @@
+"""The folder of a sweep is its state: what is there is done, what is not is to do.
+
+sweep.yaml       what was asked for
+begun.json       the version of regbench, and the trials of each group
+cells/<digest>/  a cell: weights, log, `trained.json`; where it is scored `predictions.npz` and `scores.json`;
+                 where it failed `failed.json`
+runs/<track>/<architecture>-<digest>/   all seeds of a chosen configuration, as `regbench run` would have left them
+table.csv, trials.csv, curves.png, curves.csv, best.yaml
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regbench.config import Config, read_config
+from regbench.results import SeedRecord
+from regbench.runner import write_config
+from regbench.sweeps.file import SweepFile
+from regbench.sweeps.grid import Cell, Group, Point
+from regbench.training.checkpoint import read_trained
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write, exclusive
+
+_SEED_FILES = ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json", "identity.json")
+"""What a seed's folder in a run holds of a cell."""
+
+_PATIENCE = 3.0
+"""Seconds that are waited for the processes of a sweep that was killed a moment ago."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell or a run has no result.
+
+    Attributes:
+        label: what failed.
+        message: one line.
+        refused: whether the configuration itself is to blame, e.g. because training diverged; else the machine or a fault in the
+            code, which another start may not meet again.
+    """
+
+    label: str
+    message: str
+    refused: bool
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """A sweep's folder."""
+
+    path: Path
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the folder for this process.
+
+        Raises:
+            UserError: another sweep holds it.
+        """
+        until = time.monotonic() + _PATIENCE
+        while True:
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(exclusive(self.path))
+                except UserError:
+                    if time.monotonic() > until:
+                        raise UserError(
+                            f"{self.path} is in use by another sweep; wait for it, or choose another --out"
+                        ) from None
+                else:
+                    yield
+                    return
+            time.sleep(0.1)
+
+    def begin(self, sweep: SweepFile, groups: Sequence[Group]) -> None:
+        """Writes what the folder is for, or compares it with what it was begun for.
+
+        Raises:
+            UserError: it was begun by another version, or with other trials for one of the groups.
+        """
+        version = metadata.version("regbench")
+        trials = {group.key: sorted(cell.digest for cell in group.trials) for group in groups}
+        path = self.path / "begun.json"
+        then = _read_begun(path)
+        if then is None and (self.path / "cells").exists():
+            raise UserError(f"{path} cannot be read: it says what the cells belong to; choose another --out")
+        if then is not None:
+            if then["regbench"] != version:
+                raise UserError(
+                    f"{self.path} was begun by regbench {then['regbench']}, and this is {version}; choose another --out"
+                )
+            for group in groups:
+                if then["groups"].get(group.key, trials[group.key]) != trials[group.key]:
+                    raise UserError(
+                        f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
+                    )
+            trials = {**then["groups"], **trials}
+        with atomic_write(path) as file:
+            json.dump({"regbench": version, "groups": trials}, file, indent=1)
+        with atomic_write(self.path / "sweep.yaml") as file:
+            yaml.safe_dump(sweep.model_dump(mode="json", by_alias=True, exclude_defaults=True), file, sort_keys=False)
+
+    def cell(self, cell: Cell) -> Path:
+        """The folder of a cell."""
+        return self.path / "cells" / cell.digest
+
+    def validation_loss(self, cell: Cell) -> float | None:
+        """The best validation loss of a trained cell, in nats; None of one that is not trained to the end."""
+        trained = read_trained(self.cell(cell))
+        return None if trained is None else trained.progress.best_validation_loss
+
+    def scores(self, cell: Cell) -> SeedRecord | None:
+        """What a cell has on the test split; None of one that is not scored."""
+        try:
+            return SeedRecord.model_validate_json((self.cell(cell) / "scores.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def fail(self, folder: str, failure: Failure) -> None:
+        """Keeps why a cell or a run failed beside what it left."""
+        with atomic_write(Path(folder) / "failed.json") as file:
+            json.dump({"message": failure.message, "refused": failure.refused}, file)
+
+    def run_folder(self, point: Point) -> Path:
+        """The folder of all seeds of a chosen configuration."""
+        return self.path / "runs" / point.track.name / f"{point.name}-{point.digest[:12]}"
+
+    def is_finished(self, point: Point, config: Config) -> bool:
+        """Whether the run folder of a configuration is there and finished."""
+        folder = self.run_folder(point)
+        try:
+            return (folder / "result.json").exists() and read_config(folder / "config.yaml") == config
+        except UserError:
+            return False
+
+    def join(self, cells: Sequence[Cell], config: Config) -> Path:
+        """Puts scored cells together as the seeds of one run folder, which then is to be resumed; the files are links."""
+        folder = self.run_folder(cells[0].point)
+        if folder.exists():
+            shutil.rmtree(folder)
+        for cell in cells:
+            seed = folder / f"seed-{cell.seed}"
+            seed.mkdir(parents=True)
+            for name in _SEED_FILES:
+                _link(self.cell(cell) / name, seed / name)
+        write_config(folder, config)
+        return folder
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name of a file; where the system has none, a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _read_begun(path: Path) -> dict[str, Any] | None:
+    """The content of `begun.json`; None where there is no whole one."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content["groups"], dict) and "regbench" in content else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,140 @@
+"""A whole sweep: from its file to the tables in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from regbench.sweeps.curves import curves_of, write_curves
+from regbench.sweeps.file import SweepFile, read_sweep
+from regbench.sweeps.grid import Group, expand
+from regbench.sweeps.local import LocalEngine, Share, share
+from regbench.sweeps.schedule import Schedule, Watcher
+from regbench.sweeps.state import Failure, SweepFolder
+from regbench.sweeps.tables import Row, best_rows, rows_of, write_best, write_table, write_trials
+from regbench.sweeps.work import Engine
+from regbench.utils.files import explain_full_disk
+
+On = Literal["local", "ray"]
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What came of a sweep.
+
+    Attributes:
+        folder: its folder.
+        rows: each chosen configuration with all its seeds.
+        failures: what failed.
+    """
+
+    folder: Path
+    rows: list[Row]
+    failures: list[Failure]
+
+    @property
+    def best(self) -> list[Row]:
+        """The best of each architecture on each track, by validation."""
+        return best_rows(self.rows)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep file and what it comes to.
+
+    Attributes:
+        path: the file.
+        file: its content.
+        groups: what is trained.
+    """
+
+    path: Path
+    file: SweepFile
+    groups: list[Group]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Sweep:
+        """Reads a sweep file and expands it.
+
+        Raises:
+            UserError: see `read_sweep` and `expand`.
+        """
+        file = read_sweep(Path(path))
+        return cls(Path(path), file, expand(file))
+
+    @property
+    def folder(self) -> Path:
+        """Where it goes by default: always the same folder, so that the same command goes on."""
+        return Path("runs") / "sweeps" / self.path.stem
+
+    def share(self, jobs: int | None = None) -> Share:
+        """How this machine is divided for it.
+
+        Raises:
+            UserError: more is asked for than there is.
+        """
+        return share(jobs, self.file.threads, device=self.file.device, gpus=self.file.gpus)
+
+    def run(
+        self,
+        watcher: Watcher,
+        *,
+        out: str | Path | None = None,
+        jobs: int | None = None,
+        on: On = "local",
+        address: str | None = None,
+        announce: Callable[[str], None] = lambda _: None,
+    ) -> Swept:
+        """Trains what is not trained yet, and writes the tables.
+
+        Args:
+            watcher: is told how it goes.
+            out: the sweep's folder.
+            jobs: how many runs at once.
+            on: where: a pool of processes here, or Ray.
+            address: of the Ray cluster.
+            announce: is told how the work is divided.
+
+        Raises:
+            UserError: the folder is in use or of another sweep, or more is asked for than there is.
+        """
+        folder = SweepFolder(Path(out if out is not None else self.folder).resolve())
+        divided = self.share(jobs) if on == "local" else self._share_on_ray(jobs)
+        with explain_full_disk(folder.path), folder.held():
+            folder.begin(self.file, self.groups)
+            engine = self._engine(folder, divided, on, address)
+            announce(_words(divided, on))
+            try:
+                schedule = Schedule(folder, self.groups, engine, watcher)
+                schedule.run()
+            finally:
+                engine.close()
+            rows = rows_of(folder, schedule.finished, self.groups)
+            write_table(folder.path / "table.csv", rows, self.groups)
+            write_trials(folder.path / "trials.csv", folder, self.groups)
+            write_curves(folder.path, curves_of(folder, rows, self.groups), rows)
+            write_best(folder.path, rows)
+        return Swept(folder.path, rows, schedule.failures)
+
+    def _share_on_ray(self, jobs: int | None) -> Share:
+        """What a job needs of a cluster, whatever this machine has."""
+        gpus = self.file.gpus if self.file.gpus is not None else float(self.file.device.startswith("cuda"))
+        return Share(jobs or 0, self.file.threads or 1, gpus)
+
+    def _engine(self, folder: SweepFolder, divided: Share, on: On, address: str | None) -> Engine:
+        if on == "local":
+            return LocalEngine(divided, folder.path / "workers.log")
+        from regbench.sweeps.ray_engine import RayEngine, connect
+
+        return RayEngine(connect(address, divided), divided, folder.path)
+
+
+def _words(divided: Share, on: On) -> str:
+    """How the work is divided, for people."""
+    each = f"{divided.threads} thread{'s' * (divided.threads > 1)}"
+    each += f" and {divided.gpus:g} GPU" if divided.gpus else ""
+    if on == "ray":
+        return f"on Ray, {each} a run" + (f", {divided.jobs} at once at most" if divided.jobs else "")
+    return f"{divided.jobs} run{'s' * (divided.jobs > 1)} at once, {each} each"

@@ -1,0 +1,183 @@
+"""What a sweep shows: one row for each chosen configuration and for each trial, as CSV files, and the best as a configuration."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regbench.results import Result, read_result
+from regbench.sweeps.grid import Group, Point, shown
+from regbench.sweeps.schedule import choose
+from regbench.sweeps.state import SweepFolder
+from regbench.training.checkpoint import read_trained
+from regbench.utils.files import atomic_write
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds: the median, and the lowest and highest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of one value a seed."""
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A chosen configuration with all its seeds.
+
+    Attributes:
+        group: what it was chosen in.
+        point: the configuration.
+        result: of its run.
+        validation: the best validation loss of each seed, in nats.
+        folder: of its run.
+    """
+
+    group: Group
+    point: Point
+    result: Result
+    validation: Spread
+    folder: Path
+
+    @property
+    def trials(self) -> int:
+        """How many configurations it was chosen among."""
+        return self.result.selection.trials
+
+    def score(self, metric: str) -> Spread:
+        """A score on the test split."""
+        return Spread.of([seed.scores[metric].value for seed in self.result.seeds])
+
+    @property
+    def normalized(self) -> Spread | None:
+        """The normalized main score, 0 at the unigram model and 1 at the oracle; None where the track has no such."""
+        main = self.result.track.main_score
+        values = [seed.share_of_the_way[main] for seed in self.result.seeds if main in seed.share_of_the_way]
+        return Spread.of(values) if values else None
+
+
+def rows_of(folder: SweepFolder, finished: Iterable[tuple[Group, Point]], groups: Sequence[Group]) -> list[Row]:
+    """A row for each finished run, in the order of the groups."""
+    order = {group.key: i for i, group in enumerate(groups)}
+    rows = []
+    for group, point in sorted(finished, key=lambda pair: order[pair[0].key]):
+        run = folder.run_folder(point)
+        result = read_result(run)
+        losses = [min(row.validation_loss for row in seed.training_curve) for seed in result.seeds]
+        rows.append(Row(group, point, result, Spread.of(losses), run))
+    return rows
+
+
+def best_rows(rows: Sequence[Row]) -> list[Row]:
+    """The best of each architecture on each track, by the median validation loss; the test split is not asked."""
+    best: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        place = (row.point.track.name, row.point.name)
+        if place not in best or row.validation.median < best[place].validation.median:
+            best[place] = row
+    return list(best.values())
+
+
+def axes_of(groups: Iterable[Group]) -> list[str]:
+    """All axes of a sweep, in the order in which they are met."""
+    return list(dict.fromkeys(axis for group in groups for point in group.points for axis in point.axes))
+
+
+def write_table(path: Path, rows: Sequence[Row], groups: Sequence[Group]) -> None:
+    """Writes `table.csv`: nothing in it depends on time or machine, so that the same sweep has the same bytes."""
+    axes, best = axes_of(groups), best_rows(rows)
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row.result.metrics))
+    lines = []
+    for row in rows:
+        line: dict[str, Any] = {
+            "track": row.point.track.name,
+            "architecture": row.point.name,
+            **{axis: shown(row.point.axes[axis]) for axis in axes if axis in row.point.axes},
+            "configuration": row.point.digest[:12],
+            "trials": row.trials,
+            "seeds": len(row.result.seeds),
+            "parameters": row.result.architecture.parameters,
+            "best": "yes" if row in best else "no",
+            **_spread("validation_loss", row.validation),
+            **_spread("normalized_score", row.normalized),
+        }
+        for metric in row.result.metrics:
+            line |= _spread(metric, row.score(metric))
+        lines.append(line)
+    columns = ["track", "architecture", *axes, "configuration", "trials", "seeds", "parameters", "best"]
+    for name in ("validation_loss", "normalized_score", *metrics):
+        columns += [name, f"{name}_low", f"{name}_high"]
+    write_csv(path, columns, lines)
+
+
+def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group]) -> None:
+    """Writes `trials.csv`: the validation loss of every trial, and which was chosen."""
+    axes, lines = axes_of(groups), []
+    for group in groups:
+        chosen = choose(folder, group)[0]
+        for point, cell in zip(group.points, group.trials, strict=bool(group.trials)):
+            trained = read_trained(folder.cell(cell))
+            loss = None if trained is None else trained.progress.best_validation_loss
+            lines.append(
+                {
+                    "track": point.track.name,
+                    "architecture": point.name,
+                    **{axis: shown(value) for axis, value in point.axes.items()},
+                    "configuration": point.digest[:12],
+                    "seed": cell.seed,
+                    "train_tokens": None if trained is None else trained.progress.tokens,
+                    "validation_loss": _rounded(loss),
+                    "chosen": "yes" if point is chosen else "no",
+                }
+            )
+    columns = ["track", "architecture", *axes, "configuration", "seed", "train_tokens", "validation_loss", "chosen"]
+    write_csv(path, columns, lines)
+
+
+def write_best(folder: Path, rows: Sequence[Row]) -> None:
+    """Writes `best.yaml`, which `regbench run --config` takes: the best of a track by validation; of several tracks a file each.
+
+    Its trials are all that were made with its architecture on its track.
+    """
+    tracks = list(dict.fromkeys(row.point.track.name for row in rows))
+    for track in tracks:
+        own = [row for row in rows if row.point.track.name == track]
+        best = min(own, key=lambda row: row.validation.median)
+        trials = sum(row.trials for row in own if row.point.name == best.point.name)
+        name = "best.yaml" if len(tracks) == 1 else f"best-{track}.yaml"
+        with atomic_write(folder / name) as file:
+            config = best.point.config(best.group.seeds, trials)
+            yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
+
+
+def write_csv(path: Path, columns: Sequence[str], lines: Iterable[dict[str, Any]]) -> None:
+    """Writes lines under their columns; what a line does not have is empty."""
+    with atomic_write(path) as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def _spread(name: str, spread: Spread | None) -> dict[str, float | None]:
+    if spread is None:
+        return {}
+    values = (spread.median, spread.low, spread.high)
+    return {f"{name}{end}": _rounded(value) for end, value in zip(("", "_low", "_high"), values, strict=True)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

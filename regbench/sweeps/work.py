@@ -1,0 +1,170 @@
+"""One piece of a sweep's work, as any process does it: a function of a job and a folder, the same for every engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+from regbench.config import Config
+from regbench.utils.errors import UserError
+from regbench.utils.files import exclusive
+
+if TYPE_CHECKING:
+    from regbench.training.progress import Progress, Reporter
+
+Action = Literal["train", "score", "finish"]
+
+PATIENCE = 20.0
+"""Seconds that are waited for a folder which a process that is about to end still holds."""
+
+_EVERY = 0.5
+"""Seconds between two notes of how far a training is."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done in one folder.
+
+    Attributes:
+        action: "train" a seed and stop before the test split; train it and "score" it on the test split; "finish" a run whose
+            seeds are all scored.
+        folder: a seed's folder, or a run's.
+        config: what is trained.
+        seed: which seed; none of a run.
+        label: what it is, for people.
+    """
+
+    action: Action
+    folder: str
+    config: Config
+    seed: int | None
+    label: str
+
+    def plain(self) -> dict[str, Any]:
+        """As plain dictionaries, to be sent to another process."""
+        return {**asdict(self), "config": self.config.model_dump(mode="json")}
+
+    @classmethod
+    def read(cls, content: dict[str, Any]) -> Self:
+        """From `plain()`."""
+        return cls(**{**content, "config": Config(**content["config"])})
+
+
+@dataclass(frozen=True)
+class Note:
+    """How far a job is.
+
+    Attributes:
+        text: what it does now.
+        share: of its training that is done, 0 to 1.
+    """
+
+    text: str
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended.
+
+    Attributes:
+        message: why it failed, in one line; None where it did not.
+        refused: whether the configuration is to blame; see `regbench.sweeps.state.Failure`.
+    """
+
+    message: str | None = None
+    refused: bool = False
+
+
+Event = Note | Ended
+
+
+class Engine(Protocol):
+    """Where jobs are done: a pool of processes here, or Ray."""
+
+    def free(self) -> int:
+        """How many jobs could begin at once now."""
+        ...
+
+    def submit(self, job: Job) -> None:
+        """Begins a job."""
+        ...
+
+    def wait(self, seconds: float) -> list[tuple[Job, Event]]:
+        """What has happened since the last call; waits so long for something to happen."""
+        ...
+
+    def close(self) -> None:
+        """Ends all that still runs; what is half done can be resumed."""
+        ...
+
+
+class Telling(Reporter):
+    """A reporter of a run that tells an engine, now and then."""
+
+    def __init__(self, tell: Callable[[Note], None]) -> None:
+        self._tell, self._last = tell, 0.0
+
+    def phase(self, text: str) -> None:
+        """Told at once."""
+        self._tell(Note(text))
+
+    def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None:
+        """Told twice a second at most."""
+        if (now := time.monotonic()) - self._last >= _EVERY:
+            self._last = now
+            text = f"training  loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+            self._tell(Note(text, progress.step / total_steps))
+
+
+def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
+    """Does a job in a folder; never raises but for what ends the process.
+
+    Args:
+        job: what to do.
+        folder: where; on another machine it may be another than the job's.
+        tell: is told how far it is.
+    """
+    import traceback
+
+    from regbench import runner
+    from regbench.utils.errors import blame
+
+    reporter = Telling(tell)
+    try:
+        if job.seed is None:
+            runner.resume(folder, reporter)
+        else:
+            _wait_for(folder)
+            with exclusive(folder):
+                (folder / "failed.json").unlink(missing_ok=True)
+                (runner.train_seed if job.action == "train" else runner.score_seed)(
+                    job.config, job.seed, folder, reporter
+                )
+    except UserError as error:
+        # A full disk is told as a UserError too, and says nothing about the configuration.
+        return Ended(str(error), refused=not isinstance(error.__cause__, OSError))
+    except Exception as error:
+        traceback.print_exc()
+        return Ended(blame(error))
+    return Ended()
+
+
+def _wait_for(folder: Path) -> None:
+    """Waits until nobody holds the folder: of a sweep that was killed, processes may live a moment longer.
+
+    Raises:
+        RuntimeError: they live on.
+    """
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with exclusive(folder):
+                return
+        except UserError:
+            if time.monotonic() > until:
+                raise RuntimeError(f"another process works in {folder}") from None
+        time.sleep(0.1)

@@ -1,0 +1,65 @@
+"""A process of the local pool: `python -m regbench.sweeps.worker`.
+
+It reads jobs as lines of JSON from its input and writes what happens as such lines to its output. When its input ends, because
+the sweep ends or is killed, it ends at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regbench.sweeps.work import Ended, Job, Note, do
+
+
+def main() -> None:
+    """Works until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the sweep ends its own
+    say = _channel()
+    waiting: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read, args=(waiting,), daemon=True).start()
+    while True:
+        job = Job.read(waiting.get())
+        _forget_peak_memory()
+
+        def tell(note: Note) -> None:
+            say({"text": note.text, "share": note.share})
+
+        ended: Ended = do(job, Path(job.folder), tell)
+        say({"message": ended.message, "refused": ended.refused})
+
+
+def _channel() -> Callable[[dict[str, Any]], None]:
+    """Keeps the real output for the sweep: what an architecture prints goes where errors go."""
+    real = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(content: dict[str, Any]) -> None:
+        real.write(json.dumps(content) + "\n")
+        real.flush()
+
+    return say
+
+
+def _read(waiting: queue.Queue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        waiting.put(json.loads(line))
+    os._exit(0)
+
+
+def _forget_peak_memory() -> None:
+    """Each job's peak is its own, where Linux lets a process begin anew to measure it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""A whole sweep of a tiny track, with the real runner: what it leaves, and what it never reads."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regbench import runner
+from regbench.config import read_config
+from regbench.leaderboard.submit import submit
+from regbench.results import Code, read_result
+from regbench.sweeps.sweep import Sweep, Swept
+from regbench.sweeps.tables import Spread
+from regbench.sweeps.work import Ended, Job, Note, do
+from regbench.tracks import Track
+from regbench.training.checkpoint import load_tensors
+from regbench.utils.errors import UserError
+from tests.helpers.sweeps import Heard, InProcess, write_sweep
+
+DIVERGES = """
+import regbench
+
+
+class Diverges(regbench.Mixer):
+    steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        return x * float("nan") if self.steps > 9 and self.options.d_model == 16 else 2 * x
+"""
+
+SEEN: list[tuple[str, str]] = []
+"""Which splits each action made."""
+
+
+@pytest.fixture(scope="module")
+def swept(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sweep, Swept, Heard]]:
+    """Three depths, two rates to choose from, three seeds."""
+    folder = tmp_path_factory.mktemp("sweep")
+    rates = [1e-3, 1e-2]
+    grid = {"arch": [str(folder / "average.py")], "n_layers": [1, 2, 3], "training.learning_rate": rates}
+    sweep = Sweep.read(write_sweep(folder, tiny_file, grid=grid, seeds=[0, 1, 2]))
+    heard, action, instances = Heard(), ["none"], Track.instances
+
+    def work(job: Job, where: Path, tell: Callable[[Note], None]) -> Ended:
+        action[0] = job.action
+        try:
+            return do(job, where, tell)
+        finally:
+            action[0] = "none"
+
+    def seen(track: Track, split: str) -> Any:
+        SEEN.append((action[0], split))
+        return instances(track, split)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sweep, "_engine", lambda *_: InProcess(work))
+        patch.setattr(Track, "instances", seen)
+        patch.setattr(runner, "describe_code", lambda: Code(commit="0" * 40, dirty=False))
+        yield sweep, sweep.run(heard, out=folder / "out"), heard
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_trials_never_touch_the_test_split(swept: tuple[Sweep, Swept, Heard]) -> None:
+    assert {split for action, split in SEEN if action == "train"} == {"train", "validation"}
+    assert {split for action, split in SEEN if action == "none"} <= {"train"}
+    _, done, heard = swept
+    lost = {j.folder for j in heard.jobs if j.action == "train"} - {j.folder for j in heard.jobs if j.action == "score"}
+    assert len(lost) == 3
+    for folder in map(Path, lost):
+        names = {path.name for path in folder.iterdir()}
+        assert names == {".lock", "metrics.jsonl", "checkpoint.safetensors", "trained.json"}
+        assert "legal_accuracy" not in (folder / "trained.json").read_text()
+    assert done.failures == []
+
+
+def test_the_tables(swept: tuple[Sweep, Swept, Heard]) -> None:
+    _, done, _ = swept
+    table, trials = lines(done.folder / "table.csv"), lines(done.folder / "trials.csv")
+    assert [(row["n_layers"], row["trials"], row["seeds"]) for row in table] == [(n, "2", "3") for n in "123"]
+    assert [row["best"] for row in table].count("yes") == 1
+    best = min(table, key=lambda row: float(row["validation_loss"]))
+    assert best["best"] == "yes"
+    for row, shown in zip(table, done.rows, strict=True):
+        result = read_result(shown.folder)
+        values = sorted(seed.scores["legal_accuracy"].value for seed in result.seeds)
+        assert [float(row[f"legal_accuracy{end}"]) for end in ("_low", "", "_high")] == pytest.approx(values, abs=1e-6)
+        assert float(row["normalized_score"]) == pytest.approx(
+            Spread.of([seed.share_of_the_way["legal_accuracy"] for seed in result.seeds]).median, abs=1e-6
+        )
+        tried = [one for one in trials if one["n_layers"] == row["n_layers"]]
+        chosen = min(tried, key=lambda one: float(one["validation_loss"]))
+        assert [one["chosen"] for one in tried].count("yes") == 1
+        assert chosen["chosen"] == "yes"
+        assert chosen["configuration"] == row["configuration"]
+    assert [row.point.axes["n_layers"] for row in done.best] == [int(best["n_layers"])]
+
+
+def test_the_curves(swept: tuple[Sweep, Swept, Heard]) -> None:
+    """Of depth, which has three values, and not of the rate, which has two; baselines beside it."""
+    _, done, _ = swept
+    found = lines(done.folder / "curves.csv")
+    assert {row["axis"] for row in found} == {"n_layers", ""}
+    own = [row for row in found if row["predictor"] == "average" and row["metric"] == "legal_accuracy"]
+    assert [row["value"] for row in own] == ["1", "2", "3"]
+    table = lines(done.folder / "table.csv")
+    assert [row["median"] for row in own] == [row["legal_accuracy"] for row in table]
+    assert {"oracle", "unigram"} < {row["predictor"] for row in found if row["axis"] == ""}
+    assert (done.folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_best_is_a_configuration_that_run_takes(swept: tuple[Sweep, Swept, Heard]) -> None:
+    _, done, _ = swept
+    config = read_config(done.folder / "best.yaml")
+    (best,) = done.best
+    assert config.settings == best.point.settings
+    assert config.seeds == (0, 1, 2)
+    assert config.trials == 6, "all that was tried with this architecture"
+
+
+def test_a_run_folder_is_as_a_run_leaves_it(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:
+    """Trained cell by cell, and resumed in between: the same scores as `regbench.run` in one go."""
+    _, done, _ = swept
+    row = done.rows[0]
+    config = read_config(row.folder / "config.yaml")
+    assert (config.seeds, config.trials) == ((0, 1, 2), 2)
+    names = {p.relative_to(row.folder).as_posix() for p in row.folder.rglob("*") if p.is_file()}
+    whole = runner.run(
+        config.track, config.architecture, config.seeds, settings=config.settings, trials=2, out=tmp_path / "run"
+    )
+    assert names == {p.relative_to(tmp_path / "run").as_posix() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    assert [seed.predictions_sha256 for seed in row.result.seeds] == [seed.predictions_sha256 for seed in whole.seeds]
+    assert [seed.scores for seed in row.result.seeds] == [seed.scores for seed in whole.seeds]
+    assert [seed.share_of_the_way for seed in row.result.seeds] == [seed.share_of_the_way for seed in whole.seeds]
+    assert row.result.environment == whole.environment
+    weights = [
+        load_tensors(folder / "seed-1" / "checkpoint.safetensors")[0] for folder in (row.folder, tmp_path / "run")
+    ]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[1])
+
+
+def test_the_board_takes_it(swept: tuple[Sweep, Swept, Heard], tmp_path: Path, tiny: Track) -> None:
+    _, done, _ = swept
+    made = submit(done.rows[0].folder, tmp_path, track=tiny, name="mine")
+    assert [str(fault) for fault in made.findings.faults] == []
+    assert made.path is not None
+    assert json.loads(made.path.read_text())["result"]["selection"] == {"split": "validation", "trials": 2}
+
+
+def test_once_more_does_nothing_and_leaves_the_same_bytes(
+    swept: tuple[Sweep, Swept, Heard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, done, _ = swept
+    names = ("table.csv", "trials.csv", "curves.csv", "curves.png", "best.yaml", "begun.json", "sweep.yaml")
+    before = [(done.folder / name).read_bytes() for name in names]
+    heard = Heard()
+    monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
+    sweep.run(heard, out=done.folder)
+    assert heard.jobs == []
+    assert [(done.folder / name).read_bytes() for name in names] == before
+
+
+def test_fewer_instances_are_said_in_the_result(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the board recomputes the plan of training from them."""
+    monkeypatch.setattr(runner, "describe_code", lambda: Code(commit="0" * 40, dirty=False))
+    monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
+    grid = {"arch": ["lstm"], "train_instances": [16]}
+    sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, select=None, seeds=[0, 1, 2]))
+    done = sweep.run(Heard(), out=tmp_path / "out")
+    (row,) = done.rows
+    assert row.result.training["train_instances"] == 16
+    assert row.result.selection.trials == 1
+    track = sweep.groups[0].first.track
+    made = submit(row.folder, tmp_path / "board", track=track)
+    assert [str(fault) for fault in made.findings.faults] == []
+    assert made.path is not None
+    assert "train_instances-16" in made.path.name
+    result = json.loads((row.folder / "result.json").read_text())
+    result["training"]["train_instances"] = 60
+    (row.folder / "result.json").write_text(json.dumps(result))
+    (row.folder / "config.yaml").write_text((row.folder / "config.yaml").read_text().replace(": 16\n", ": 60\n"))
+    faults = submit(row.folder, tmp_path / "board", track=track).findings.faults
+    assert "learning" in {fault.check for fault in faults}
+
+
+def test_a_diverging_configuration_is_told_and_the_rest_goes_on(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
+    (tmp_path / "diverges.py").write_text(DIVERGES)
+    base = {"training.batch_size": 8, "training.train_tokens": 2000}
+    grid = {"arch": [str(tmp_path / "diverges.py")], "d_model": [16, 8]}
+    sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, base=base, select={"over": ["d_model"]}, seeds=[0]))
+    done = sweep.run(Heard(), out=tmp_path / "out")
+    assert [row.point.axes for row in done.rows] == [{"d_model": 8}]
+    (failure,) = done.failures
+    assert failure.refused
+    assert failure.message.startswith("training diverged: the loss is")
+    assert done.rows[0].trials == 2
+    trials = lines(tmp_path / "out" / "trials.csv")
+    assert [(row["validation_loss"] == "", row["chosen"]) for row in trials] == [(True, "no"), (False, "yes")]
+
+
+def test_a_seeds_folder_of_another_training(tiny_file: Path, tmp_path: Path) -> None:
+    """What `train_seed` left is gone on with only as what it was."""
+    config = yaml.safe_load(write_sweep(tmp_path, tiny_file).read_text())
+    settings = {"d_model": 8, "training.train_tokens": 1000, "training.batch_size": 8}
+    one = runner.Config(track=str(tiny_file), architecture=config["grid"]["arch"][0], settings=settings)
+    trained = runner.train_seed(one, 0, tmp_path / "cell")
+    assert not (tmp_path / "cell" / "scores.json").exists()
+    assert not (tmp_path / "cell" / "resume.safetensors").exists()
+    assert runner.train_seed(one, 0, tmp_path / "cell") == trained
+    other = one.model_copy(update={"settings": settings | {"training.learning_rate": 0.1}})
+    with pytest.raises(UserError, match="trained.json is the checkpoint of another configuration"):
+        runner.score_seed(other, 0, tmp_path / "cell")
+    with pytest.raises(UserError, match="trained.json is the checkpoint of another configuration"):
+        runner.score_seed(one, 1, tmp_path / "cell")
+    record = runner.score_seed(one, 0, tmp_path / "cell")
+    assert record.steps == trained.steps
+    assert record.training_curve[-1].validation_loss == trained.progress.validation_loss
