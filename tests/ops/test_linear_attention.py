@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from regbench.ops.backend import use_backend
 from regbench.ops.linear_attention import linear_attention
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same, assert_same_bits_for_any_threads
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -72,14 +73,6 @@ def gradients(outputs: tuple[Tensor, Tensor], inputs: Inputs) -> list[Tensor]:
 
 def everything(inputs: Inputs, backend: str) -> list[Tensor]:
     return gradients(linear_attention(*inputs, backend=backend), inputs)
-
-
-def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        assert a.shape == b.shape
-        scale = max(float(b.detach().abs().max()), 1e-30)
-        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * scale, msg=lambda m, place=place: f"{place}: {m}")
 
 
 def by_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -214,16 +207,7 @@ def test_later_inputs_do_not_matter(backend: str) -> None:
 
 def test_same_bits_for_any_number_of_threads() -> None:
     inputs = make((3, 4, 130, 8, 40), "channels").to(torch.float32)
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 5, 64):
-            torch.set_num_threads(threads)
-            results.append(everything(inputs, "cpu"))
-    finally:
-        torch.set_num_threads(before)
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    assert_same_bits_for_any_threads(lambda: everything(inputs, "cpu"), (1, 2, 5, 64))
 
 
 @pytest.mark.parametrize("backend", FAST)

@@ -11,6 +11,7 @@ from torch import Tensor
 from regbench.ops.backend import use_backend
 from regbench.ops.long_conv import fft, long_conv
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -30,13 +31,6 @@ def everything(inputs: list[Tensor], backend: str) -> list[Tensor]:
     y = long_conv(*inputs, backend=backend)
     upstream = torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(y.dtype)
     return [y, *torch.autograd.grad(y, inputs, upstream)]
-
-
-def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        atol = tolerance * float(b.detach().abs().max())
-        torch.testing.assert_close(a, b, rtol=0, atol=atol, msg=lambda m, place=place: f"{place}: {m}")
 
 
 @pytest.mark.parametrize("length", LENGTHS)

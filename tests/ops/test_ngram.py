@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import regbench.ops.ngram
 from regbench.ops.backend import use_backend
 from regbench.ops.ngram import ngram_head, ngram_index
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same_bits_for_any_threads
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -158,23 +158,10 @@ def test_every_integer_type(dtype: torch.dtype) -> None:
     assert torch.equal(ngram_head(tokens.to(dtype), hidden, 2), ngram_head(tokens, hidden, 2))
 
 
-@pytest.fixture
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_threads")
 def test_threads_do_not_change_a_bit() -> None:
     case = Case(torch.randint(0, 4, (4, 300)), order=2, shift=1)
     hidden = case.hidden(64, torch.float32)
-    torch.set_num_threads(1)
-    one = run(case, hidden, "cpu")
-    torch.set_num_threads(2)
-    two = run(case, hidden, "cpu")
-    assert torch.equal(one[0], two[0])
-    assert torch.equal(one[1], two[1])
+    assert_same_bits_for_any_threads(lambda: run(case, hidden, "cpu"), (1, 2))
 
 
 def test_float32_stays_exact_over_long_range() -> None:

@@ -15,6 +15,7 @@ from regbench.ops._numba import exp2
 from regbench.ops.backend import use_backend
 from regbench.ops.selective_scan import cpu, selective_scan
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same, assert_same_bits_for_any_threads
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -66,14 +67,6 @@ def everything(inputs: Inputs, backend: str) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     upstream = [torch.randn(out.shape, dtype=torch.float64, generator=generator).to(out.dtype) for out in (y, final)]
     return [y, final, *torch.autograd.grad((y, final), inputs.given(), upstream)]
-
-
-def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        assert a.shape == b.shape
-        scale = float(b.detach().abs().max())
-        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * scale, msg=lambda m, place=place: f"{place}: {m}")
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 63, 64, 65, 127])
@@ -186,17 +179,7 @@ def test_going_on_from_a_state(backend: str, cuts: list[int]) -> None:
 
 def test_same_bits_for_any_number_of_threads() -> None:
     inputs = make(3, 130, 100, 16).to(torch.float32)
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 2):
-            torch.set_num_threads(threads)
-            results.append(everything(inputs, "cpu"))
-    finally:
-        torch.set_num_threads(before)
-    assert torch.get_num_threads() == before, "the kernels leave PyTorch's threads alone"
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    assert_same_bits_for_any_threads(lambda: everything(inputs, "cpu"), (1, 2, 2))
 
 
 @pytest.mark.parametrize("backend", FAST)

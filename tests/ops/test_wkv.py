@@ -11,6 +11,7 @@ from torch import Tensor
 from regbench.ops.backend import use_backend
 from regbench.ops.wkv import WKVState, wkv
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same, assert_same_bits_for_any_threads
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -59,13 +60,6 @@ def everything(inputs: Inputs, backend: str) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     upstream = [torch.randn(out.shape, dtype=torch.float64, generator=generator).to(out.dtype) for out in (z, a, b)]
     return [z, a, b, scale, *torch.autograd.grad((z, a, b), inputs.given(), upstream)]
-
-
-def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        atol = tolerance * float(b.detach().abs().max())
-        torch.testing.assert_close(a, b, rtol=0, atol=atol, msg=lambda m, place=place: f"{place}: {m}")
 
 
 def by_sums(inputs: Inputs) -> Tensor:
@@ -213,15 +207,7 @@ def test_half_precision_is_computed_in_float32(backend: str, autocast: bool) -> 
 
 def test_same_bits_for_any_number_of_threads() -> None:
     inputs = make(3, 130, 100).to(torch.float32)
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            results.append(everything(inputs, "cpu"))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert_same_bits_for_any_threads(lambda: everything(inputs, "cpu"), (1, 2))
 
 
 @pytest.mark.parametrize("backend", FAST)
