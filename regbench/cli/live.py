@@ -94,5 +94,5 @@ def _what(job: Job) -> str:
 def _line(label: str, text: str, share: float, width: int) -> Text:
     filled = round(_BAR * share)
     bar = f"{'━' * filled}{'╌' * (_BAR - filled)} {100 * share:3.0f} %"
-    room = max(10, width - _BAR - 40)
+    room = max(10, width - _BAR - 48)
     return Text(f"{label[:room]:<{room}}  {bar}  {text}", no_wrap=True, overflow="ellipsis")

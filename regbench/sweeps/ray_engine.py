@@ -64,11 +64,10 @@ def connect(address: str | None, divided: Share) -> Any:
     if address not in (None, "auto", "local"):
         _reach(str(address))
     try:
-        try:
-            ray.init(address=address or "auto", **quiet)
-        except ConnectionError:
-            if address is not None:
-                raise
+        if address != "local":
+            with contextlib.suppress(*([ConnectionError] if address is None else [])):
+                ray.init(address=address or "auto", **quiet)
+        if not ray.is_initialized():
             ray.init(address="local", num_cpus=threads.cores(), include_dashboard=False, **quiet)
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
         where = f"the Ray cluster at {address}" if address else "Ray"
