@@ -117,7 +117,7 @@ def test_a_line_for_each_run_and_one_for_the_whole(job: Callable[[str], Job]) ->
         live.ended(job("x"), Ended("it diverged", refused=True), counts)
     shown = console.export_text()
     assert "a x" in shown
-    assert "━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌  50 %  training  loss 1.234  5,000 tokens/s" in shown
+    assert "━━━━━━╌╌╌╌╌╌  50 %  training  loss 1.234  5,000 tokens/s" in shown
     assert "4 of 10 done, 0 failed, 6 left, end about" in shown
     assert "failed: a x (trial): it diverged" in shown
 

@@ -82,9 +82,10 @@ def test_nobody_answers(tmp_path: Path, tiny_file: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "out" / "cells" / "kept").exists()
 
 
-def test_an_address_that_is_none() -> None:
-    with pytest.raises(UserError, match="'host:port' is no address of a Ray cluster"):
-        connect("host:port", Share(0, 1))
+@pytest.mark.parametrize("address", ["host:port", "host", "ray://host:10001", ":6379"])
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(UserError, match=f"'{address}' is no address of a Ray cluster: give HOST:PORT"):
+        connect(address, Share(0, 1))
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
