@@ -61,7 +61,7 @@ def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:
         main_score: the metric that it is made from.
         anchors: the name of the baseline at its "start" and of the one at its "end".
     """
-    return f"By {label(main_score)}: 0 % at {anchors.get('start', '—')}, 100 % at {anchors.get('end', '—')}."
+    return f"By {label(main_score)}: 0 at {anchors.get('start', '—')}, 100 at {anchors.get('end', '—')}."
 
 
 def metric_words(metric: Metric, axis: str = "") -> dict[str, Any]:

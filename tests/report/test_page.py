@@ -289,7 +289,7 @@ class TestPieces:
             render_page("report/templates/frame.html", data={}, styles=[], scripts=[])
 
     @pytest.mark.parametrize(
-        ("share", "bar", "shown"), [(0.553, "55%", "55 %"), (-0.9, "0%", "-90 %"), (1.2, "100%", "120 %")]
+        ("share", "bar", "shown"), [(0.553, "55%", "55"), (-0.9, "0%", "-90"), (1.2, "100%", "120")]
     )
     def test_bars_stay_in_their_cells(self, share: float, bar: str, shown: str, result: Result) -> None:
         start = next(b.scores["legal_accuracy"].value for b in result.baselines.values() if b.anchor == "start")
