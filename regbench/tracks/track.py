@@ -136,7 +136,7 @@ class Track:
             split: "train", "validation" or "test".
 
         Raises:
-            UserError: There is no such split, or a frozen track's instances have not the fingerprint that was recorded.
+            UserError: There is no such split, or a frozen track's instances do not have the fingerprint that was recorded.
         """
         if split not in SPLITS:
             raise UserError(f"unknown split '{split}'{nearest(split, SPLITS)}")
