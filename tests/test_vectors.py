@@ -63,7 +63,7 @@ def go(file: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
 
 @pytest.mark.parametrize("name", SOME_MIXERS)
 def test_every_built_in_mixer_keeps_the_contract_on_vectors(name: str) -> None:
-    """Shapes, finite, causal, gradients, streaming, saving: all but learning pfa instances by heart."""
+    """Shapes, finite, causal, gradients, streaming, saving: all but overfitting one batch of pfa."""
     cls = registry.load(registry.ARCHITECTURE, name)
     subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
     assert {o.check: o.fault for o in examine(subject, CHEAP) if o.fault} == {}
