@@ -126,7 +126,7 @@ def scores(case: Case) -> Iterator[str]:
 
 
 def possible(case: Case) -> Iterator[str]:
-    """No seed predicts better than the truth: nobody can expect a lower NLL, or a lower squared error."""
+    """No seed predicts better than the truth, which has the lowest expected NLL and squared error."""
     if case.instances is None or (truth := case.reference.truth) is None:
         return
     for metric in sorted({*PROPER} & {*case.reference.metrics}):

@@ -191,7 +191,7 @@ def check_plain(value: Any, name: str) -> None:
 
 
 def describe_schema(error: pydantic.ValidationError, name: str, known: Iterable[str]) -> Refused:
-    """The first fault of the schema, to be raised. Of very many faults only the number is told: to list them takes memory.
+    """The first fault of the schema, to be raised. Of very many faults only the number is given, to save memory.
 
     Args:
         error: What pydantic found.

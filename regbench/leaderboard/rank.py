@@ -23,7 +23,7 @@ TIES = (
     f"difference of their means gives p < {SIGNIFICANCE:g}. The test counts the noise of seeds and of instances. It is not "
     "corrected for the number of pairs."
 )
-"""What people are told of ranges of ranks."""
+"""Explains ranges of ranks, on the page and in the tables."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Reference:
         """(S,): tokens seen after each step of a training with this seed.
 
         Raises:
-            UserError: more tokens or instances are asked for than the track has, or not even one batch fits.
+            UserError: More tokens or instances are asked for than the track has, or not even one batch fits.
         """
         shortened = options.model_dump(include={"train_tokens", "train_instances", "epochs", "batch_size"})
         return _plan(self, tuple(sorted(shortened.items())), seed)
@@ -101,8 +101,8 @@ class Reference:
             announce: Called with a line for each baseline that is computed.
         """
         if "_baselines" not in self.__dict__:
-            told = score_baselines(self.track, self.test, lambda name: announce(f"computing the baseline {name}"))
-            self.__dict__["_baselines"] = told
+            found = score_baselines(self.track, self.test, lambda name: announce(f"computing the baseline {name}"))
+            self.__dict__["_baselines"] = found
         records: dict[str, BaselineRecord] = self.__dict__["_baselines"]
         return records
 

@@ -59,7 +59,7 @@ def submit(
         board: The leaderboard's folder.
         name: The entry's name; by default the architecture's name and the settings that are not its defaults.
         publish_predictions: Whether to copy the predictions beside the entry, so that anyone can compute the scores again.
-        source: The file of an architecture that is not built in; by default the one that the run was told.
+        source: The file of an architecture that is not built in; by default where the run found it.
         track: A track of one's own, if the run is of that.
         announce: Called with a line before something that takes long.
 

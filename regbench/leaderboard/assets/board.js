@@ -14,8 +14,8 @@ function cellValue(row, column) {
 }
 
 /**
- * Sorts by the column whose head is pressed; pressed again, the other way round. Rows that are level keep the order of
- * the ranking, those without a value stay below.
+ * Sorts by the column whose head is pressed; pressed again, in the other order. Rows of equal value keep
+ * the order of the ranking. Rows without a value stay at the end.
  */
 function makeSortable(table) {
   const heads = [...table.tHead.rows[0].cells];
@@ -101,9 +101,9 @@ function scatterCharts(section, board) {
     speed: { label: "training speed (tokens/s)", format: short, value: (v) => `${v.toLocaleString("en")} tokens/s` },
   };
   // Where every state grows with the context there is nothing to draw against.
-  const told = Object.entries(axes).filter(([key]) => board.entries.some((entry) => entry[key] !== null));
-  for (const figure of part.querySelectorAll("[data-x]")) figure.parentElement.hidden = !told.some(([key]) => key === figure.dataset.x);
-  const redraws = told.map(([key, axis]) =>
+  const known = Object.entries(axes).filter(([key]) => board.entries.some((entry) => entry[key] !== null));
+  for (const figure of part.querySelectorAll("[data-x]")) figure.parentElement.hidden = !known.some(([key]) => key === figure.dataset.x);
+  const redraws = known.map(([key, axis]) =>
     scatterPlot(part.querySelector(`[data-x="${key}"]`), () => ({
       title: `${metric.label} against ${axis.label}`,
       x: axis,
