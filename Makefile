@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test slow bench plot baselines freeze golden clean
+.PHONY: run test slow bench plot figures docs baselines freeze golden clean
 
 run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it
 	$(BIN)/regbench run --arch mamba $(ARGS)
@@ -23,8 +23,14 @@ slow: $(INSTALLED)  ## the tests that train for minutes
 bench: $(INSTALLED)  ## speed and memory, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-only -m 'not gpu' -q $(ARGS)
 
-plot: $(INSTALLED)  ## what the n-gram head costs as sequences grow: measured, then drawn in tests/benchmarks
+plot: $(INSTALLED)  ## what the n-gram head costs as sequences grow: measured, then drawn in docs/figures
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.ngram_cost
+
+figures: $(INSTALLED)  ## draw the README's figure from the leaderboard's entries
+	$(BIN)/python docs/figures/score_by_position.py
+
+docs: $(INSTALLED)  ## build the site of docs/ in site/; a broken link is an error
+	$(BIN)/zensical build --clean --strict
 
 TRACKS := pfa-small-v1 pfa-v1 pfa-reference-v1
 baselines: $(INSTALLED)  ## score the baselines and measure what time buys Bayes, into baselines/README.md: 25 minutes of a core
@@ -43,4 +49,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site .cache *.egg-info

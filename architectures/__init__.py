@@ -1,1 +1,1 @@
-"""Architectures: trainable predictors, one file each; see `regbench ls architectures`."""
+"""Architectures: trainable predictors, one file each. `regbench ls architectures` lists them."""

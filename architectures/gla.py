@@ -1,4 +1,4 @@
-"""GLA: linear attention that forgets by gates that follow the input."""
+"""GLA: linear attention with decays that the input sets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.ops.linear_attention import linear_attention
-from regbench.utils.errors import UserError
 
 GAIN = 2**-2.5
-"""Of the Xavier starting weights of queries, keys and decay gate, as in the authors' code."""
+"""Gain of the Xavier initialisation of queries, keys and decay gate, as in the authors' code."""
 
 
 class GLA(mixer.Mixer):
@@ -27,11 +27,13 @@ class GLA(mixer.Mixer):
         z_i       = q_i S_i / sqrt(d_k)                         (ICLL Eq. 55)
         y_i       = out(swish(gate(x_i)) norm(z_i))             W_o (swish(r_i) z_i), r_i = W_r x_i (ICLL Eq. 56-57)
 
-    ICLL leaves out the normalisation: a layer norm of each head, without learned parameters. d_k = expand_k * D and
-    d_v = expand_v * D, which makes about 4 D^2 parameters. There are no positions: the decay tells order.
+    ICLL leaves out the normalisation, a layer norm of each head without learned parameters. d_k = expand_k * D and
+    d_v = expand_v * D, which makes about 4 D^2 parameters. There are no positions, as the decay depends on the distance.
     """
 
     class Options(mixer.Options):
+        """The options of GLA."""
+
         expand_k: float = Field(default=0.5, gt=0, description="width of queries and keys, in units of d_model")
         expand_v: float = Field(default=1.0, gt=0, description="width of the values, in units of d_model")
         gate_rank: int = Field(default=16, ge=1, description="rank of the map to the decays")
@@ -40,10 +42,12 @@ class GLA(mixer.Mixer):
 
         @property
         def d_k(self) -> int:
+            """Channels of all queries, or of all keys."""
             return round(self.expand_k * self.d_model)
 
         @property
         def d_v(self) -> int:
+            """Channels of all values."""
             return round(self.expand_v * self.d_model)
 
     paper = mixer.Paper(
@@ -53,16 +57,17 @@ class GLA(mixer.Mixer):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         d_model, n_heads, d_k, d_v = options.d_model, options.n_heads, options.d_k, options.d_v
-        for name, width in (("expand_k", d_k), ("expand_v", d_v)):
-            if not width or width % n_heads:
-                raise UserError(f"{name} * d_model ({width}) must be a multiple of n_heads ({n_heads})")
+        self.head_sizes = (
+            head_width(d_k, n_heads, of="expand_k * d_model"),
+            head_width(d_v, n_heads, of="expand_v * d_model"),
+        )
         self.n_heads, self.temperature = n_heads, options.gate_temperature
         self.query, self.key = (nn.Linear(d_model, d_k, bias=False) for _ in range(2))
         down, up = nn.Linear(d_model, options.gate_rank, bias=False), nn.Linear(options.gate_rank, d_k)
         self.decay = nn.Sequential(down, up)
         self.value = nn.Linear(d_model, d_v, bias=False)
         self.gate = nn.Linear(d_model, d_v)
-        self.norm = nn.LayerNorm(d_v // n_heads, elementwise_affine=False)
+        self.norm = nn.LayerNorm(self.head_sizes[1], elementwise_affine=False)
         self.out = nn.Linear(d_v, d_model, bias=False)
         for linear in (self.query, self.key, down, up):
             nn.init.xavier_uniform_(linear.weight, gain=GAIN)
@@ -70,31 +75,18 @@ class GLA(mixer.Mixer):
         if options.mimetic:
             self.key.load_state_dict(self.query.state_dict())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """S before the first position, (B, H, K, V)."""
-        d_k, d_v = self.key.out_features, self.value.out_features
-        return torch.zeros(batch, self.n_heads, d_k // self.n_heads, d_v // self.n_heads, device=device, dtype=dtype)
+        return torch.zeros(batch, self.n_heads, *self.head_sizes, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
-        q, k, v, logits = (
-            linear(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-            for linear in (self.query, self.key, self.value, self.decay)
-        )
+    def advance(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, L, D) and S before it -> (B, L, D) and S after it."""
+        maps = (self.query, self.key, self.value, self.decay)
+        q, k, v, logits = (split_heads(linear(x), self.n_heads) for linear in maps)
         z, state = linear_attention(q * q.shape[-1] ** -0.5, k, v, F.logsigmoid(logits) / self.temperature, state)
-        z = self.norm(z).transpose(1, 2).flatten(2)
-        return self.out(F.silu(self.gate(x)) * z), state
+        return self.out(F.silu(self.gate(x)) * join_heads(self.norm(z))), state
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
+        """Bytes of S."""
         return 4 * options.d_k * options.d_v // options.n_heads

@@ -1,4 +1,4 @@
-"""H3: two state spaces, one that shifts and one that remembers, with products between them."""
+"""H3: two state spaces, one that shifts and one that sums, with products between them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from regbench.ops.long_conv import long_conv
 from regbench.utils.errors import UserError
 
 NEARLY_ZERO = 0.02
-"""Spread at the start of all taps but the one that remembers the token before."""
+"""Initial standard deviation of all taps, around 1 for the tap of the previous token and around 0 for the others."""
 
 State = tuple[Tensor, Tensor]
-"""The last d_shift - 1 keys (B, d_shift - 1, D), and the states of the diagonal state space."""
+"""The last d_shift - 1 keys (B, d_shift - 1, D), and the state of the diagonal state space."""
 
 
 class H3(mixer.Mixer):
@@ -30,15 +30,17 @@ class H3(mixer.Mixer):
         z_i     = q_i z'_i                   (ICLL Eq. 86)
         y_i     = out(z_i)                   (ICLL Eq. 87)
 
-    A head has `head_dim` channels (ICLL's d_k and d_v) and one diagonal state space for all entries of its outer product.
-    With head_dim 1, as in the paper's small models, all three products go channel by channel.
+    A head has `head_dim` channels (d_k and d_v in ICLL), and one diagonal state space for all entries of its outer product. With
+    head_dim 1, as in the paper's small models, all products are channel by channel.
 
-    The shift SSM begins as what the paper built it for, remembering the token before: the products then begin as those of an
-    induction head. With the authors' random taps (`shift_init=random`) a third of the budget of pfa-small-v1 ends at a validation
-    loss of 1.513 nats instead of 1.411 (seed 0).
+    At the start the shift SSM passes on the previous token, which is what the paper built it for. So the products begin as
+    those of an induction head. With the authors' random taps (`shift_init=random`) the validation loss after a third of the
+    budget of pfa-small-v1 is 1.513 nats instead of 1.411 (seed 0).
     """
 
     class Options(mixer.Options):
+        """The options of H3."""
+
         head_dim: int = Field(default=1, ge=1, description="channels of a head; an outer product has their square")
         d_state: int = Field(default=64, ge=2, multiple_of=2, description="state of the diagonal SSM, N")
         d_shift: int = Field(default=64, ge=1, description="state of the shift SSM: keys it holds")
@@ -68,7 +70,7 @@ class H3(mixer.Mixer):
         self.shift, self.shift_D = nn.Parameter(taps), nn.Parameter(direct)
         self.ssm = DiagonalSSM(width // self.head_dim, options.d_state, options.init)
         self.out = nn.Linear(width, width)
-        self.shift_D._no_weight_decay = True  # type: ignore[attr-defined]
+        mixer.no_weight_decay(self.shift_D)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
@@ -78,13 +80,13 @@ class H3(mixer.Mixer):
         return self._read(q, z)
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
-        """The state before the first position."""
+        """The state before the first position: zeros."""
         width, taps = self.shift.shape
         keys = torch.zeros(batch, taps - 1, width, device=device, dtype=dtype)
         return keys, self.ssm.init_state(batch * self.head_dim**2, device, dtype)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position of the recurrent form: (B, D) -> (B, D), and the state after it."""
+        """One position: (B, D) and the state before it -> (B, D) and the state after it."""
         keys, h = state
         q, k, v = self.qkv(x[:, None]).chunk(3, dim=-1)
         keys = torch.cat((keys, k), dim=1)
@@ -93,11 +95,11 @@ class H3(mixer.Mixer):
         return self._read(q, z[:, None])[:, 0], (keys[:, 1:], h)
 
     def _outer(self, k: Tensor, v: Tensor) -> Tensor:
-        """(B, L, D) twice -> (B head_dim^2, L, heads): each entry of the outer products is a sequence of its own."""
+        """Outer products: (B, L, D), (B, L, D) -> (B head_dim^2, L, heads). Each entry is a sequence of its own."""
         return (self._by_entry(k)[:, :, None] * self._by_entry(v)[:, None]).flatten(0, 2)
 
     def _read(self, q: Tensor, z: Tensor) -> Tensor:
-        """q (B, L, D), z (B head_dim^2, L, heads) -> (B, L, D)."""
+        """Products with the queries: q (B, L, D), z (B head_dim^2, L, heads) -> (B, L, D)."""
         z = z.unflatten(0, (-1, self.head_dim, self.head_dim))
         z = (self._by_entry(q)[:, :, None] * z).sum(1)  # (B, head_dim, L, heads)
         return self.out(z.permute(0, 2, 3, 1).flatten(2))
@@ -108,4 +110,5 @@ class H3(mixer.Mixer):
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
+        """Bytes of the last keys and of the state of the diagonal state space."""
         return 4 * options.d_model * (options.d_shift - 1 + options.head_dim * options.d_state)

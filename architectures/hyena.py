@@ -1,4 +1,4 @@
-"""Hyena: long convolutions whose filters a small network writes, with products between them."""
+"""Hyena: long convolutions with filters from a small network, and gates between them."""
 
 from __future__ import annotations
 
@@ -10,43 +10,46 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models import mixer
+from regbench.models.short_conv import short_conv
 from regbench.ops.long_conv import long_conv
 
 SHORT = 3
 """Width of the short convolution."""
 
 FILTER_GAIN = 0.1
-"""Of the starting weights that write the filters. As large as a linear map's usual ones (1), the filters drown the skip beside
-them: a third of the budget of pfa-small-v1 then ends at a validation loss of 1.451 nats instead of 1.424 (seed 0)."""
+"""Factor on the initial weights of the last map to the filters. With 1 the filters are much larger than the skip connection: the
+validation loss after a third of the budget of pfa-small-v1 is then 1.451 nats instead of 1.424 (seed 0)."""
 
 State = tuple[Tensor, Tensor, Tensor]
-"""The last SHORT - 1 inputs of the short convolution (B, SHORT - 1, (N + 1) D), the inputs of each long one so far
+"""The last SHORT - 1 inputs of the short convolution (B, SHORT - 1, (N + 1) D), all inputs of each long convolution so far
 (N, B, t, D), and the filters so far (N, D, t)."""
 
 
 class Sine(nn.Module):
-    """sin(w x) with a frequency w for each channel, which is learned. High frequencies make for filters that are not smooth."""
+    """sin(w x), with a learned frequency w for each channel. With high frequencies the filters are not smooth."""
 
     def __init__(self, width: int, frequency: float) -> None:
         super().__init__()
         self.frequency = nn.Parameter(torch.full((width,), frequency))
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
         return torch.sin(self.frequency * x)
 
 
 class ImplicitFilter(nn.Module):
-    """h_t = Window(t) FFN(PositionalEncoding(t)), Poli et al. 2023, section 3.3; l_i in ICLL Eq. 90.
+    """The filters h_t = Window(t) FFN(PositionalEncoding(t)). Poli et al. 2023, section 3.3; l_i in ICLL Eq. 90.
 
-    Time is t = position / max_length, whatever the length of the sequence at hand, so that a prefix is convolved with a prefix
-    of the same filter. The encoding is t and the first cosines and sines of period 1. The window exp(-alpha t) has a rate for
-    each channel: the slowest is down to 0.01 at t = 1.5, the fastest at t = 0.3.
+    Time is t = position / max_length for sequences of every length. So a prefix is convolved with a prefix of the same filter.
+    The encoding has t and the first cosines and sines of period 1. The window exp(-alpha t) has a rate for each channel. The
+    slowest reaches 0.01 at t = 1.5, the fastest at t = 0.3.
     """
 
     encoding: Tensor
     decay: Tensor
 
     def __init__(self, filters: int, channels: int, options: Hyena.Options) -> None:
+        """Makes `filters` filters for each of `channels` channels."""
         super().__init__()
         self.shape, self.max_length = (filters, channels), options.max_length
         width = options.d_filter
@@ -57,13 +60,12 @@ class ImplicitFilter(nn.Module):
         with torch.no_grad():
             last.weight *= FILTER_GAIN
         self.network = nn.Sequential(*layers, last)
-        # The authors' least frequency is not quite 0, where its sine would say nothing.
+        # The authors' smallest frequency is slightly above 0. At 0 its sine would be 0 everywhere.
         encoding = 2 * math.pi * torch.linspace(1e-4, max(options.bands - 1, 1e-4), options.bands)
         self.register_buffer("encoding", encoding, persistent=False)
         decay = -math.log(0.01) * torch.linspace(1 / 1.5, 1 / 0.3, channels)
         self.register_buffer("decay", decay, persistent=False)
-        for parameter in self.network.parameters():
-            parameter._no_weight_decay = True  # type: ignore[attr-defined]
+        mixer.no_weight_decay(*self.network.parameters())
 
     def forward(self, start: int, stop: int) -> Tensor:
         """The filters at lags from `start` to `stop`: (filters, channels, stop - start)."""
@@ -82,14 +84,16 @@ class Hyena(mixer.Mixer):
         z^n           = v^n (l^n * z^{n-1})      with a skip connection across the convolution (ICLL Eq. 90)
         y             = out_proj(z^N)            (ICLL Eq. 91)
 
-    v^n gates the n-th convolution, as in the Hyena paper's Definition 3.1 (there x^n); in ICLL's Eq. 90 its index is one lower.
-    The authors' released code leaves the first long convolution out; it is kept here, as both papers have it.
+    v^n gates the n-th convolution, as in Definition 3.1 of the Hyena paper, where it is x^n. In ICLL Eq. 90 its index is one
+    lower. The authors' released code leaves the first long convolution out. Here it is kept, as in both papers.
 
-    There is no recurrent form of bounded state. `step` streams by a cache of each convolution's inputs, and does an amount of
-    work that grows with the position. Positions from `max_length` on are not refused: the filters go on, and are small there.
+    There is no recurrent form with a bounded state. `step` keeps all inputs of each convolution, and its work grows with the
+    position. Positions from `max_length` on are allowed. The filters continue there, and are small.
     """
 
     class Options(mixer.Options):
+        """The options of Hyena."""
+
         order: int = Field(default=2, ge=1, description="number of long convolutions, N")
         max_length: int = Field(default=1024, ge=1, description="positions to which the filters' time scale belongs")
         d_filter: int = Field(default=64, ge=1, description="width of the network that writes the filters")
@@ -99,6 +103,7 @@ class Hyena(mixer.Mixer):
 
         @property
         def d_gates(self) -> int:
+            """Channels of v^0, ..., v^N together."""
             return (self.order + 1) * self.d_model
 
     paper = mixer.Paper(
@@ -113,7 +118,7 @@ class Hyena(mixer.Mixer):
         self.filter = ImplicitFilter(options.order, options.d_model, options)
         self.skip = nn.Parameter(torch.randn(options.order, options.d_model))
         self.out_proj = nn.Linear(options.d_model, options.d_model)
-        self.skip._no_weight_decay = True  # type: ignore[attr-defined]
+        mixer.no_weight_decay(self.skip)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
@@ -124,13 +129,13 @@ class Hyena(mixer.Mixer):
         return y
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
-        """The caches before the first position. They grow with the stream."""
+        """The state before the first position. It grows with the stream."""
         width = self.skip.shape[1]
         window = torch.zeros(batch, SHORT - 1, self.in_proj.out_features, device=device, dtype=dtype)
         return window, window.new_zeros(self.order, batch, 0, width), window.new_zeros(self.order, width, 0)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position: (B, D) -> (B, D), and the caches with it."""
+        """One position: (B, D) and the state before it -> (B, D) and the state after it."""
         window, past, kernels = state
         window = torch.cat([window, self.in_proj(x)[:, None]], dim=1)
         kernels = torch.cat([kernels, self.filter(past.shape[2], past.shape[2] + 1)], dim=2)
@@ -142,10 +147,5 @@ class Hyena(mixer.Mixer):
         return self.out_proj(z), (window[:, 1:], torch.stack(inputs), kernels)
 
     def _short(self, window: Tensor) -> tuple[Tensor, ...]:
-        """The short convolution, (B, SHORT - 1 + L, (N + 1) D) -> v^0, ..., v^N, (B, L, D) each.
-
-        Seen as an image of height 1, its input is a channels-last tensor, which PyTorch convolves as it lies.
-        """
-        image, weight = window.mT.unsqueeze(2), self.short.weight.unsqueeze(2)
-        short = F.conv2d(image, weight, self.short.bias, groups=weight.shape[0]).squeeze(2).mT
-        return short.chunk(self.order + 1, dim=-1)
+        """The short convolution: (B, SHORT - 1 + L, (N + 1) D) -> v^0, ..., v^N, (B, L, D) each."""
+        return short_conv(window, self.short).chunk(self.order + 1, dim=-1)

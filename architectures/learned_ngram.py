@@ -1,4 +1,4 @@
-"""Learned n-gram reweighting: an MLP on the counts of what has followed the last tokens (LNW; ICLL section 5.3, Appendix D)."""
+"""Learned n-gram reweighting (LNW): an MLP on the counts of what has followed the last tokens (ICLL section 5.3, Appendix D)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from regbench.tasks.base import TokenIO
 
 
 class LearnedNGram(Model):
-    """Knows the prompt by its n-gram statistics alone: a softmax over W_2 GELU(W_1 f + b_1) + b_2.
+    """Predicts from n-gram statistics of the prompt alone: a softmax of W_2 GELU(W_1 f + b_1) + b_2.
 
-    f (B, L, N V) are for each order n = 1 to N the features of the n-grams that begin with the last n - 1 tokens:
+    The features f (B, L, N V) have, for each order n = 1 to N, one number for each n-gram that begins with the last n - 1 tokens:
 
-    - "counts", LNW: how often each has occurred, c(v);
-    - "frequencies", LNW_r: the same over their sum, c(v) / sum_u c(u), or zeros where the context is new;
-    - "binary", LNW_b: 1 where it has occurred, else 0.
+    - "counts", LNW: how often it has occurred, c(v).
+    - "frequencies", LNW_r: c(v) / sum_u c(u), or zeros where the context is new.
+    - "binary", LNW_b: 1 if it has occurred, else 0.
 
-    Contexts are 0, 1 and 2 tokens, as section 5.3 says in words; Eq. 97 writes one more of each, and subtracts from every
-    count the one that the position itself makes, where here only what precedes a token is counted. An input begins with a
-    separator, and separators count as tokens, so a context may reach into the string before.
+    Contexts have 0, 1 and 2 tokens, as the text of section 5.3 says. Eq. 97 has one token more in each, and subtracts from every
+    count the occurrence at the position itself. Here only tokens before the predicted one are counted. An input begins with a
+    separator, and separators count as tokens. So a context may reach into the previous string.
     """
 
     class Options(regbench.Options):
+        """The options of LNW."""
+
         d_model: int = pydantic.Field(default=1024, ge=1, description="hidden units of the MLP")
         n_layers: Literal[1] = pydantic.Field(default=1, description="hidden layers of the MLP: one")
         n_heads: Literal[1] = pydantic.Field(default=1, description="there are no heads")
@@ -71,7 +73,7 @@ class LearnedNGram(Model):
         return self._reweight(ngram_counts(inputs, self.options.max_order, self.io.vocab_size))
 
     def _reweight(self, counts: Tensor) -> Tensor:
-        """(..., N, V) integers -> (..., V) logits."""
+        """The MLP on the features of these counts: (..., N, V) integers -> (..., V) logits."""
         counts = counts.to(self.up.weight.dtype)
         if self.options.features == "frequencies":
             counts = counts / counts.sum(-1, keepdim=True).clamp(min=1)
@@ -81,8 +83,8 @@ class LearnedNGram(Model):
         return logits
 
     @classmethod
-    def memorises(cls, options: Options) -> bool:
-        """Counts tell every prefix of a few instances from the rest; whether n-grams have occurred does not."""
+    def can_overfit(cls, options: Options) -> bool:
+        """Counts tell every prefix of a few instances from the others. Whether n-grams have occurred does not."""
         return options.features == "counts" or (options.features == "frequencies" and options.max_order > 1)
 
     def init_state(self, batch: int) -> CountState:
@@ -92,9 +94,14 @@ class LearnedNGram(Model):
         return CountState(tables, torch.zeros(batch, dtype=torch.int64, device=self.up.weight.device), 0)
 
     def step(self, inputs: Tensor, state: CountState) -> tuple[Tensor, CountState]:
-        """One token of each stream: (B,) -> (B, V) logits of the next, equal to `forward`'s to rounding.
+        """One token of each stream. The logits are those of `forward`, but for rounding.
 
-        The first input is the separator, as in `shift_in`. The old state must not be used again.
+        Args:
+            inputs: (B,), the tokens. The first is the separator, as in `shift_in`.
+            state: the state before this token. It must not be used again.
+
+        Returns:
+            Logits (B, V) of the next token, and the state after this one.
         """
         V, rows = self.io.vocab_size, torch.arange(len(inputs), device=inputs.device)
         for n, table in enumerate(state.tables):
@@ -108,17 +115,19 @@ class LearnedNGram(Model):
         return self._reweight(torch.stack(counts, 1)), CountState(state.tables, context, state.position + 1)
 
     def state_bytes(self) -> int:
-        """One counter for every n-gram that there can be, in 4 bytes, and the last tokens as one number of 8."""
+        """Bytes of a counter for every possible n-gram, 4 each, and of the last tokens as one number, 8."""
         V = self.io.vocab_size
         return sum(4 * V**n for n in range(1, self.options.max_order + 1)) + 8
 
 
 @dataclass
 class CountState:
-    """What a stream has counted.
+    """The counts of a stream.
 
-    tables: of each order n the counts (B, V^(n-1), V) by context, a context being a number in base V.  context: (B,) the
-    last tokens as such a number.  position: how many tokens were read.
+    Attributes:
+        tables: for each order n the counts (B, V^(n-1), V) by context. A context is a number in base V.
+        context: (B,), the last tokens as such a number.
+        position: how many tokens were read.
     """
 
     tables: list[Tensor]

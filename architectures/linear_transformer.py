@@ -1,4 +1,4 @@
-"""Linear transformer: attention without the softmax, which makes it a recurrence."""
+"""Linear transformer: attention without the softmax, so that it is a recurrence."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.ops.linear_attention import linear_attention
-from regbench.utils.errors import UserError
 
 TINY = 1e-6
-"""Added to the normaliser, as in the authors' code: with `relu` all weights of a position can be zero."""
+"""Added to the sum of weights, as in the authors' code. With `relu` all weights of a position can be zero."""
 
 
 class LinearTransformer(mixer.Mixer):
@@ -26,14 +26,17 @@ class LinearTransformer(mixer.Mixer):
                                                        A_ij = <phi(q_i), phi(k_j)> / sqrt(d_k) (ICLL Eq. 27, 29)
         y_i     = out(z_i)                             W_o z_i (ICLL Eq. 30)
 
-    phi is the identity, as in ICLL: weights may then be negative and are not normalised. The positive maps, elu(x) + 1
-    (Katharopoulos et al.) and relu(x), give weights that are: z_i = phi(q_i) S_i / <phi(q_i), sum of phi(k_j) over j <= i>.
-    ICLL has no 1 / sqrt(d_k) in Eq. 27; it stands here so that a head's width does not set the scale, and W_q can undo it.
+    phi is the identity, as in ICLL. Weights may then be negative, and are not normalised. With a positive map, elu(x) + 1
+    (Katharopoulos et al.) or relu(x), they are normalised: z_i = phi(q_i) S_i / <phi(q_i), sum of phi(k_j) over j <= i>.
+    ICLL has no 1 / sqrt(d_k) in Eq. 27. Here it makes the scale independent of a head's width, and W_q can undo it.
 
-    There are no positions, as in ICLL: only the sum over the past tells order. `positions=learned` adds them to the embedding.
+    There are no positions, as in ICLL. The order of tokens shows only in what has been summed so far. `positions=learned` adds
+    learned positions to the embedding.
     """
 
     class Options(mixer.Options):
+        """The options of the linear transformer."""
+
         feature_map: Literal["identity", "elu", "relu"] = Field(
             default="identity", description="phi: identity, elu(x) + 1 or relu(x); the last two normalise the weights"
         )
@@ -49,9 +52,7 @@ class LinearTransformer(mixer.Mixer):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        if options.d_model % options.n_heads:
-            raise UserError(f"d_model ({options.d_model}) must be a multiple of n_heads ({options.n_heads})")
-        self.n_heads, self.width = options.n_heads, options.d_model // options.n_heads
+        self.n_heads, self.width = options.n_heads, head_width(options.d_model, options.n_heads)
         self.feature_map = options.feature_map
         self.query, self.key, self.value, self.out = (
             nn.Linear(options.d_model, options.d_model, bias=False) for _ in range(4)
@@ -59,40 +60,30 @@ class LinearTransformer(mixer.Mixer):
         if options.mimetic:
             self.key.load_state_dict(self.query.state_dict())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """S before the first position, (B, H, K, V); where weights are normalised, its last column sums the keys."""
+        """S before the first position, (B, H, K, V). With normalised weights it has one more column, the sum of phi(k)."""
         columns = self.width + (self.feature_map != "identity")
         return torch.zeros(batch, self.n_heads, self.width, columns, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
-        q, k, v = (
-            linear(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for linear in (self.query, self.key, self.value)
-        )
+    def advance(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, L, D) and S before it -> (B, L, D) and S after it."""
+        q, k, v = (split_heads(linear(x), self.n_heads) for linear in (self.query, self.key, self.value))
         if self.feature_map == "identity":
             z, state = linear_attention(q * self.width**-0.5, k, v, initial_state=state)
         else:
             q, k = (F.elu(q) + 1, F.elu(k) + 1) if self.feature_map == "elu" else (F.relu(q), F.relu(k))
-            # A value that is always 1 comes out as the sum of the weights.
+            # One more value channel holds 1 everywhere. Its output is the sum of the weights.
             z, state = linear_attention(q, k, F.pad(v, (0, 1), value=1.0), initial_state=state)
             z = z[..., :-1] / (z[..., -1:] + TINY)
-        return self.out(z.transpose(1, 2).flatten(2)), state
+        return self.out(join_heads(z)), state
 
     @classmethod
     def learned_positions(cls, options: Any) -> bool:
+        """Whether they are asked for (ICLL Eq. 16)."""
         return options.positions == "learned"
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
+        """Bytes of S."""
         columns = options.d_model // options.n_heads + (options.feature_map != "identity")
         return 4 * options.d_model * columns

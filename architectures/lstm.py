@@ -1,8 +1,8 @@
-"""LSTM: a gated recurrence whose state feeds back through a nonlinearity.
+"""LSTM: a gated recurrence whose state feeds back through a nonlinear map.
 
 ICLL A.4: f, i, o = sigmoid(W x_t + U h_{t-1}), c~ = tanh(W_c x_t + U_c h_{t-1}), c_t = f c_{t-1} + i c~, h_t = o tanh(c_t).
-PyTorch's own LSTM computes it. No feed-forward network stands between layers, as in the paper's experiments; but each layer has
-the skeleton's residual connection and a LayerNorm before it (Eq. 17), which those of A.4 have not.
+PyTorch's LSTM computes it. As in the paper's experiments, there is no feed-forward network between layers. But each layer has the
+backbone's residual connection and a LayerNorm before it (Eq. 17), which those of A.4 do not have.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regbench.models.mixer import Mixer, Options, Paper
 
 State = tuple[Tensor, Tensor]
+"""h and c, (1, B, D) each."""
 
 
 class LSTM(Mixer):
@@ -33,15 +34,16 @@ class LSTM(Mixer):
         return y
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
-        """h and c before the first position, each (1, B, D)."""
+        """The state before the first position: zeros."""
         zero = torch.zeros(1, batch, self.options.d_model, device=device, dtype=dtype)
         return zero, zero
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position: (B, D) -> (B, D)."""
+        """One position: (B, D) and the state before it -> (B, D) and the state after it."""
         y, state = self.lstm(x[:, None], state)
         return y[:, 0], state
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
-        return 4 * 2 * options.d_model  # h and c
+        """Bytes of h and c."""
+        return 4 * 2 * options.d_model

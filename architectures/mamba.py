@@ -1,4 +1,4 @@
-"""Mamba: a state-space model whose parameters follow the input."""
+"""Mamba: a state-space model whose parameters depend on the input."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regbench.models import mixer
+from regbench.models.short_conv import short_conv
 from regbench.ops.selective_scan import selective_scan
 
 State = tuple[Tensor, Tensor]
@@ -23,16 +24,18 @@ class Mamba(mixer.Mixer):
         v, z  = in_proj(x)                             v_i = W_v x_i (ICLL Eq. 92), and the gate
         v     = SiLU(conv1d(v))                        depthwise and causal
         Delta = softplus(dt_proj(x_proj(v)))           the step size of each channel
-        B, C  = x_proj(v)                              the input and the output map
+        B, C  = x_proj(v)                              the input map and the output map
         h_t   = exp(Delta_t A) h_{t-1} + Delta_t B_t v_t    S_i = A-bar_i S_{i-1} + B-bar_i v_i (ICLL Eq. 93)
         y_t   = C_t h_t + D v_t                        y_i = C_i S_i (ICLL Eq. 94), and a skip connection
         out   = out_proj(y SiLU(z))
 
-    ICLL writes d_v for d_inner = expand * d_model and d_k for d_state (N in the Mamba paper). A = -exp(A_log).
-    Parameters have the names and shapes of the authors' code, and their starting values.
+    ICLL writes d_v for d_inner = expand * d_model, and d_k for d_state, which is N in the Mamba paper. A = -exp(A_log).
+    Parameters have the names, shapes and initial values of the authors' code.
     """
 
     class Options(mixer.Options):
+        """The options of Mamba."""
+
         d_state: int = Field(default=16, ge=1, description="state of each channel, N")
         d_conv: int = Field(default=4, ge=1, description="width of the short convolution")
         expand: int = Field(default=2, ge=1, description="channels of the state-space model, in units of d_model")
@@ -42,10 +45,12 @@ class Mamba(mixer.Mixer):
 
         @property
         def d_inner(self) -> int:
+            """Channels of the state-space model."""
             return self.expand * self.d_model
 
         @property
         def rank(self) -> int:
+            """The rank of the map to the step sizes."""
             return math.ceil(self.d_model / 16) if self.dt_rank == "auto" else self.dt_rank
 
     paper = mixer.Paper(
@@ -67,48 +72,29 @@ class Mamba(mixer.Mixer):
         self.out_proj = nn.Linear(d_inner, options.d_model, bias=False)
         nn.init.uniform_(self.dt_proj.weight, -(rank**-0.5), rank**-0.5)
         with torch.no_grad():
-            # Delta starts between 0.001 and 0.1, uniform in its logarithm: the bias is that through softplus' inverse.
+            # Delta begins between 0.001 and 0.1, uniform in its logarithm. The bias is the inverse softplus of it.
             delta = torch.empty(d_inner).uniform_(math.log(1e-3), math.log(1e-1)).exp()
             self.dt_proj.bias.copy_(delta + torch.log(-torch.expm1(-delta)))
-        for parameter in (self.A_log, self.D, self.dt_proj.bias):
-            parameter._no_weight_decay = True  # type: ignore[attr-defined]
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
+        mixer.no_weight_decay(self.A_log, self.D, self.dt_proj.bias)
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
-        """The state before the first position."""
+        """The state before the first position: zeros."""
         d_inner, _, d_conv = self.conv1d.weight.shape
         window = torch.zeros(batch, d_conv - 1, d_inner, device=device, dtype=dtype)
         return window, torch.zeros(batch, *self.A_log.shape, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position of the recurrent form: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
+    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """(B, L, D) and the state before it -> (B, L, D) and the state after it."""
         window, h = state
         v, z = self.in_proj(x).chunk(2, dim=-1)
         window = torch.cat((window, v), dim=1)
-        v = F.silu(self._convolve(window))
+        v = F.silu(short_conv(window, self.conv1d))
         dt, B, C = self.x_proj(v).split(self.sizes, dim=-1)
         delta = F.softplus(self.dt_proj(dt))
         y, h = selective_scan(v, delta, -torch.exp(self.A_log), B, C, self.D, h)
         return self.out_proj(y * F.silu(z)), (window[:, x.shape[1] :], h)
 
-    def _convolve(self, window: Tensor) -> Tensor:
-        """(B, d_conv - 1 + L, d_inner) -> (B, L, d_inner).
-
-        Seen as an image of height 1, (B, L, D) is a channels-last tensor, which PyTorch convolves as it lies: twice as
-        fast on a CPU as `conv1d`, or as d_conv shifted products.
-        """
-        image = window.mT.unsqueeze(2)
-        weight = self.conv1d.weight.unsqueeze(2)
-        return F.conv2d(image, weight, self.conv1d.bias, groups=weight.shape[0]).squeeze(2).mT
-
     @classmethod
     def state_bytes(cls, options: Any) -> int:
+        """Bytes of the last inputs and of the SSM state."""
         return 4 * options.d_inner * (options.d_conv - 1 + options.d_state)

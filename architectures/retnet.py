@@ -1,4 +1,4 @@
-"""RetNet: linear attention with rotary positions whose heads forget, each at its own fixed rate."""
+"""RetNet: linear attention with rotary positions, where each head decays at a fixed rate of its own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.rotary import rotate
 from regbench.ops.linear_attention import linear_attention
-from regbench.utils.errors import UserError
 
 State = tuple[Tensor, int]
-"""S (B, H, K, V), and how many positions it has seen."""
+"""S (B, H, K, V), and the number of positions so far."""
 
 GAIN = 2**-2.5
-"""Of the Xavier starting weights, as in the authors' code."""
+"""Gain of the Xavier initialisation, as in the authors' code."""
 
 
 class RetNet(mixer.Mixer):
@@ -31,11 +31,13 @@ class RetNet(mixer.Mixer):
                                                                 with A_ij = lambda^(i-j) <q_i, k_j> (ICLL Eq. 36, 38)
         y_i     = out(swish(gate(x_i)) norm(z_i))               W_o (swish(r_i) z_i), r_i = W_r x_i (ICLL Eq. 39-40)
 
-    ICLL leaves out the normalisation: a group norm, each head a group, without learned parameters. It undoes the
-    normalisations of scores that the authors' code adds, which are therefore left out here. d_v = expand_v * D.
+    ICLL leaves out the normalisation, a group norm with one group for each head, without learned parameters. The authors' code
+    also normalises scores. The group norm undoes this, so it is left out here. d_v = expand_v * D.
     """
 
     class Options(mixer.Options):
+        """The options of RetNet."""
+
         expand_v: int = Field(default=2, ge=1, description="width of the values, in units of d_model")
         mimetic: bool = Field(default=False, description="whether queries and keys begin with the same weights")
 
@@ -50,12 +52,10 @@ class RetNet(mixer.Mixer):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         d_model, n_heads, d_v = options.d_model, options.n_heads, options.expand_v * options.d_model
-        if d_model % (2 * n_heads):
-            raise UserError(f"d_model ({d_model}) must be an even multiple of n_heads ({n_heads})")
-        self.n_heads = n_heads
+        self.n_heads, self.head_sizes = n_heads, (head_width(d_model, n_heads, rotary=True), d_v // n_heads)
         self.query, self.key = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
         self.value, self.gate = (nn.Linear(d_model, d_v, bias=False) for _ in range(2))
-        self.norm = nn.LayerNorm(d_v // n_heads, elementwise_affine=False)
+        self.norm = nn.LayerNorm(self.head_sizes[1], elementwise_affine=False)
         self.out = nn.Linear(d_v, d_model, bias=False)
         self.register_buffer("log_decay", torch.log1p(-(2.0 ** (-5.0 - torch.arange(n_heads)))), persistent=False)
         for linear in (self.query, self.key, self.value, self.gate):
@@ -64,34 +64,19 @@ class RetNet(mixer.Mixer):
         if options.mimetic:
             self.key.load_state_dict(self.query.state_dict())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position."""
-        d_v, d_model = self.value.weight.shape
-        return torch.zeros(
-            batch, self.n_heads, d_model // self.n_heads, d_v // self.n_heads, device=device, dtype=dtype
-        ), 0
+        return torch.zeros(batch, self.n_heads, *self.head_sizes, device=device, dtype=dtype), 0
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
+    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """(B, L, D) and the state before it -> (B, L, D) and the state after it."""
         S, seen = state
-        q, k, v = (
-            linear(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for linear in (self.query, self.key, self.value)
-        )
+        q, k, v = (split_heads(linear(x), self.n_heads) for linear in (self.query, self.key, self.value))
         q, k = rotate(q, start=seen) * q.shape[-1] ** -0.5, rotate(k, start=seen)
         z, S = linear_attention(q, k, v, self.log_decay, S)
-        z = self.norm(z).transpose(1, 2).flatten(2)
-        return self.out(F.silu(self.gate(x)) * z), (S, seen + x.shape[1])
+        return self.out(F.silu(self.gate(x)) * join_heads(self.norm(z))), (S, seen + x.shape[1])
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
-        return 4 * options.expand_v * options.d_model**2 // options.n_heads  # S; the count of positions is left out
+        """Bytes of S. The number of positions is not counted."""
+        return 4 * options.expand_v * options.d_model**2 // options.n_heads

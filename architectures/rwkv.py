@@ -14,22 +14,23 @@ from regbench.models import mixer
 from regbench.ops.wkv import WKVState, wkv
 
 NEARLY_ZERO = 1e-3
-"""Spread at the start of what begins at zero in the authors' code, so that what lies before it has a gradient from the first."""
+"""Initial standard deviation of weights that begin at zero in the authors' code. So what feeds them has a gradient at once."""
 
 State = tuple[Tensor, WKVState, Tensor]
 """The last input of the time mixing (B, D), the sums of the WKV, and the last input of the channel mixing (B, D)."""
 
 
 def shift_tokens(x: Tensor, last: Tensor) -> Tensor:
-    """(B, L, D), (B, D) -> (B, L, D): each position's predecessor, that of the first being `last`."""
+    """The input one position earlier: (B, L, D) -> (B, L, D). Before the first stands `last` (B, D)."""
     return torch.cat([last[:, None], x[:, :-1]], dim=1)
 
 
 class SquaredReLU(torch.autograd.Function):
-    """relu(x)^2, element by element: its backward passes twice over the widest tensor of the model, autograd's own four times."""
+    """relu(x)^2. Its backward reads the widest tensor of the model twice, while autograd's own would read it four times."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """A tensor of any shape -> one of the same shape."""
         positive = F.relu(x)
         ctx.save_for_backward(positive)
         return positive.square()
@@ -37,12 +38,13 @@ class SquaredReLU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """The gradient of x."""
         (positive,) = ctx.saved_tensors
         return (gradient * positive).mul_(2)
 
 
 class TimeMixing(nn.Module):
-    """The block that looks back: Peng et al. 2023, section 3; ICLL Eq. 64-69.
+    """Time mixing, the part that looks back. Peng et al. 2023, section 3; ICLL Eq. 64-69.
 
     k, v, r = key(x), value(x), receptance(x)    W_k x_i, W_v x_i, W_r x_i (ICLL Eq. 64, 68) of x mixed with its predecessor:
                                                  mu x_i + (1 - mu) x_{i-1}, mu being time_mix_k, time_mix_v, time_mix_r
@@ -64,7 +66,16 @@ class TimeMixing(nn.Module):
             nn.init.normal_(linear.weight, std=NEARLY_ZERO)
 
     def forward(self, x: Tensor, last: Tensor, sums: WKVState) -> tuple[Tensor, WKVState]:
-        """(B, L, D) -> (B, L, D) from the last input (B, D) and the sums before it on, and the sums after it."""
+        """Several positions from a state.
+
+        Args:
+            x: (B, L, D).
+            last: (B, D), the input before them.
+            sums: the sums of the WKV before them.
+
+        Returns:
+            (B, L, D), and the sums after them.
+        """
         before = shift_tokens(x, last)
         k = self.key(torch.lerp(before, x, self.time_mix_k))
         v = self.value(torch.lerp(before, x, self.time_mix_v))
@@ -74,9 +85,9 @@ class TimeMixing(nn.Module):
 
 
 class ChannelMixing(nn.Module):
-    """The block that stands in for a feed-forward network: Peng et al. 2023, section 3.
+    """Channel mixing, in the place of a feed-forward network. Peng et al. 2023, section 3.
 
-    y = sigmoid(receptance(x)) value(relu(key(x))^2), of x mixed with its predecessor.
+    y = sigmoid(receptance(x)) value(relu(key(x))^2), where x is mixed with its predecessor.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -90,7 +101,7 @@ class ChannelMixing(nn.Module):
         nn.init.normal_(self.receptance.weight, std=NEARLY_ZERO)
 
     def forward(self, x: Tensor, last: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D) from the last input (B, D) on."""
+        """(B, L, D), and the input (B, D) before them -> (B, L, D)."""
         before = shift_tokens(x, last)
         k = SquaredReLU.apply(self.key(torch.lerp(before, x, self.time_mix_k)))
         r = self.receptance(torch.lerp(before, x, self.time_mix_r))
@@ -98,17 +109,19 @@ class ChannelMixing(nn.Module):
 
 
 class RWKV(mixer.Mixer):
-    """Time mixing and channel mixing in one mixer: t(x) + c(norm(x + t(x))). ICLL A.6.
+    """Time mixing t and channel mixing c in one mixer: t(x) + c(norm(x + t(x))). ICLL A.6.
 
-    The channel mixing looks one position back too, so it is no feed-forward network for the skeleton to add. It sees the mixer's
-    own, normalised input where RWKV has the residual stream.
+    The channel mixing looks one position back, too. So it is part of the mixer, and the backbone adds no feed-forward network.
+    Where RWKV's channel mixing reads the residual stream, this one reads the mixer's normalised input.
 
-    Parameters have the names and starting values of the authors' code, with two exceptions. There every exponent depends on the
-    layer, which a mixer does not know: here all begin as a layer in the middle. There the output maps begin at zero, too: here
-    they begin as any linear map, as nothing before them could learn else at the first step.
+    Parameters have the names and initial values of the authors' code, with two exceptions. In their code every exponent depends
+    on the layer, which a mixer does not know. Here every layer begins as one in the middle. In their code the output maps begin
+    at zero, too. Here they begin as any linear map, as otherwise nothing before them could learn in the first step.
     """
 
     class Options(mixer.Options):
+        """The options of RWKV."""
+
         expand: int = Field(default=4, ge=1, description="hidden channels of the channel mixing, in units of d_model")
 
     paper = mixer.Paper("RWKV: Reinventing RNNs for the Transformer Era", "Peng et al.", 2023, arxiv="2305.13048")
@@ -120,23 +133,13 @@ class RWKV(mixer.Mixer):
         self.norm = nn.LayerNorm(options.d_model)
         self.channel_mixing = ChannelMixing(options.d_model, options.expand * options.d_model)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
-        """The state before the first position, whose predecessor is zero."""
+        """The state before the first position. The input before it is zero."""
         zero = torch.zeros(batch, self.options.d_model, device=device, dtype=dtype)
         return zero, WKVState.zeros(batch, self.options.d_model, device, dtype), zero
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position of the recurrent form: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
+    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """(B, L, D) and the state before it -> (B, L, D) and the state after it."""
         last_in_time, sums, last_in_channels = state
         mixed, sums = self.time_mixing(x, last_in_time, sums)
         normed = self.norm(x + mixed)
@@ -144,4 +147,5 @@ class RWKV(mixer.Mixer):
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
-        return 4 * 5 * options.d_model  # two inputs, and the WKV's two sums and their scale
+        """Bytes of two inputs, and of the WKV's two sums and their scale."""
+        return 4 * 5 * options.d_model

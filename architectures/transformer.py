@@ -1,17 +1,17 @@
 """Transformer: causal softmax self-attention with learned or rotary positions.
 
 ICLL A.1: q = W_q x, k = W_k x, v = W_v x, A_ij proportional to exp(<q_i, k_j> / sqrt(d_k)) for j <= i, z = A v, y = W_o z.
-Learned positions are added to the embedding (Eq. 16), as in the paper's synthetic experiments; rotary ones turn q and k
+Learned positions are added to the embedding (Eq. 16), as in the paper's synthetic experiments. Rotary positions rotate q and k
 (Su et al. 2021, Eq. 34).
 
-Queries and keys begin with the same weights ("mimetic" initialisation, Trockman and Kolter 2023, arXiv:2305.09828), so that at
-first a position attends to those that resemble it: its neighbours, by the positions' sinusoids, and its equals. Induction
-needs just these two: within the budget of pfa-small-v1 it is found from here, and not from independent weights
+Queries and keys begin with the same weights ("mimetic" initialisation, Trockman and Kolter 2023, arXiv:2305.09828). So at first a
+position attends to similar positions: to its neighbours, which have similar sinusoids, and to equal tokens. An induction head
+needs both. Within the budget of pfa-small-v1 training finds induction from this start, and does not from independent weights
 (`mimetic=false`: legal accuracy 0.713 instead of 0.833, seed 0).
 
-`extra_ngram_heads` puts n-gram heads beside the softmax heads of every layer (ICLL section 6, footnote 6): a head of order n
-takes z_t = A(n)_t v with values of its own, and all heads meet in W_o. Their weights follow from the tokens, so nothing is
-learned to find them, and no (L, L) matrix is made.
+`extra_ngram_heads` puts n-gram heads beside the softmax heads of every layer (ICLL section 6, footnote 6). A head of order n
+computes z_t = A(n)_t v with values of its own, and W_o reads all heads. The tokens determine the weights A(n), so the weights are
+not learned, and no (L, L) matrix is made.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regbench.models.heads import head_width, join_heads
 from regbench.models.mixer import Mixer, Options, Paper
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
 from regbench.ops.ngram import NGramIndex, NGramState, ngram_head
-from regbench.utils.errors import UserError
 
 State = tuple[Tensor, Tensor, list[NGramState]]
+"""Keys and values so far (B, H, L, K) each, and the sums of each n-gram head."""
 
 
 class Transformer(Mixer):
     """Multi-head self-attention (B, L, D) -> (B, L, D)."""
 
     class Options(Options):
+        """The options of the transformer."""
+
         n_heads: int = Field(default=8, ge=1, description="attention heads")
         positions: Literal["learned", "rotary"] = Field(default="learned", description="how positions are told")
         mimetic: bool = Field(default=True, description="whether queries and keys begin with the same weights")
@@ -47,19 +50,16 @@ class Transformer(Mixer):
 
     def __init__(self, options: Transformer.Options) -> None:
         super().__init__(options)
-        if options.d_model % options.n_heads:
-            raise UserError(f"d_model ({options.d_model}) must be a multiple of n_heads ({options.n_heads})")
         self.n_heads = options.n_heads
         self.rotary = options.positions == "rotary"
-        if self.rotary and options.d_model // options.n_heads % 2:
-            raise UserError(f"rotary positions need an even head width, not {options.d_model // options.n_heads}")
+        self.width = head_width(options.d_model, options.n_heads, rotary=self.rotary)
         self.qkv = nn.Linear(options.d_model, 3 * options.d_model, bias=False)
         self.orders = options.extra_ngram_heads
         self.reads_tokens = bool(self.orders)
-        extra = len(self.orders) * (options.d_model // options.n_heads)
+        extra = len(self.orders) * self.width
         self.out = nn.Linear(options.d_model + extra, options.d_model, bias=False)
         if options.mimetic:
-            # On a normalised x, <q_i, k_i> / sqrt(d_k) begins at about 3 sqrt(d_k): sharp, and not saturated.
+            # For a normalised x, <q_i, k_i> / sqrt(d_k) begins at about 3 sqrt(d_k). This is sharp, but not saturated.
             with torch.no_grad():
                 query, key, _ = self.qkv.weight.chunk(3)
                 nn.init.normal_(query, std=(3 / options.d_model) ** 0.5)
@@ -67,11 +67,11 @@ class Transformer(Mixer):
         self.ngram_values = nn.Linear(options.d_model, extra, bias=False) if extra else None
 
     def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
-        """(B, L, D) -> (B, L, D), with the index of the tokens where there are n-gram heads."""
+        """(B, L, D) -> (B, L, D). N-gram heads need the index of the tokens."""
         q, k, v = self._heads(x)
         if self.rotary:
             q, k = rotate(q), rotate(k)
-        z = attention(q, k, v).transpose(1, 2).flatten(2)
+        z = join_heads(attention(q, k, v))
         if self.ngram_values is not None:
             assert index is not None
             pairs = zip(self.ngram_values(x).chunk(len(self.orders), dim=-1), self.orders, strict=True)
@@ -80,15 +80,12 @@ class Transformer(Mixer):
         return y
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
-        """The cache of keys and values before the first position, (B, H, 0, K) each, and what each n-gram head has summed.
-
-        It grows with the stream.
-        """
-        empty = torch.zeros(batch, self.n_heads, 0, self.options.d_model // self.n_heads, device=device, dtype=dtype)
+        """The state before the first position. It grows with the stream."""
+        empty = torch.zeros(batch, self.n_heads, 0, self.width, device=device, dtype=dtype)
         return empty, empty, [NGramState(order) for order in self.orders]
 
     def step(self, x: Tensor, state: State, tokens: Tensor | None = None) -> tuple[Tensor, State]:
-        """One position: (B, D) -> (B, D), and the cache with its key and value; tokens (B,) where there are n-gram heads."""
+        """One position: (B, D) and the state before it -> (B, D) and the state after it. N-gram heads need its tokens (B,)."""
         q, k, v = self._heads(x[:, None])
         keys, values, ngrams = state
         if self.rotary:
@@ -103,9 +100,10 @@ class Transformer(Mixer):
         return y, (keys, values, ngrams)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (3, B, H, L, K): queries, keys and values."""
+        """Queries, keys and values: (B, L, D) -> (3, B, H, L, K)."""
         return self.qkv(x).view(*x.shape[:2], 3, self.n_heads, -1).permute(2, 0, 3, 1, 4)
 
     @classmethod
     def learned_positions(cls, options: Any) -> bool:
+        """Whether they are asked for (ICLL Eq. 16)."""
         return options.positions == "learned"

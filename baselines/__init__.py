@@ -1,1 +1,1 @@
-"""Baselines: predictors that learn from the prompt alone, or know the truth. One file each; see `regbench ls baselines`."""
+"""Baselines: predictors that learn from the prompt alone, or know the truth. One file each: `regbench ls baselines`."""

@@ -1,4 +1,4 @@
-"""The filter of the Bayesian predictor: every prefix of an instance in turn, and the moves that repair its hypotheses."""
+"""The filter of the Bayesian predictor: it reads every prefix of an instance in turn. Moves repair its hypotheses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from regbench.utils.arrays import FloatArray, IntArray
 
 _DRAWS = 3  # the stream's purpose
 _NEW = 0.15
-"""How often a move proposes a state that is not reached yet, where there are any."""
+"""The probability that a move proposes a state that is not reached yet, if there is one."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -43,10 +43,21 @@ def predict_row(
     scratch: Scratch,
     probs: FloatArray,
 ) -> None:
-    """Mixes the hypotheses' predictions into those of a fallback, probs (L, K), for symbols (L,) where -1 separates."""
+    """Mixes the predictions of hypotheses into those of a fallback.
+
+    Args:
+        symbols: (L,) symbols; -1 is the separator.
+        moves: Steps of each hypothesis after every symbol.
+        seed: The seed of the draws.
+        fallback: The share of the fallback in every prediction.
+        tables: The prior.
+        h: The hypotheses. The first knows nothing and has all the weight.
+        scratch: Work space.
+        probs: (L, K) the predictions of the fallback, overwritten.
+    """
     P, K = len(h.weight) - 1, h.table.shape[2]
     rng = stream(seed, _DRAWS, 0)
-    prefix, length = np.empty(len(symbols), np.int64), 0  # without the rest of any string that all hypotheses rule out
+    prefix, length = np.empty(len(symbols), np.int64), 0  # without the ends of strings that all hypotheses rule out
     seen, n_seen = np.zeros(K, np.bool_), 0
     ahead = np.empty((P, 5))
     n, exact, lost = 1, True, False
@@ -57,7 +68,7 @@ def predict_row(
         elif not lost:
             for i in range(n):
                 foresee(h, i, n_seen, tables, scratch, ahead[i])
-            if n_seen > 0:  # before that all symbols are equal, to the fallback too
+            if n_seen > 0:  # before the first symbol all are equal, for the fallback too
                 for a in range(K):
                     probs[t, a] *= fallback
                     for i in range(n):
@@ -121,12 +132,13 @@ def _move(
     scratch: Scratch,
     rng: NDArray[np.uint64],
 ) -> None:
-    """Forgets where one edge leads and draws it anew, `moves` times, each accepted or not so that p(H | prefix) stays.
+    """Forgets where one edge leads and draws its target again, `moves` times. Acceptance keeps p(H | prefix).
 
-    A new target changes which edges the strings use. Those that they need and H lacks are drawn on the way, from the same
-    distribution q_H; those no longer needed are dropped, and a move back would have to draw them. So with e edges,
+    A new target changes which edges the strings use. Edges that are needed and that H lacks are drawn on the way, from the same
+    distribution q_H. Edges that are no longer needed are dropped, and a move back would have to draw them. With e edges, a move
+    is accepted with the probability
 
-        accepted with probability min(1, p(H') / p(H)  e / e'  prod over edges lost q_H' / prod over edges drawn q_H)
+        min(1, p(H') / p(H)  e / e'  prod over edges lost q_H' / prod over edges drawn q_H)
     """
     S, K = h.table.shape[1:]
     trial = len(h.weight) - 1
@@ -161,7 +173,7 @@ def _move(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _propose(h: Hypotheses, i: int, rng: NDArray[np.uint64]) -> int:
-    """Draws from q_H: a state reached, or with probability _NEW one that is not; equally likely among either."""
+    """Draws from q_H: with probability _NEW a state that is not reached, else one that is. Within each, uniformly."""
     S = h.entries.shape[1]
     is_new = h.reached[i] < S and uniform(rng) < _NEW
     d = below(rng, S)
@@ -172,7 +184,7 @@ def _propose(h: Hypotheses, i: int, rng: NDArray[np.uint64]) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _log_proposed(h: Hypotheses, i: int, target: int) -> float:
-    """log q_H(target)."""
+    """The log of q_H(target)."""
     unreached = h.entries.shape[1] - h.reached[i]
     if h.entries[i, target] == 0:
         return np.log(_NEW / unreached)
@@ -189,10 +201,10 @@ def _replay(
     scratch: Scratch,
     rng: NDArray[np.uint64],
 ) -> float:
-    """Runs the prefix through the table of `trial`, drawing the edges it lacks, and counts what it uses.
+    """Runs the prefix through the table of `trial`, draws the edges that it lacks, and counts what it uses.
 
-    Returns the log probability of the draws, or minus infinity as soon as the automaton is ruled out: two edges of a state
-    lead to one, or states have more edges beyond the maximum than they had in hypothesis i.
+    Returns the log probability of the draws. It is minus infinity if the automaton is ruled out: two edges of a state lead to one
+    state, or states have more edges beyond the maximum than in hypothesis i.
     """
     table, visits, edges, entries = h.table[trial], h.visits[trial], h.edges[trial], h.entries[trial]
     used, leads = scratch.used, scratch.leads

@@ -1,7 +1,7 @@
-"""Partial automata: their weights under the prior, what they foresee, and their new edges. Compiled for `_bayes_filter`.
+"""Partial automata: their weights under the prior, their predictions and their new edges. Compiled for `_bayes_filter`.
 
-Numba does not compile a function anew when one that it calls changes in another file: after an edit here, remove
-`baselines/__pycache__`.
+Numba does not compile a function again when a function that it calls in another file has changed. So remove
+`baselines/__pycache__` after an edit here.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ from regbench.utils.arrays import FloatArray
 
 _KNOWN, _SEEN, _NOVEL, FRESH = range(4)
 _NEGLIGIBLE = 1e-12
-"""Weights below this are dropped: hypotheses with edges beyond the prior's maximum, where there are others."""
+"""Hypotheses of a smaller weight are dropped. They have edges beyond the prior's maximum, and others have none."""
 
 
 class Tables(NamedTuple):
-    """The prior, as the logarithms of the factors of p(prefix, H). n and c: the possible numbers of states and symbols.
+    """The prior, as the logarithms of the factors of p(prefix, H).
 
-    most (n, c): which of the M possible maxima of the out-degree holds.  order (S, n): log p(n) (n-1)_j of j states
-    reached besides the start.  alphabet (K + 1, c): log p(c) (c)_u / (K)_u.  targets (S + 1, n): log 1 / (n-1)_k.
-    symbols (S + 1, c): log 1 / (c)_k.  degree (M, S + 1, L + 2): log f(k, N).  max_edges: the largest of the M.
+    Attributes:
+        n: (n,) the possible numbers of states.
+        c: (c,) the possible numbers of symbols.
+        most: (n, c) which of the M possible maxima of the out-degree holds.
+        order: (S, n) log p(n) (n-1)_j of j states reached besides the start.
+        alphabet: (K + 1, c) log p(c) (c)_u / (K)_u.
+        targets: (S + 1, n) log 1 / (n-1)_k.
+        symbols: (S + 1, c) log 1 / (c)_k.
+        degree: (M, S + 1, L + 2) log f(k, N).
+        max_edges: The largest of the M maxima.
     """
 
     n: NDArray[np.int64]
@@ -40,13 +47,17 @@ class Tables(NamedTuple):
 
 
 class Hypotheses(NamedTuple):
-    """P weighted partial automata with at most S states and K symbols. Row P is where moves try out what they propose.
+    """P weighted partial automata with at most S states and K symbols. Row P is used by moves for their proposals.
 
-    table (P + 1, S, K): the state that each known edge leads to, or -1.  visits (P + 1, S): emissions of each state.
-    edges (P + 1, S): known edges of each.  entries (P + 1, S): known edges into each, and one more into the start; so a
-    state is reached where it has any.  reached (P + 1,): their number.  state (P + 1,): where the prefix ends.
-    weight (P + 1,): probability among the hypotheses.  fresh (P + 1,): should the next edge be a new one, the
-    probability that it leads to a state not reached yet.
+    Attributes:
+        table: (P + 1, S, K) the state that each known edge leads to, or -1.
+        visits: (P + 1, S) emissions in each state.
+        edges: (P + 1, S) known edges of each state.
+        entries: (P + 1, S) known edges into each state, and one more into the start. A state with an entry is reached.
+        reached: (P + 1,) the number of states that are reached.
+        state: (P + 1,) the state at the end of the prefix.
+        weight: (P + 1,) the probability among the hypotheses.
+        fresh: (P + 1,) the probability that the next edge, if it is new, leads to a state that is not reached yet.
     """
 
     table: NDArray[np.int8]
@@ -60,7 +71,7 @@ class Hypotheses(NamedTuple):
 
     @classmethod
     def empty(cls, count: int, n_states: int, n_symbols: int) -> Hypotheses:
-        """Room for `count`, the first of which knows nothing and has all the weight."""
+        """Makes room for `count` hypotheses. The first knows nothing and has all the weight."""
         P, S, K = count + 1, n_states, n_symbols
         h = cls(
             table=np.full((P, S, K), -1, np.int8),
@@ -78,10 +89,20 @@ class Hypotheses(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for the work of the functions below, which say what they leave in it.
+    """Work space of the functions below. They tell what they leave in it.
 
-    of_n (n,), of_c and choices (c,), of_degree, known and new (M,), states (S + 1,), share (S,), copies (P,), used (S, K),
-    leads (S, S).
+    Attributes:
+        of_n: (n,).
+        of_c: (c,).
+        choices: (c,).
+        of_degree: (M,).
+        known: (M,).
+        new: (M,).
+        states: (S + 1,).
+        share: (S,).
+        copies: (P,).
+        used: (S, K).
+        leads: (S, S).
     """
 
     of_n: NDArray[np.float64]
@@ -98,6 +119,7 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, h: Hypotheses, tables: Tables) -> Scratch:
+        """Makes the work space for hypotheses and a prior."""
         P, S, K = h.table.shape
         n, c, M = len(tables.n), len(tables.c), len(tables.degree)
         return cls(
@@ -115,12 +137,12 @@ class Scratch(NamedTuple):
         )
 
 
-# --- Weights and predictions: the module of Bayes derives them. ---
+# --- Weights and predictions. Their derivation is in the module of Bayes. ---
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def log_weight(h: Hypotheses, i: int, n_seen: int, tables: Tables, scratch: Scratch) -> float:
-    """log p(prefix, H). Leaves in of_n, of_c and of_degree the factors of its terms, each relative to their largest."""
+    """The log of p(prefix, H). Leaves the factors of its terms in of_n, of_c and of_degree, each relative to the largest."""
     states, of_n, of_c, of_degree = scratch.states, scratch.of_n, scratch.of_c, scratch.of_degree
     most = 0
     for k in range(len(states)):
@@ -153,7 +175,7 @@ def log_weight(h: Hypotheses, i: int, n_seen: int, tables: Tables, scratch: Scra
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _exponentiate(x: FloatArray) -> float:
-    """exp(x) over its largest, in place; returns the largest x."""
+    """Replaces x by exp(x) over the largest exp(x). Returns the largest x."""
     largest = x[0]
     for j in range(1, len(x)):
         largest = max(largest, x[j])
@@ -164,9 +186,11 @@ def _exponentiate(x: FloatArray) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def foresee(h: Hypotheses, i: int, n_seen: int, tables: Tables, scratch: Scratch, ahead: FloatArray) -> None:
-    """The probability of each symbol of a known edge (_KNOWN), each other one seen (_SEEN), and each never seen (_NOVEL);
+    """Fills ahead (5,) with the predictions of hypothesis i.
 
-    and for an edge of either latter kind, that it leads to a state not reached yet (FRESH, FRESH + 1).
+    These are the probability of each symbol with a known edge (_KNOWN), of each other symbol that was seen (_SEEN), and of each
+    symbol that was never seen (_NOVEL). Then follow, for a new edge of a symbol that was seen (FRESH) and of one that was not
+    (FRESH + 1), the probabilities that it leads to a state that is not reached yet.
     """
     s = h.state[i]
     k, N = h.edges[i, s], h.visits[i, s]
@@ -208,6 +232,7 @@ def foresee(h: Hypotheses, i: int, n_seen: int, tables: Tables, scratch: Scratch
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def kind(h: Hypotheses, i: int, a: int, seen: NDArray[np.bool_]) -> int:
+    """The kind of the next symbol `a` for hypothesis i: _KNOWN, _SEEN or _NOVEL."""
     if h.table[i, h.state[i], a] >= 0:
         return _KNOWN
     return _SEEN if seen[a] else _NOVEL
@@ -218,9 +243,9 @@ def kind(h: Hypotheses, i: int, a: int, seen: NDArray[np.bool_]) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _targets(h: Hypotheses, i: int, share: FloatArray) -> int:
-    """Fills share (S,): how likely a new edge of the state leads to each; returns how many can be.
+    """Fills share (S,) with the probability that a new edge leads to each state. Returns the number of possible states.
 
-    Those reached already are equally likely. Of those that are not, which are all the same, the first stands for all.
+    States that are reached are equally likely. Those that are not reached are all alike, so the first stands for all of them.
     """
     s = h.state[i]
     for d in range(len(share)):
@@ -242,7 +267,7 @@ def _targets(h: Hypotheses, i: int, share: FloatArray) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def branches(h: Hypotheses, n: int, a: int, share: FloatArray) -> int:
-    """How many hypotheses the first n become with the next symbol `a`."""
+    """The number of hypotheses that the first n become with the next symbol `a`."""
     count = 0
     for i in range(n):
         count += _targets(h, i, share) if h.table[i, h.state[i], a] < 0 else 1
@@ -251,7 +276,7 @@ def branches(h: Hypotheses, n: int, a: int, share: FloatArray) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def branch(h: Hypotheses, n: int, a: int, share: FloatArray) -> int:
-    """Gives each of the first n hypotheses an edge with `a`, in every way there is; returns how many they become."""
+    """Gives each of the first n hypotheses an edge with `a`, in every possible way. Returns how many they become."""
     end = n
     for i in range(n):
         if h.table[i, h.state[i], a] < 0:
@@ -260,7 +285,7 @@ def branch(h: Hypotheses, n: int, a: int, share: FloatArray) -> int:
             for d in range(len(share)):
                 if share[d] > 0.0:
                     left -= 1
-                    at = i if left == 0 else end  # itself last, for it is what the others are copied from
+                    at = i if left == 0 else end  # itself last, because the others are copies of it
                     if left > 0:
                         copy(h, i, at)
                         end += 1
@@ -271,6 +296,7 @@ def branch(h: Hypotheses, n: int, a: int, share: FloatArray) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def draw_target(h: Hypotheses, i: int, share: FloatArray, rng: NDArray[np.uint64]) -> int:
+    """Draws the state that a new edge of hypothesis i leads to."""
     _targets(h, i, share)
     x = uniform(rng)
     found = -1
@@ -285,6 +311,7 @@ def draw_target(h: Hypotheses, i: int, share: FloatArray, rng: NDArray[np.uint64
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def add_edge(h: Hypotheses, i: int, a: int, target: int) -> None:
+    """Adds an edge with `a` from the current state of hypothesis i."""
     s = h.state[i]
     h.table[i, s, a] = target
     h.edges[i, s] += 1
@@ -294,6 +321,7 @@ def add_edge(h: Hypotheses, i: int, a: int, target: int) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def copy(h: Hypotheses, source: int, to: int) -> None:
+    """Copies one hypothesis over another."""
     S, K = h.table.shape[1:]
     for s in range(S):
         h.visits[to, s] = h.visits[source, s]
@@ -309,7 +337,7 @@ def copy(h: Hypotheses, source: int, to: int) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def without_negligible(h: Hypotheses, n: int) -> int:
-    """Drops hypotheses of almost no weight from the first n; returns how many are left."""
+    """Drops hypotheses of negligible weight from the first n. Returns how many are left."""
     kept, total = 0, 0.0
     for i in range(n):
         if h.weight[i] > _NEGLIGIBLE:
@@ -324,7 +352,7 @@ def without_negligible(h: Hypotheses, n: int) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def is_uneven(weight: FloatArray) -> bool:
-    """Whether the weights are worth less than half as many equal ones, or any is zero."""
+    """Whether the effective number of hypotheses is less than half of them, or any weight is zero."""
     least, total, squares = np.inf, 0.0, 0.0
     for w in weight:
         least = min(least, w)
@@ -335,7 +363,7 @@ def is_uneven(weight: FloatArray) -> bool:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def resample(h: Hypotheses, n: int, copies: NDArray[np.int64], rng: NDArray[np.uint64]) -> None:
-    """Makes P hypotheses of equal weight of the first n: systematic resampling, in place."""
+    """Makes P hypotheses of equal weight from the first n, by systematic resampling in place."""
     P = len(copies)
     offset, so_far, drawn = uniform(rng), 0.0, 0
     for i in range(P):
@@ -362,4 +390,5 @@ def resample(h: Hypotheses, n: int, copies: NDArray[np.int64], rng: NDArray[np.u
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def uniform(rng: NDArray[np.uint64]) -> float:
+    """A uniform number in [0, 1), a multiple of 2^-30."""
     return below(rng, 1 << 30) / (1 << 30)

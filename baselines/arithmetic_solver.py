@@ -1,11 +1,11 @@
-"""In-context arithmetic solved: what all coefficients that agree with the prompt say of the next digit.
+"""The best predictor of in-context arithmetic: the next digit under all coefficients that agree with the prompt.
 
-Of a task's hidden coefficients (a, b) a prompt tells, example by example, between which integers a A + b B lies: the answer
-+00035 says 35 <= a A + b B < 36, -00028 says -29 < a A + b B <= -28, and +00000 says -1 < a A + b B < 1. So the pairs that
-agree with it fill a convex polygon: the rectangle that they are drawn from, cut by two parallel lines an example. Coefficients
-are uniform over the rectangle, hence over the polygon, and each next digit has the share of its area that digit's own strip
-cuts out; so has a sign. Once a digit is known, the strip is what remains, which makes the next prediction and in the end the
-next example's polygon. The areas are exact, to rounding: nobody who knows the rectangle but not a and b predicts better.
+A task has hidden coefficients (a, b). Each example of numbers A and B tells between which integers a A + b B lies: the answer
++00035 tells 35 <= a A + b B < 36, -00028 tells -29 < a A + b B <= -28, and +00000 tells -1 < a A + b B < 1. So the pairs (a, b)
+that agree with the prompt fill a convex polygon: the rectangle from which they are drawn, cut by two parallel lines for each
+example. Coefficients are uniform over the rectangle, so they are uniform over the polygon. Each next digit cuts a strip from the
+polygon, and its probability is the strip's share of the area. The same holds for a sign. When the digit is known, its strip is
+the new polygon. Areas are exact up to rounding. No predictor that knows the rectangle, but not a and b, is better.
 """
 
 from __future__ import annotations
@@ -29,10 +29,18 @@ _VOCAB = SEPARATOR + 1
 class ArithmeticSolver(Baseline):
     """The Bayes-optimal predictor of the task `arithmetic`; see the module.
 
-    The digits of A and B, which nothing foretells, are equally likely to it; all other tokens it knows by their place. A prompt
-    that the task cannot make is no error: an example that agrees with no (a, b) left is passed over.
+    The digits of A and B cannot be predicted: all are equally likely. All other tokens follow from their place. A prompt that the
+    task cannot make is no error: an example that agrees with no (a, b) that is left is ignored.
+
+    Args:
+        parameters: The parameters of the task.
+
+    Raises:
+        UserError: They are of another task.
     """
 
+    version = 1
+    only_task = "arithmetic"
     name = "solver"
 
     def __init__(self, parameters: ArithmeticParameters) -> None:
@@ -41,15 +49,17 @@ class ArithmeticSolver(Baseline):
         self.parameters = parameters
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """The solver with the task's parameters; [] for other tasks."""
         return [cls(task.parameters)] if isinstance(task.parameters, ArithmeticParameters) else []
 
     @property
     def options(self) -> dict[str, Any]:
+        """The task's parameters."""
         return self.parameters.model_dump()
 
     def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) -> (B, L, V)."""
+        """The distribution of every token given those before it: (B, L) -> (B, L, V)."""
         tokens = check_tokens(tokens, _VOCAB)
         p = self.parameters
         probs = np.zeros((*tokens.shape, _VOCAB))
@@ -60,8 +70,10 @@ class ArithmeticSolver(Baseline):
 
 @njit(cache=True, nogil=True)
 def _predict(begin, end, tokens, corners, n_examples, n_digits, probs):  # type: ignore[no-untyped-def]
-    """Fills probs (B, L, V), zero before. Four polygons, each (vertices, 2) with its size: what agrees with the examples so
-    far, with the answer so far, with one of its continuations, and one to work with.
+    """Fills probs (B, L, V), zero before.
+
+    There are four polygons (vertices, 2), each with its size: `task` agrees with the examples so far, `answer` with the answer so
+    far, `piece` with one continuation of it, and `work` is scratch.
     """
     room = len(corners) + 2 * n_examples * (n_digits + 3) + 2  # a cut adds at most one vertex
     task, answer = np.empty((room, 2)), np.empty((room, 2))
@@ -103,7 +115,7 @@ def _predict(begin, end, tokens, corners, n_examples, n_digits, probs):  # type:
                 if agrees:
                     size_task = _copy(answer, size_answer, task)
             else:
-                left = example_length - 2 - place  # digits behind this token
+                left = example_length - 2 - place  # digits after this token
                 is_sign = left == n_answer
                 unit = 10**left
                 total, chosen = 0.0, 0.0
@@ -136,7 +148,7 @@ def _predict(begin, end, tokens, corners, n_examples, n_digits, probs):  # type:
 
 @njit(cache=True)
 def _strip(polygon, size, first, second, minus, low, high, out, work):  # type: ignore[no-untyped-def]
-    """The part of a polygon where the answer has this sign and a magnitude from low to high - 1 is written to `out`; its size."""
+    """Writes to `out` the part of a polygon where the answer has this sign and a magnitude in [low, high). Returns its size."""
     if minus:
         size = _cut(polygon, size, -first, -second, float(max(low, 1)), work)
         return _cut(work, size, first, second, -float(high), out)
@@ -146,7 +158,7 @@ def _strip(polygon, size, first, second, minus, low, high, out, work):  # type: 
 
 @njit(cache=True)
 def _cut(polygon, size, u, v, bound, out):  # type: ignore[no-untyped-def]
-    """The part of a convex polygon (size, 2) where u a + v b >= bound is written to `out`; returns its size."""
+    """Writes to `out` the part of a convex polygon (size, 2) where u a + v b >= bound. Returns its size."""
     kept = 0
     for k in range(size):
         m = k + 1 if k + 1 < size else 0
@@ -165,7 +177,10 @@ def _cut(polygon, size, u, v, bound, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _area(polygon, size):  # type: ignore[no-untyped-def]
-    """Of a convex polygon (size, 2), counter-clockwise; taken from its first vertex, so that small ones lose no digits."""
+    """The area of a convex polygon (size, 2), counter-clockwise.
+
+    Coordinates are relative to its first vertex, so that small polygons lose no digits.
+    """
     twice = 0.0
     for k in range(1, size - 1):
         x, y = polygon[k, 0] - polygon[0, 0], polygon[k, 1] - polygon[0, 1]
@@ -175,6 +190,7 @@ def _area(polygon, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _copy(polygon, size, out):  # type: ignore[no-untyped-def]
+    """Copies a polygon to `out`. Returns its size."""
     for k in range(size):
         out[k, 0], out[k, 1] = polygon[k, 0], polygon[k, 1]
     return size

@@ -1,16 +1,16 @@
-"""In-context Baum-Welch: a hidden Markov model refitted at every position (ICLL section 4.3 and Algorithm 2).
+"""In-context Baum-Welch: a hidden Markov model fitted anew at every position (ICLL section 4.3 and Algorithm 2).
 
-A probabilistic automaton with states S_0..S_{S-1} is a hidden Markov model whose states are the automaton's edges (S_i,
-S_j), each of which emits one symbol (Appendix C.2). Two masks carry what is known beforehand: (S_i, S_j) with i != j
-leads only to (S_j, S_m) with m != j (C.3), and a string begins in some (S_0, S_j) (C.4). So the transitions are an
-array (S, S, S), never (S^2, S^2):
+A probabilistic automaton with states S_0..S_{S-1} is a hidden Markov model whose states are the automaton's edges (S_i, S_j),
+each of which emits one symbol (Appendix C.2). Two masks hold what is known beforehand: (S_i, S_j) with i != j leads only to
+(S_j, S_m) with m != j (C.3), and a string begins in some (S_0, S_j) (C.4). So the transitions are an array (S, S, S), not
+(S^2, S^2):
 
     A[i, j, m]   probability of (S_j, S_m) after (S_i, S_j)
     B[k, i, j]   probability that (S_i, S_j) emits symbol k
     pi[i, j]     probability that a string begins in (S_i, S_j)
 
-What a mask sets to zero stays exactly zero, for a step of EM multiplies. Nothing is smoothed: after one step no state that
-a string can have visited emits a symbol that the prefix lacks, and one that no string can have visited keeps its rows.
+Steps of EM multiply, so what a mask sets to zero stays exactly zero. Nothing is smoothed. After one step, a state that a string
+can have visited emits no symbol that the prefix lacks. A state that no string can have visited keeps its rows.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from baselines._checks import check_at_least, check_vocabulary
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_tokens
+from regbench.models.predictor import Baseline, check_at_least, check_tokens, check_vocabulary, longest_first
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.threads import for_each
@@ -34,9 +33,13 @@ _WARM = 0.9
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model: A (S, S, S), B (V, S, S), pi (S, S) as in the module; log_likelihood (iterations + 1,), in nats.
+    """A fitted model; see the module.
 
-    log_likelihood[n] is that of all strings after n steps of EM: it never decreases.
+    Attributes:
+        A: (S, S, S) transitions.
+        B: (V, S, S) emissions.
+        pi: (S, S) starts.
+        log_likelihood: (iterations + 1,) the log likelihood of all strings in nats after each step of EM. It never decreases.
     """
 
     A: NDArray[np.float64]
@@ -46,17 +49,25 @@ class Fit:
 
 
 class BaumWelch(Baseline):
-    """Expectation maximisation over the strings of each prefix, then the forward algorithm over the unfinished one.
+    """Expectation maximisation over the strings of each prefix, then the forward algorithm over the unfinished string.
 
-    n_states: S, states of the automaton; the hidden Markov model has S (S - 1). iterations: steps of EM at every
-    prefix, from the same start, so that no prediction depends on the one before. seed: of the random start, which all
-    instances share, so that no prediction depends on the rest of the batch. restarts: random starts; every prefix keeps
-    its likeliest fit. warm_start: begin instead from 9 parts of the previous prefix's fit and 1 of the random start,
-    which lets in the symbols that the previous prefix lacked.
+    Symbols are equally likely if the prefix has none.
 
-    Where the prefix holds no symbol at all, the symbols are equally likely.
+    Args:
+        n_states: S, the states of the automaton. The hidden Markov model has S (S - 1) states.
+        vocab_size: V, the number of tokens.
+        separator: The token that joins strings.
+        iterations: Steps of EM at every prefix. All prefixes have the same start, so no prediction depends on the one before.
+        seed: The seed of the random start. All instances share it, so no prediction depends on the rest of the batch.
+        restarts: The number of random starts. Every prefix keeps its likeliest fit.
+        warm_start: Start from 9 parts of the previous prefix's fit and 1 part of the random start. The latter lets in symbols
+            that the previous prefix lacked.
+
+    Raises:
+        UserError: An argument is out of range.
     """
 
+    version = 1
     name = "Baum-Welch"
 
     def __init__(
@@ -83,17 +94,19 @@ class BaumWelch(Baseline):
         self.warm_start = warm_start
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """One with the task's most states; [] for tasks without states."""
         n_states = getattr(task.parameters, "max_states", None)
         return [] if n_states is None else [cls(n_states, task.io.vocab_size, task.io.separator)]
 
     @property
     def options(self) -> dict[str, Any]:
+        """The arguments that change predictions."""
         keys = ("n_states", "iterations", "seed", "restarts", "warm_start")
         return {key: getattr(self, key) for key in keys}
 
     def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) -> (B, L, V)."""
+        """The distribution of every token given those before it: (B, L) -> (B, L, V)."""
         tokens = check_tokens(tokens, self.vocab_size)
         probs = np.empty((*tokens.shape, self.vocab_size))
         start = self._start()
@@ -101,12 +114,11 @@ class BaumWelch(Baseline):
         def work(row: int) -> None:
             _predict(tokens[row], self.separator, self.iterations, self.warm_start, *start, probs[row])
 
-        # The longest first, so that no thread is left with one while the others are done.
-        for_each(work, np.argsort(-(tokens != self.separator).sum(-1), kind="stable").tolist())
+        for_each(work, longest_first(tokens, self.separator))
         return probs
 
     def fit(self, tokens: IntArray) -> Fit:
-        """The model of the strings in tokens (L,), from scratch: the likeliest of all restarts."""
+        """Fits the model to the strings of tokens (L,). Returns the likeliest fit of all restarts."""
         tokens = check_tokens(np.asarray(tokens)[None], self.vocab_size)[0]
         fits = []
         for A, B, pi in zip(*self._start(), strict=True):
@@ -117,7 +129,7 @@ class BaumWelch(Baseline):
         return max(fits, key=lambda fit: fit.log_likelihood[-1])
 
     def _start(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Random A (R, S, S, S), B (R, V, S, S) and pi (R, S, S), masked. The first of R starts is the same for any R."""
+        """Random A (R, S, S, S), B (R, V, S, S) and pi (R, S, S) with masks. The first start is the same for any R."""
         R, S, V = self.restarts, self.n_states, self.vocab_size
         rng = np.random.default_rng(self.seed)
         # In (0, 1], so that only the masks make zeros.
@@ -132,12 +144,12 @@ class BaumWelch(Baseline):
 
 
 def _over_sum(array: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Distributions along `axis`; what is all zeros stays so."""
+    """Distributions along `axis`; zeros alone stay zeros."""
     total = array.sum(axis, keepdims=True)
     return np.divide(array, total, out=np.zeros_like(array), where=total > 0)
 
 
-# --- Kernels: S^3 work for a token, over arrays small enough to stay in the first-level cache.
+# --- Kernels: S^3 work for a token, over arrays that fit into the first-level cache.
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -160,7 +172,7 @@ def _predict(
     begin, best, empty = 0, 0, True
     for t in range(length):
         if t > 0 and tokens[t - 1] == sep:
-            begin = t  # no string is longer than at t - 1, so the fit stands
+            begin = t  # no string is longer than at t - 1, so the fit is the same
         elif t > 0:
             empty = False
             highest = -np.inf
@@ -181,14 +193,14 @@ def _predict(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _buffers(length: int, n_tokens: int, S: int) -> tuple[FloatArray, FloatArray, tuple[FloatArray, ...]]:
-    """alpha (L, S, S) and scale (L,) of _forward, and _expect's A_count, B_count, pi_count, beta and ahead."""
+    """The arrays alpha (L, S, S) and scale (L,) of _forward, and _expect's A_count, B_count, pi_count, beta and ahead."""
     counts = np.zeros((S, S, S)), np.zeros((n_tokens, S, S)), np.zeros((S, S)), np.zeros((S, S)), np.zeros((S, S))
     return np.zeros((length, S, S)), np.zeros(length), counts
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _start_from(now: FloatArray, start: FloatArray, kept: float) -> None:
-    """A share `kept` of what was fitted last, the rest of the start."""
+    """Mixes in place: a share `kept` of the last fit, and the rest of the start."""
     x, x0 = now.reshape(-1), start.reshape(-1)
     for n in range(len(x)):
         x[n] = kept * x[n] + (1.0 - kept) * x0[n]
@@ -207,7 +219,7 @@ def _em(
     counts: tuple[FloatArray, ...],
     log_likelihood: FloatArray,
 ) -> None:
-    """Fits A, B and pi in place to the strings of tokens[:end], in as many steps as fill log_likelihood (steps + 1,)."""
+    """Fits A, B and pi in place to the strings of tokens[:end]. The steps fill log_likelihood (steps + 1,)."""
     log_likelihood[0] = _forward(tokens, 0, end, sep, A, B, pi, alpha, scale)
     for step in range(1, len(log_likelihood)):
         _expect(tokens, end, sep, A, B, alpha, scale, counts)
@@ -227,7 +239,7 @@ def _forward(
     alpha: FloatArray,
     scale: FloatArray,
 ) -> float:
-    """The scaled forward pass over tokens[begin:end]; returns the log likelihood of its strings, in nats.
+    """The scaled forward pass over tokens[begin:end]. Returns the log likelihood of its strings, in nats.
 
     alpha[t, i, j] is P(q_t = (S_i, S_j) | its string up to t), and scale[t] is P(token t | its string before t).
     """
@@ -274,10 +286,9 @@ def _expect(
     scale: FloatArray,
     counts: tuple[FloatArray, ...],
 ) -> None:
-    """The backward pass and the expected counts, all but A's own factor in those of the transitions.
+    """The backward pass and the expected counts. Those of transitions still lack the factor A.
 
-    beta[i, j] is scaled so that alpha * beta is gamma; ahead[j, m] is B * beta / scale of the next token, so beta is A
-    ahead.
+    beta[i, j] is scaled so that alpha * beta is gamma. ahead[j, m] is B * beta / scale of the next token, so beta is A ahead.
     """
     A_count, B_count, pi_count, beta, ahead = counts
     S = len(beta)
@@ -298,7 +309,7 @@ def _expect(
                         for m in range(S):
                             x += A[i, j, m] * ahead[j, m]
                             A_count[i, j, m] += a * ahead[j, m]
-                    beta[i, j] = x  # matters only where alpha does
+                    beta[i, j] = x  # used only where alpha is above 0
         first = t == 0 or tokens[t - 1] == sep
         for i in range(S):
             for j in range(S):
@@ -311,7 +322,7 @@ def _expect(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _maximise(counts: tuple[FloatArray, ...], A: FloatArray, B: FloatArray, pi: FloatArray) -> None:
-    """Each row of counts over its sum; a row without counts leaves what was there."""
+    """Divides each row of counts by its sum. A row without counts changes nothing."""
     A_count, B_count, pi_count, _, _ = counts
     n_tokens, S = B.shape[:2]
     strings = pi_count.sum()
@@ -344,9 +355,9 @@ def _next_symbol(
     pi: FloatArray,
     p: FloatArray,
 ) -> bool:
-    """p (V,): the next symbol of the unfinished string at [begin, end), whose last alpha is given.
+    """Fills p (V,) with the distribution of the next symbol of the unfinished string at [begin, end).
 
-    Returns whether that is a distribution: it would not be if the string's probability underflowed.
+    The last alpha of the string is given. Returns False if p is no distribution, because the string's probability underflowed.
     """
     S = len(pi)
     p[:] = 0.0

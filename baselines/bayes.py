@@ -1,25 +1,26 @@
-"""In-context Bayesian inference of the automaton: a posterior over automata given the prefix, mixed into predictions.
+"""In-context Bayesian inference of the automaton: predictions under the posterior over automata given the prefix.
 
-The ICLL paper leaves the Bayes-optimal predictor open; here the prior that its automata are drawn from (section 3.1) is
-taken as known. What a prefix tells about a deterministic automaton is a partial automaton H: the edges that its strings
-have used, given where each leads. With N visits to each state s by an emission and k known edges of it, v states reached
-and u symbols seen, everything that H leaves open is summed over in closed form. For n states and c symbols,
+The ICLL paper leaves the Bayes-optimal predictor open. Here the prior from which its automata are drawn (section 3.1) is known. A
+prefix tells about a deterministic automaton which edges its strings have used. Together with where each of these edges leads,
+they are a partial automaton H. Everything that H leaves open is summed in closed form. Let N be the emissions in a state s and k
+its known edges, v the number of states reached and u the number of symbols seen. For n states and c symbols:
 
-- an out-degree m is uniform over [min_edges, M], M = min(max_edges, n - 1, c). Given m, a state has k given symbols among
-  its own with probability (m)_k / (c)_k, they lead to k given states with 1 / (n-1)_k, and N emissions have m^-N, where
-  (x)_k = x (x-1) ... (x-k+1). So a state contributes f(k, N) / ((c)_k (n-1)_k), f(k, N) = mean over m of (m)_k m^-N;
-- the v - 1 states besides the start can be any of the others, in the order first reached: (n-1)_{v-1};
-- the u symbols are in the alphabet with probability (c)_u / (V)_u, V being the number of all symbols.
+- The out-degree m is uniform over [min_edges, M], M = min(max_edges, n - 1, c). Given m, a state has k given symbols among its
+  own with probability (m)_k / (c)_k. They lead to k given states with 1 / (n-1)_k, and N emissions have m^-N. Here
+  (x)_k = x (x-1) ... (x-k+1). So a state contributes f(k, N) / ((c)_k (n-1)_k), f(k, N) = mean over m of (m)_k m^-N.
+- The v - 1 states besides the start can be any of the others, in the order in which they are first reached: (n-1)_{v-1}.
+- The u symbols are in the alphabet with probability (c)_u / (V)_u, where V is the number of all symbols.
 
     p(prefix, H) = mean over n and c of  (n-1)_{v-1} (c)_u / (V)_u  prod_s f(k_s, N_s) / ((c)_{k_s} (n-1)_{k_s})
 
-and H predicts each next symbol by how much it multiplies this. (The benchmark's automata are then minimised, which changes
-no language and so no prediction: README.md.) What is left is the sum over H. It is exact while no
-more partial automata are possible than the hypotheses allowed: each new edge branches into all states it can lead to.
-Beyond that the hypotheses are a sample: a particle filter, each particle of which is moved after every token by
-Metropolis-Hastings steps that forget an edge, draw another target, replay the whole prefix, and draw what edges are then
-missing ("resample-move": Gilks and Berzuini 2001). A filter alone loses the truth, for it decides where an edge leads
-before it can know.
+H predicts each next symbol by the factor that it multiplies this with. (The benchmark's automata are then minimised. That changes
+no language, so it changes no prediction: see README.md.)
+
+The sum over H remains. It is exact as long as there are not more partial automata than hypotheses allowed: a new edge branches
+into all states that it can lead to. Beyond that the hypotheses are a sample, a particle filter. After every token each particle
+is moved by Metropolis-Hastings steps. A step forgets an edge, draws another target, replays the whole prefix, and draws the edges
+that are then missing ("resample-move": Gilks and Berzuini 2001). A filter without moves loses the truth, because it decides
+where an edge leads before the prefix tells.
 """
 
 from __future__ import annotations
@@ -32,25 +33,30 @@ from numpy.typing import NDArray
 
 from baselines._bayes_filter import predict_row
 from baselines._bayes_hypotheses import Hypotheses, Scratch, Tables
-from baselines._checks import check_at_least, check_vocabulary
 from baselines.ngram import NGram
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_tokens
+from regbench.models.predictor import Baseline, check_at_least, check_tokens, check_vocabulary, longest_first
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 from regbench.utils.threads import for_each
 
 _BEYOND = 30.0
-"""What every edge beyond the prior's maximum costs, in nats. As good as never, but then no hypothesis need die of a wrong
-decision: it lives on with such an edge until a move mends it."""
+"""The cost of every edge beyond the prior's maximum, in nats. Such edges are nearly impossible. But a hypothesis with a wrong
+decision survives with such an edge until a move repairs it."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """How automata are drawn (ICLL section 3.1). Ranges include both ends; the defaults are the paper's.
+    """How automata are drawn (ICLL section 3.1). Ranges include both ends. The defaults are the paper's.
 
-    edges: of a state. Where there are fewer other states or symbols, the range ends there.
+    Attributes:
+        states: The fewest and the most states.
+        edges: The fewest and the most edges of a state. It has no more edges than other states or symbols.
+        alphabet: The fewest and the most symbols of an automaton.
+
+    Raises:
+        UserError: A range is wrong or cannot hold.
     """
 
     states: tuple[int, int] = (4, 12)
@@ -70,24 +76,32 @@ class Prior:
         most = min(self.states[0] - 1, self.alphabet[0])
         if self.edges[0] > most:
             raise UserError(
-                f"edges[0] must be at most {most}, as the smallest automaton has no more, not {self.edges[0]}"
+                f"edges[0] must be at most {most}, the most edges of the smallest automaton, not {self.edges[0]}"
             )
 
 
 class Bayes(Baseline):
     """The posterior predictive distribution under a known prior; see the module.
 
-    hypotheses: partial automata kept. The posterior is exact to rounding as long as no more are possible, which for
-    real prompts is a few tokens; with all of them it is the best that any predictor can do on average.
-    moves: Metropolis-Hastings steps of each after every token of a string. More of either serve; for the same time, moves
-    somewhat better (README.md beside this file has the figures). Time grows nearly with their product, and little faster
-    than the prompt, for most proposals are soon ruled out.
-    seed: of the draws, the same for all instances, so that no prediction depends on the rest of the batch.
-    fallback: the share of an n-gram model (interpolated Kneser-Ney of order 3) in every prediction, for a token that no
-    hypothesis expects must not cost infinitely much. Where each rules the next token out (the prompt has more symbols
-    than the prior, say) the rest of the string is left to the n-gram model alone.
+    Args:
+        prior: How automata are drawn.
+        vocab_size: V, the number of tokens.
+        separator: The token that joins strings.
+        hypotheses: The most partial automata that are kept. The posterior is exact up to rounding until more are possible, after
+            a few tokens of a real prompt. With all of them no predictor is better on average.
+        moves: Metropolis-Hastings steps of each hypothesis after every token of a string. More hypotheses or moves are better;
+            for the same time, more moves are somewhat better (README.md beside this file has the numbers). Time grows nearly with
+            their product, and little faster than the prompt, because most proposals are soon ruled out.
+        seed: The seed of the draws. It is the same for all instances, so no prediction depends on the rest of the batch.
+        fallback: The share of an n-gram model (interpolated Kneser-Ney of order 3) in every prediction, so that a token that no
+            hypothesis expects has a finite cost. If all hypotheses rule the next token out, e.g. because the prompt has more
+            symbols than the prior, the n-gram model alone predicts the rest of the string.
+
+    Raises:
+        UserError: An argument is out of range.
     """
 
+    version = 1
     name = "Bayes"
 
     def __init__(
@@ -119,25 +133,27 @@ class Bayes(Baseline):
         self.fallback = fallback
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """One with the task's own prior; [] for tasks without ranges of states, edges and alphabet."""
         p, io = task.parameters, task.io
         names = ("states", "edges", "alphabet")
         if not all(hasattr(p, f"{end}_{name}") for name in names for end in ("min", "max")):
             return []
         prior = Prior(**{name: (getattr(p, f"min_{name}"), getattr(p, f"max_{name}")) for name in names})
-        # The more edges there can be, the more decisions there are to revise: 10 moves on pfa-small, 36 at the paper's scale.
+        # More possible edges are more decisions to revise: 10 moves on pfa-small-v1, 36 at the paper's scale.
         moves = max(10, prior.states[1] * (io.vocab_size - 1) // 6)
         return [cls(prior, io.vocab_size, io.separator, moves=moves)]
 
     @property
     def options(self) -> dict[str, Any]:
+        """The prior's ranges, and the arguments that change predictions."""
         return asdict(self.prior) | {key: getattr(self, key) for key in ("hypotheses", "moves", "seed", "fallback")}
 
     def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) -> (B, L, V)."""
+        """The distribution of every token given those before it: (B, L) -> (B, L, V)."""
         tokens = check_tokens(tokens, self.vocab_size)
         probs = NGram(3, self.vocab_size, self.separator, "kneser-ney").predict(tokens)
-        # Symbols are numbered without the separator, which becomes -1.
+        # Symbols are numbered without the separator. The separator becomes -1.
         symbols = np.where(tokens == self.separator, -1, tokens - (tokens > self.separator))
         columns = np.delete(np.arange(self.vocab_size), self.separator)
         tables = _tables(self.prior, self.vocab_size - 1, tokens.shape[1])
@@ -148,13 +164,12 @@ class Bayes(Baseline):
             predict_row(symbols[row], self.moves, self.seed, self.fallback, tables, h, Scratch.of(h, tables), mixed)
             probs[row][:, columns] = mixed
 
-        # The longest first, so that no thread is left with one while the others are done.
-        for_each(work, np.argsort(-(symbols >= 0).sum(-1), kind="stable").tolist())
+        for_each(work, longest_first(tokens, self.separator))
         return probs
 
 
 def _tables(prior: Prior, n_symbols: int, length: int) -> Tables:
-    """The logarithms of the factors of p(prefix, H), for prefixes of up to `length` tokens."""
+    """The logarithms of the factors of p(prefix, H), for prefixes of at most `length` tokens."""
     S = prior.states[1]
     n = np.arange(prior.states[0], S + 1)
     c = np.arange(prior.alphabet[0], prior.alphabet[1] + 1)
@@ -177,19 +192,19 @@ def _tables(prior: Prior, n_symbols: int, length: int) -> Tables:
 
 
 def _log_falling(x: IntArray, most: int) -> NDArray[np.float64]:
-    """(most + 1, X): log (x)_k for k = 0 to `most`; minus infinity where k > x."""
+    """(most + 1, X): log (x)_k for k = 0 to `most`; minus infinity if k > x."""
     factors = x - np.arange(most)[:, None]
     logs = np.where(factors > 0, np.log(np.maximum(factors, 1)), -np.inf)
     return np.concatenate([np.zeros((1, len(x))), logs.cumsum(0)])
 
 
 def _over(log: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log 1/x of log x; what is impossible stays so."""
+    """The log of 1/x from the log of x; minus infinity stays."""
     return np.where(np.isfinite(log), -log, -np.inf)
 
 
 def _log_degree(least: int, most: int, n_states: int, length: int) -> NDArray[np.float64]:
-    """(S + 1, L + 2): log f(k, N), where the out-degree is uniform over [least, most] but for a tail; see _BEYOND."""
+    """(S + 1, L + 2): log f(k, N). The out-degree is uniform over [least, most], with a tail above; see _BEYOND."""
     m = np.arange(1, n_states)
     log_p = np.where(m < least, -np.inf, -_BEYOND * np.maximum(m - most, 0))
     log_p -= np.logaddexp.reduce(log_p)

@@ -1,22 +1,23 @@
-"""In-context bigrams solved: how likely a symbol is to be a trigger, given all transitions so far and the global table.
+"""The best predictor of in-context bigrams: the probability that a symbol is a trigger, given all transitions so far.
 
-A symbol that two different ones have followed is no trigger. One that was followed n times, always by j, is a trigger with
-output j, or it drew j n times from pi_b. One that nothing has followed yet is as before. So with K triggers among N symbols,
-and a set S of them having a probability proportional to the product of its weights w,
+A symbol that was followed by two different symbols is no trigger. A symbol that was followed n times, always by j, is a trigger
+with output j, or it drew j n times from pi_b. A symbol that was not followed yet tells nothing. There are K triggers among N
+symbols, and the probability of a set S of triggers is proportional to the product of its weights w. So
 
     p(S, prefix)  ~  prod_{i in S} w_i / (N - K)  prod_{i not in S} pi_b(j_i | i)^{n_i}
 
-over the symbols i that something has followed, and the others of S contribute their w alone. Because outputs are no triggers,
-S cannot hold both i and j_i. Whether a symbol is a trigger is the share of the sets that hold it. The sum over all sets is not
-made one by one. With an edge from i to j_i for each symbol that was always followed by the same, S is a set of K symbols no two
-of which an edge joins; no symbol has two edges of its own, so each connected part of the graph is a tree, or a cycle with trees
-on it (of one symbol, where it was followed by itself). The sums by size, in which a symbol is held and in which it is not, are
-polynomials of degree K: they are multiplied up every tree towards its root, and around a cycle once for either state of one of
-its symbols.
+over the symbols i that were followed. The other symbols of S contribute their w alone. Outputs are not triggers, so S cannot hold
+both i and j_i. The probability that a symbol is a trigger is the share of the sets that hold it.
 
-Behind a symbol that may be a trigger the prediction is its output with that probability, and pi_b with the rest. Behind one
-that occurs for the first time it is pi_b alone: if the symbol is a trigger, that position is not scored. So no predictor that
-does not know an instance's triggers has less loss, on average, over the positions that count.
+The sets are not summed one by one. Draw an edge from i to j_i for each symbol that was always followed by the same symbol. Then S
+is a set of K symbols of which no two are joined by an edge. No symbol has two edges of its own. So each connected part of the
+graph is a tree, or a cycle with trees on it. (A symbol that was followed by itself is a cycle of one.) The sums by size of S, for
+a symbol in S and for a symbol not in S, are polynomials of degree K. They are multiplied along every tree towards its root, and
+around a cycle once for each state of one of its symbols.
+
+After a symbol that may be a trigger, the prediction is its output with that probability, and pi_b with the rest. After the first
+occurrence of a symbol it is pi_b alone: if the symbol is a trigger, that position is not scored. So no predictor that does not
+know an instance's triggers has less loss on average over scored positions.
 """
 
 from __future__ import annotations
@@ -36,16 +37,25 @@ from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
 _NEW, _SEVERAL = -1, -2
-"""Of what has followed a symbol: nothing yet, or different symbols."""
+"""What has followed a symbol: nothing yet, or different symbols."""
 
 
 class BigramSolver(Baseline):
     """The Bayes-optimal predictor of the task `bigram`; see the module.
 
-    Without `in_context` it knows the global table and nothing else: it takes every symbol for an ordinary one. A prompt that the
-    task cannot make is no error: where no K symbols can be its triggers, none is taken for one. Behind a separator it
-    predicts what an instance begins with.
+    A prompt that the task cannot make is no error: if no K symbols can be its triggers, no symbol counts as a trigger. After a
+    separator it predicts the first symbol of an instance.
+
+    Args:
+        parameters: The parameters of the task.
+        in_context: Whether it looks for triggers. If not, it predicts from the global table alone.
+
+    Raises:
+        UserError: The parameters are of another task.
     """
+
+    version = 1
+    only_task = "bigram"
 
     def __init__(self, parameters: BigramParameters, in_context: bool = True) -> None:
         if not isinstance(parameters, BigramParameters):
@@ -55,17 +65,19 @@ class BigramSolver(Baseline):
         self.name = "solver" if in_context else "global bigrams"
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """The solver, and the global table alone; [] for other tasks."""
         if not isinstance(task.parameters, BigramParameters):
             return []
         return [cls(task.parameters), cls(task.parameters, in_context=False)]
 
     @property
     def options(self) -> dict[str, Any]:
+        """The task's parameters, and `in_context`."""
         return self.parameters.model_dump() | {"in_context": self.in_context}
 
     def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) -> (B, L, V)."""
+        """The distribution of every token given those before it: (B, L) -> (B, L, V)."""
         p = self.parameters
         tokens = check_tokens(tokens, p.n_symbols + 1)
         rows = np.vstack(bigrams(p.n_symbols, p.bigrams_seed))
@@ -79,10 +91,11 @@ class BigramSolver(Baseline):
 
 @njit(cache=True, nogil=True)
 def _mix_in(begin, end, tokens, rows, weights, k, probs):  # type: ignore[no-untyped-def]
-    """Gives the outputs their part of probs (B, L, V), which hold the global predictions.
+    """Adds the outputs of triggers to probs (B, L, V), which hold the global predictions.
 
-    By symbol: followed (N,), the only one that has followed it, _NEW or _SEVERAL; odds (N,), the logarithm of how much more
-    likely the prefix is if it is a trigger; given (N,), how likely it is to be none, and to be one, if there were no others.
+    For each symbol, `followed` (N,) holds the only symbol that has followed it, or _NEW or _SEVERAL. `odds` (N,) is the log odds
+    of the prefix if the symbol is a trigger. `given` (N, 2) holds the probabilities that it is none and that it is one, from its
+    own transitions alone.
     """
     n = len(weights)
     followed, odds, given = np.empty(n, np.int64), np.empty(n), np.empty((n, 2))
@@ -113,12 +126,13 @@ def _mix_in(begin, end, tokens, rows, weights, k, probs):  # type: ignore[no-unt
 
 @njit(cache=True)
 def _log(x):  # type: ignore[no-untyped-def]
+    """The logarithm; of zero a large negative number."""
     return np.log(max(x, 1e-300))
 
 
 @njit(cache=True)
 def _set_given(odds, given):  # type: ignore[no-untyped-def]
-    """Both probabilities from the logarithm of their ratio; the smaller loses no digits."""
+    """Fills given (2,) with both probabilities from their log odds. The smaller one loses no digits."""
     small = np.exp(-abs(odds))
     less, more = small / (1.0 + small), 1.0 / (1.0 + small)
     given[0], given[1] = (less, more) if odds > 0.0 else (more, less)
@@ -126,7 +140,7 @@ def _set_given(odds, given):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _share(symbol, followed, given, k):  # type: ignore[no-untyped-def]
-    """The probability that `symbol` is a trigger; 0 where there is no set of k that fits the prefix."""
+    """The probability that `symbol` is a trigger; 0 if no set of k symbols agrees with the prefix."""
     without, with_it = given[symbol, 0], given[symbol, 1]
     given[symbol, 1] = 0.0
     sets_without = _sum_of_sets(followed, given, k)
@@ -139,10 +153,10 @@ def _share(symbol, followed, given, k):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _sum_of_sets(followed, given, k):  # type: ignore[no-untyped-def]
-    """The sum over all sets of k symbols, no two joined by an edge, of what is given for each symbol to be in it or not."""
+    """The sum over all sets of k symbols, no two joined by an edge, of the product of what is given for every symbol."""
     n = len(given)
-    held = np.zeros((n, 2, k + 1))  # of a symbol's tree, the symbol itself not in the set, or in it: sums by size
-    edges = np.zeros(n, np.int64)  # that lead to a symbol, from trees that are not summed yet
+    held = np.zeros((n, 2, k + 1))  # sums by size over a symbol's tree, the symbol itself not in the set, or in it
+    edges = np.zeros(n, np.int64)  # edges to a symbol from trees that are not summed yet
     whole, both = np.zeros(k + 1), np.empty(k + 1)
     whole[0] = 1.0
     for i in range(n):
@@ -170,14 +184,14 @@ def _sum_of_sets(followed, given, k):  # type: ignore[no-untyped-def]
             waiting[used] = to
             used += 1
     for i in range(n):
-        if edges[i] > 0:  # what is left are cycles
+        if edges[i] > 0:  # only cycles are left
             _multiply(whole, _around(i, followed, held, edges))
     return whole[k]
 
 
 @njit(cache=True)
 def _around(first, followed, held, edges):  # type: ignore[no-untyped-def]
-    """(k + 1,): the sums by size over a cycle that begins at `first`; takes its edges away."""
+    """(k + 1,): the sums by size over the cycle from `first`. Removes the edges of the cycle."""
     total = np.zeros(held.shape[2])
     for state in range(2):
         out, inside = np.zeros(held.shape[2]), np.zeros(held.shape[2])
@@ -199,7 +213,7 @@ def _around(first, followed, held, edges):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _multiply(polynomial, other):  # type: ignore[no-untyped-def]
-    """polynomial *= other, without the terms beyond its degree."""
+    """Multiplies a polynomial by another in place, without terms beyond its degree."""
     for m in range(len(polynomial) - 1, -1, -1):
         value = 0.0
         for j in range(m + 1):

@@ -1,11 +1,12 @@
-"""In-context linear regression by classical means: nothing, least squares, and ridge with the known prior.
+"""In-context linear regression by classical methods: zero, least squares, and ridge with the known prior.
 
-At every y the predictor has the pairs before it, X (i, d_x) and Y (i, d_y), and the x it belongs to.
+At every y the predictor has the pairs before it, X (i, d_x) and Y (i, d_y), and the x of this y.
 
-- "zero": the mean of what can come, whatever came before.
-- "least squares": W = Y^T (X^+)^T, with the pseudo-inverse: below d_x pairs, the least of the matrices that fit all of them.
-- "ridge": W = Y^T X (X^T X + noise^2 I)^-1, the mean of the posterior over W, for its entries are standard normal and the noise
-  is Gaussian. No predictor that does not know W has a smaller mean squared error.
+- "zero": always zero, the mean of y without any knowledge.
+- "least squares": W = Y^T (X^+)^T with the pseudo-inverse X^+. With fewer than d_x pairs it is the smallest of the matrices that
+  fit all pairs.
+- "ridge": W = Y^T X (X^T X + noise^2 I)^-1, the mean of the posterior over W: its entries are standard normal, and the noise is
+  Gaussian. No predictor that does not know W has a smaller mean squared error.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_vectors
+from regbench.models.predictor import Baseline, check_at_least, check_vectors
 from regbench.tasks.base import Task
 from regbench.tasks.linear_regression import LinearRegressionParameters
 from regbench.utils.arrays import FloatArray
@@ -26,24 +27,36 @@ METHODS = ("zero", "least squares", "ridge")
 
 
 class InContextRegression(Baseline):
-    """One of the methods above, for every prefix. d_x, d_y: widths of x and y.  noise: its standard deviation, for ridge."""
+    """One of the methods above, for every prefix.
 
+    Args:
+        method: One of METHODS.
+        d_x: Components of x.
+        d_y: Components of y.
+        noise: The standard deviation of the noise, for ridge.
+
+    Raises:
+        UserError: The method is unknown, or a number is out of range.
+    """
+
+    version = 1
+    only_task = "linear_regression"
     takes = ("vectors",)
 
     def __init__(self, method: str, d_x: int, d_y: int, noise: float = 0.0) -> None:
         if method not in METHODS:
             raise UserError(f"unknown method '{method}'{nearest(method, METHODS)}")
-        for name, value in (("d_x", d_x), ("d_y", d_y)):
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, not {value}")
+        check_at_least("d_x", d_x, 1)
+        check_at_least("d_y", d_y, 1)
         if not 0.0 <= noise < np.inf:
-            raise UserError(f"noise must not be negative, and finite, not {noise!r}")
+            raise UserError(f"noise must be finite and at least 0, not {noise!r}")
         self.name = self.method = method
         self.d_x, self.d_y, self.noise = d_x, d_y, noise
         self.anchor = "start" if method == "zero" else None
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """All methods; [] for other tasks."""
         p = task.parameters
         if not isinstance(p, LinearRegressionParameters):
             return []
@@ -51,10 +64,11 @@ class InContextRegression(Baseline):
 
     @property
     def options(self) -> dict[str, Any]:
+        """The method, and for ridge the noise."""
         return {"method": self.method} | ({"noise": self.noise} if self.method == "ridge" else {})
 
     def predict(self, tokens: NDArray[Any]) -> FloatArray:
-        """(B, L, D_in) -> (B, L, D_out); zeros at an x, whose components of y are zero."""
+        """The expected y of every vector: (B, L, d_in) -> (B, L, d_out). It is zero at an x."""
         tokens = check_vectors(tokens, self.d_x + self.d_y)
         predicted = np.zeros((*tokens.shape[:2], self.d_y))
         if self.method != "zero":
@@ -65,11 +79,11 @@ class InContextRegression(Baseline):
         return predicted
 
     def _fit(self, x: FloatArray, y: FloatArray) -> FloatArray:
-        """(B, i, d_x), (B, i, d_y) -> (B, d_x, d_y): the transpose of W."""
-        if self.method == "least squares" or self.noise == 0.0:  # without noise ridge is its limit, least squares
+        """Fits the transpose of W to i pairs: (B, i, d_x), (B, i, d_y) -> (B, d_x, d_y)."""
+        if self.method == "least squares" or self.noise == 0.0:  # without noise, ridge is least squares
             fitted: FloatArray = np.linalg.pinv(x) @ y
             return fitted
-        # Of two equal forms the one with the smaller matrix to solve.
+        # Of two equal forms, take the one with the smaller matrix to solve.
         if x.shape[1] < self.d_x:
             kernel = x @ x.transpose(0, 2, 1) + self.noise**2 * np.eye(x.shape[1])
             fitted = x.transpose(0, 2, 1) @ np.linalg.solve(kernel, y)

@@ -1,17 +1,17 @@
 """In-context n-gram models: counts of the instance's own prefix, with back-off (ICLL section 4.3 and Appendix C.1).
 
-At every position the model is that of the prefix alone: a corpus of strings, each begun by padding, the last of them
-still unfinished. So a context's count includes occurrences that nothing follows: the current one, and the ends of
-earlier strings. What these leave over is the mass reserved for back-off. In
+At every position the model knows the prefix alone. The prefix is a list of strings. Each begins with padding, and the last one is
+unfinished. So the count of a context includes occurrences that nothing follows: the current one, and the ends of earlier strings.
+Their share of the probability is reserved for back-off. For example:
 
     a b a c | a        order 2: what follows the last a?
 
-c(a) is 3, and b and c followed once each, so P(b) = P(c) = 1/3. The remaining 1/3 goes, in the proportions of the
-shorter context, to the symbols seen in the instance but never after a: here to a alone.
+Here c(a) is 3, and b and c followed once each, so P(b) = P(c) = 1/3. The remaining 1/3 goes to the symbols of the instance that
+never followed a, in the proportions of the shorter context. Here that is a alone.
 
-Counts live in a trie of reversed contexts, where a child is its parent's context with one older token before it. Every
-token walks down its path, reads its prediction from the counts there, and adds itself to them; nothing is recounted. A
-context that occurred once has no children yet, so any order, or no bound at all, costs only as much as repeats.
+Counts are kept in a trie of reversed contexts: a child is its parent's context with one older token before it. Every token walks
+down its path, reads its prediction from the counts there, and adds itself to them. Nothing is counted twice. A context that
+occurred once has no children yet. So a high order, or no bound at all, costs only as much as there are repeats.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from typing import Any, Self
 import numpy as np
 from numba import njit
 
-from baselines._checks import check_at_least, check_vocabulary
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_tokens
+from regbench.models.predictor import Baseline, check_at_least, check_tokens, check_vocabulary
 from regbench.tasks.base import Task
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
@@ -40,23 +39,33 @@ _TOTAL, _FIRST = 0, 1
 class NGram(Baseline):
     """An n-gram model of the prefix, for every prefix.
 
-    order: symbols of an n-gram, one more than of its context. 1 is the unigram model; None sets no bound: back-off begins
-    at the longest context that has occurred before.
-    smoothing: what continuations get that a context h, with counts c, has not had yet.
+    There are four smoothings, for a context h with counts c:
 
-    - "reserved", the paper's (Algorithm 1, Eq. 95-96): c(h v) / c(h), where c(h) also counts the occurrences of h that
-      nothing follows yet; what is left backs off to the shorter context, over the symbols seen in the instance but not
-      after h. Symbols not seen get zero. Where all those seen have followed h there is none to back off to: the
-      released code then returns a row that sums to less than one; here it is divided by its sum.
+    - "reserved" is the paper's (Algorithm 1, Eq. 95-96): c(h v) / c(h), where c(h) also counts the occurrences of h that nothing
+      follows yet. The rest backs off to the shorter context, over the symbols of the instance that have not followed h. New
+      symbols get zero. If all symbols of the instance have followed h, nothing is left to back off to. The released code then
+      returns a row that sums to less than one. Here the row is divided by its sum.
     - "add-one" (Laplace): (c(h v) + 1) / (sum_u c(h u) + K) over all K symbols, without back-off.
-    - "witten-bell" (Witten and Bell 1991, method C; interpolated as in Chen and Goodman 1996): with T(h) distinct
-      continuations, (c(h v) + T(h) P(v | shorter h)) / (sum_u c(h u) + T(h)), down to uniform over the symbols.
-    - "kneser-ney" (Kneser and Ney 1995; interpolated as in Chen and Goodman 1998): absolute discount 0.75; a shorter
-      context counts the distinct tokens seen before h v, not the occurrences of h v.
+    - "witten-bell" (Witten and Bell 1991, method C; interpolated as in Chen and Goodman 1996): with T(h) distinct continuations,
+      (c(h v) + T(h) P(v | shorter h)) / (sum_u c(h u) + T(h)), down to uniform over the symbols.
+    - "kneser-ney" (Kneser and Ney 1995; interpolated as in Chen and Goodman 1998): absolute discount 0.75. A shorter context
+      counts the distinct tokens before h v, not the occurrences of h v.
 
-    For all, the start of a string is part of a context, once; the separator is never predicted; and before any symbol
-    is seen the symbols are equally likely.
+    In all of them the start of a string is part of a context once, the separator is never predicted, and symbols are equally
+    likely before the first symbol.
+
+    Args:
+        order: Symbols of an n-gram, one more than of its context. 1 is the unigram model. None sets no bound: back-off begins at
+            the longest context that has occurred before.
+        vocab_size: V, the number of tokens.
+        separator: The token that joins strings.
+        smoothing: One of SMOOTHINGS.
+
+    Raises:
+        UserError: An argument is out of range, or the smoothing is unknown.
     """
+
+    version = 1
 
     def __init__(self, order: int | None, vocab_size: int, separator: int, smoothing: str = "reserved") -> None:
         check_vocabulary(vocab_size, separator)
@@ -75,21 +84,23 @@ class NGram(Baseline):
         self.anchor = "start" if self.name == "unigram" else None
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """Orders 1, 2 and 3 with the paper's smoothing."""
         return [cls(order, task.io.vocab_size, task.io.separator) for order in (1, 2, 3)]
 
     @property
     def options(self) -> dict[str, Any]:
+        """Order and smoothing."""
         return {"order": self.order, "smoothing": self.smoothing}
 
     def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) -> (B, L, V)."""
+        """The distribution of every token given those before it: (B, L) -> (B, L, V)."""
         tokens = check_tokens(tokens, self.vocab_size)
         probs = np.zeros((*tokens.shape, self.vocab_size))
         longest = _UNBOUNDED if self.order is None else self.order - 1
         smoothing = SMOOTHINGS.index(self.smoothing)
 
-        # Each part sets up a trie of its own, so few and large ones; but of a few rows each thread gets its share.
+        # Each part sets up a trie, so parts are few and large. But with few rows every thread gets its share.
         step = max(1, min(_ROWS_AT_ONCE, -(-len(tokens) // threads.available())))
 
         def work(first: int) -> None:
@@ -100,16 +111,16 @@ class NGram(Baseline):
         return probs
 
 
-# --- The trie. Node 0 is the empty context; node 1 has no counts, and ends every path. ---
+# --- The trie. Node 0 is the empty context. Node 1 has no counts, and ends every path. ---
 
 
 @njit(cache=True, nogil=True)
 def _predict(tokens: IntArray, sep: int, longest: int, smoothing: int, probs: FloatArray) -> None:
-    """Fills probs (B, L, V), zero before, from contexts of at most `longest` tokens. A node has
+    """Fills probs (B, L, V), zero before, from contexts of at most `longest` tokens.
 
-    child (V,): the nodes with each token before it, -1 where there is none.  follows (V,): how often each symbol came
-    next. diverse (V,): after how many of its children each came, or how often, where a context is never extended
-    (Kneser-Ney). times (2,): its occurrences, followed or not, and the position of the first.
+    A node of the trie has four arrays. `child` (V,) holds the node with each token before its context, or -1. `follows` (V,) is
+    how often each symbol came next. `diverse` (V,) is after how many of its children each symbol came; of a context that is never
+    extended it is how often (Kneser-Ney). `times` (2,) holds its occurrences, followed or not, and the position of the first.
     """
     n_rows, length = tokens.shape
     vocab = probs.shape[2]
@@ -126,14 +137,14 @@ def _predict(tokens: IntArray, sep: int, longest: int, smoothing: int, probs: Fl
         n_seen = 0
         path[0] = 0
         for t in range(length):
-            # Down from the empty context, one older token at a time: to the longest, to the string's start, or to news.
+            # Down from the empty context, one older token at a time: to the longest one, the string's start or a new node.
             depth = 0
             while depth < longest:
                 node = path[depth]
                 if used + 2 > size:
                     size *= 2
                     child, follows, diverse, times = _grown(child), _grown(follows), _grown(diverse), _grown(times)
-                if depth > 0 and times[node, _TOTAL] == 2:  # so its first occurrence is due a child of its own
+                if depth > 0 and times[node, _TOTAL] == 2:  # now its first occurrence needs a child of its own
                     past = _token(tokens, row, times[node, _FIRST] - depth - 1, sep)
                     child[node, past] = used
                     _make(used, times[node, _FIRST], child, follows, diverse, times)
@@ -176,13 +187,13 @@ def _predict(tokens: IntArray, sep: int, longest: int, smoothing: int, probs: Fl
 
 @njit(cache=True, nogil=True)
 def _token(tokens: IntArray, row: int, at: int, sep: int) -> int:
-    """An instance begins as if after a separator; the separator before a string is its padding."""
+    """The token at a place. Before an instance there is a separator: the separator before a string is its padding."""
     return tokens[row, at] if at >= 0 else sep
 
 
 @njit(cache=True, nogil=True)
 def _make(node: int, t: int, child: IntArray, follows: IntArray, diverse: IntArray, times: IntArray) -> None:
-    """A context met once, at t, and not followed yet."""
+    """Makes the node of a context that occurred once, at t, and was not followed yet."""
     for v in range(child.shape[1]):
         child[node, v] = -1
         follows[node, v] = 0
@@ -193,7 +204,7 @@ def _make(node: int, t: int, child: IntArray, follows: IntArray, diverse: IntArr
 
 @njit(cache=True, nogil=True)
 def _grown(array: IntArray) -> IntArray:
-    """A copy twice as long, the second half not set."""
+    """A copy of twice the length. Its second half is not set."""
     larger = np.empty((2 * array.shape[0], array.shape[1]), array.dtype)
     for i in range(array.shape[0]):
         for j in range(array.shape[1]):
@@ -206,10 +217,10 @@ def _grown(array: IntArray) -> IntArray:
 
 @njit(cache=True, nogil=True)
 def _back_off(path: IntArray, depth: int, follows: IntArray, times: IntArray, n_seen: int, p: FloatArray) -> None:
-    """Algorithm 1 from the longest context down: each serves the symbols that followed it but no longer one.
+    """Algorithm 1 from the longest context down: each context serves the symbols that followed it but no longer context.
 
-    `mass` is what the longer contexts have left (beta of Eq. 95); the share that the symbols still to be served have of
-    this context's distribution is `whole` out of its total, so alpha (Eq. 96) is mass over that share.
+    `mass` is the probability that longer contexts have left (beta of Eq. 95). The symbols that are still to be served have the
+    share `whole` out of this context's total, so alpha (Eq. 96) is the mass over that share.
     """
     mass, served = 1.0, 0
     for d in range(depth, -1, -1):
@@ -237,7 +248,7 @@ def _back_off(path: IntArray, depth: int, follows: IntArray, times: IntArray, n_
 
 @njit(cache=True, nogil=True)
 def _interpolate(path: IntArray, depth: int, counts: IntArray, discount: float, sep: int, p: FloatArray) -> None:
-    """From uniform up to the longest context: absolute discounting where there is a discount, else Witten-Bell."""
+    """Interpolates from uniform up to the longest context: absolute discounting, or Witten-Bell if the discount is 0."""
     _add_one(counts[1], sep, p)
     for d in range(depth + 1):
         row = counts[path[d]]
@@ -246,7 +257,7 @@ def _interpolate(path: IntArray, depth: int, counts: IntArray, discount: float, 
             n += row[v]
             distinct += row[v] > 0
         if n == 0:
-            break  # a longer context has not occurred either
+            break  # longer contexts have not occurred either
         given = discount * distinct if discount > 0.0 else float(distinct)
         whole = n if discount > 0.0 else n + distinct
         for v in range(len(p)):
@@ -255,7 +266,7 @@ def _interpolate(path: IntArray, depth: int, counts: IntArray, discount: float, 
 
 @njit(cache=True, nogil=True)
 def _add_one(counts: IntArray, sep: int, p: FloatArray) -> None:
-    """Laplace's rule over the symbols: uniform where there are no counts."""
+    """Laplace's rule over the symbols; uniform without counts."""
     n = len(p) - 1
     for v in range(len(p)):
         n += counts[v]

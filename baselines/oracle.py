@@ -1,4 +1,4 @@
-"""The truth: the distribution each token was drawn from, or of a vector its mean."""
+"""The truth: the distribution from which each token was drawn; for vectors its mean."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from regbench.utils.errors import UserError
 
 
 class Oracle(Baseline):
-    """The ceiling. It knows an instance by its content, trailing separators aside, so a batch may be cut or padded.
+    """The upper bound of all predictors.
 
-    Where nothing is scored the task states no truth; there the oracle is uniform over the symbols, and zero of vectors.
+    It recognises an instance by its content, without trailing separators. So a batch may be cut or padded. Positions that are not
+    scored have no truth: there the oracle is uniform over the symbols, and zero for vectors.
+
+    Args:
+        task: The task of the instances.
+        instances: The instances that it can predict.
     """
 
+    version = 1
     name = "oracle"
     takes = ("tokens", "vectors")
     anchor = "end"
@@ -32,27 +38,33 @@ class Oracle(Baseline):
         self._index = {self._key(row[:n]): i for i, (row, n) in enumerate(rows)}
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """The oracle of the instances."""
         return [cls(task, instances)]
 
     @property
     def options(self) -> dict[str, Any]:
+        """None: there is one oracle."""
         return {}
 
     def _checked(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """As int64, or float64 where they are vectors; refused where they are not of the task."""
+        """Tokens as int64, vectors as float64. Raises a UserError if they cannot be of the task."""
         io = self.task.io
         return check_vectors(tokens, io.d_in) if isinstance(io, VectorIO) else check_tokens(tokens, io.vocab_size)
 
     def _key(self, row: NDArray[Any]) -> bytes:
+        """The bytes of a row without its trailing separators."""
         symbols = np.flatnonzero((row != self.task.io.separator).reshape(len(row), -1).any(1))
         return row[: symbols[-1] + 1 if len(symbols) else 0].tobytes()
 
     def predict(self, tokens: NDArray[Any]) -> FloatArray:
-        """(B, L) -> (B, L, V), each row of tokens a whole instance; of vectors (B, L, D_in) -> (B, L, D_out).
+        """The true distributions: (B, L) -> (B, L, V), or for vectors (B, L, d_in) -> (B, L, d_out).
+
+        Args:
+            tokens: Each row is a whole instance.
 
         Raises:
-            UserError: a row is none of the instances.
+            UserError: A row is none of the instances.
         """
         io = self.task.io
         tokens = self._checked(tokens)
@@ -61,7 +73,7 @@ class Oracle(Baseline):
             raise UserError(
                 f"row {found.index(None)} is none of the {len(self.instances)} instances that the oracle knows"
             )
-        # Instances are cut to the longest of those chosen, which need not be the length of `tokens`.
+        # The chosen instances are cut to the longest of them, which may be shorter or longer than `tokens`.
         truth = self.task.truth(self.instances[np.array(found, np.int64)])[:, : tokens.shape[1]]
         probs = np.zeros((*tokens.shape[:2], truth.shape[-1]))
         probs[:, : truth.shape[1]] = truth

@@ -1,4 +1,4 @@
-"""n-grams that leave some probability to every token: for text, where most of the vocabulary is new to a prefix."""
+"""n-grams that give every token some probability: for text, where most of the vocabulary is new to a prefix."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from regbench.tasks.base import Task
 
 
 class SmoothedNGram(NGram, Baseline):
-    """`NGram` by Witten and Bell's rule, which goes down to the uniform distribution over the symbols.
+    """`NGram` with Witten and Bell's smoothing, which backs off down to the uniform distribution over the symbols.
 
-    It stands beside results of tasks that do not know their truth. There nats are the score, and the back-off of the paper,
-    which gives nothing to symbols that have not been seen, pays the most for each of them.
+    It is a default baseline of tasks without a known truth. There the score is the NLL (nats). The paper's back-off gives
+    probability zero to new symbols, so each of them would cost the most that is possible.
+
+    Args:
+        order: As of `NGram`.
+        vocab_size: V, the number of tokens.
+        separator: The token that joins strings.
     """
 
     def __init__(self, order: int | None, vocab_size: int, separator: int) -> None:
         super().__init__(order, vocab_size, separator, "witten-bell")
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """Orders 1, 2 and 3 for tasks without a known truth; [] for others."""
         if task.knows_truth:
             return []
         return [cls(order, task.io.vocab_size, task.io.separator) for order in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""Every symbol is as likely as any other."""
+"""Every symbol is equally likely."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from typing import Any, Self
 
 import numpy as np
 
-from baselines._checks import check_vocabulary
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_tokens
+from regbench.models.predictor import Baseline, check_tokens, check_vocabulary
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 
 
 class Uniform(Baseline):
-    """The floor: uniform over all tokens but the separator, whatever came before."""
+    """The lower bound: always uniform over all tokens except the separator.
 
+    Args:
+        vocab_size: V, the number of tokens.
+        separator: The token that joins strings.
+
+    Raises:
+        UserError: The separator is outside the vocabulary.
+    """
+
+    version = 1
     name = "uniform"
 
     def __init__(self, vocab_size: int, separator: int) -> None:
@@ -24,15 +32,17 @@ class Uniform(Baseline):
         self.separator = separator
 
     @classmethod
-    def lineup(cls, task: Task, instances: Instances) -> list[Self]:
+    def defaults(cls, task: Task, instances: Instances) -> list[Self]:
+        """One for every task of tokens."""
         return [cls(task.io.vocab_size, task.io.separator)]
 
     @property
     def options(self) -> dict[str, Any]:
+        """None: there is one uniform baseline."""
         return {}
 
     def predict(self, tokens: IntArray) -> FloatArray:
-        """(B, L) -> (B, L, V)."""
+        """The distribution of every token given those before it: (B, L) -> (B, L, V)."""
         tokens = check_tokens(tokens, self.vocab_size)
         row = np.full(self.vocab_size, 1.0 / (self.vocab_size - 1))
         row[self.separator] = 0.0

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regbench.data.instances import Instances as Instances
     from regbench.models.mixer import Mixer as Mixer
     from regbench.models.mixer import Options as Options
     from regbench.models.mixer import Paper as Paper
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from regbench.results import read_result as read_result
     from regbench.runner import resume as resume
     from regbench.runner import run as run
+    from regbench.tasks.base import Parameters as Parameters
+    from regbench.tasks.base import Splits as Splits
     from regbench.tasks.base import Task as Task
+    from regbench.tasks.base import TokenIO as TokenIO
+    from regbench.tasks.base import VectorIO as VectorIO
     from regbench.tracks import load_track as load_track
     from regbench.utils.errors import UserError as UserError
 
@@ -35,7 +40,12 @@ _HOMES = {
     "read_result": "regbench.results",
     "resume": "regbench.runner",
     "run": "regbench.runner",
+    "Instances": "regbench.data.instances",
+    "Parameters": "regbench.tasks.base",
+    "Splits": "regbench.tasks.base",
     "Task": "regbench.tasks.base",
+    "TokenIO": "regbench.tasks.base",
+    "VectorIO": "regbench.tasks.base",
     "load_track": "regbench.tracks",
 }
 

@@ -1,4 +1,4 @@
-"""What a run is asked to do, as a YAML file: `config.yaml` in a run folder, or one's own for `regbench run --config`."""
+"""The configuration of a run, as a YAML file: `config.yaml` in a run folder, or a user's own for `regbench run --config`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,21 @@ from regbench.utils.errors import UserError, describe_validation, nearest
 from regbench.utils.files import read_mapping
 
 Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
-"""What NumPy's and PyTorch's generators both take."""
+"""A whole number that the generators of NumPy and PyTorch both take."""
 
 
 class Config(pydantic.BaseModel):
-    """What was asked for: the whole of it is kept in `config.yaml`, and decides what a resumed run does."""
+    """The whole of what a run is asked to do. It is kept in `config.yaml`, and a resumed run follows it.
+
+    Attributes:
+        track: the name of a built-in track, or the path of a YAML file.
+        architecture: a registered name, or `path/to/file.py[:Class]`.
+        seeds: one model is trained for each.
+        settings: options of the architecture, and training options as `training.NAME`.
+        backend: the implementation of the ops.
+        device: "cpu", "cuda", or "auto".
+        trials: how many configurations were tried on the validation split before this one.
+    """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -29,10 +39,10 @@ class Config(pydantic.BaseModel):
 
 
 def read_config(path: Path) -> Config:
-    """The configuration in a YAML file.
+    """Reads a configuration from a YAML file.
 
     Raises:
-        UserError: it cannot be read, is broken (with its line), or has a key that is unknown, missing or of the wrong type.
+        UserError: the file cannot be read or is broken (with its line), or a key is unknown, missing or of the wrong type.
     """
     content = read_mapping(path, "a configuration")
     for key in content:  # first: a misspelt key is also one that is missing

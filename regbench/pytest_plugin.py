@@ -1,7 +1,7 @@
-"""pytest plug-in: the fixture `regbench_score` guards an architecture's score; `--regbench-update`, `--regbench-tracks`.
+"""pytest plug-in: the fixture `regbench_score` guards the score of an architecture; `--regbench-update`, `--regbench-tracks`.
 
-Every pytest of an environment that has regbench loads this module, so it imports nothing heavier than pytest itself: what
-trains and compares is loaded when a test first asks.
+Every pytest in an environment with regbench loads this module. So it imports only pytest; the rest is imported by the first
+test that uses the fixture.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Says what was recorded, what has improved, and which of the chosen tracks no test has asked for."""
+    """Prints what was recorded, what has improved, and the chosen tracks that no test uses."""
     lines = [f"{test}: {text}" for test, text in _reported(terminalreporter, _SAID)]
     asked = {name for _, name in _reported(terminalreporter, _TRACK)}
     for name in sorted(_chosen_tracks(config) - asked):
@@ -76,7 +76,7 @@ class _Asked:
 
 
 class RegbenchScore:
-    """What a test calls to compare a score with its record; each call is one comparison.
+    """Compares a score with its record, once for each call.
 
     Records lie in `regbench_scores/` beside the test's file, one file a call, and belong under version control.
     """
@@ -109,7 +109,9 @@ class RegbenchScore:
             seeds: one model is trained for each (default: 0).
             record_seeds: the seeds to train where the score is recorded, by default `seeds`: more of them make a better record,
                 and cost only then.
-            settings, backend, device: as for `regbench.run`.
+            settings: as for `regbench.run`.
+            backend: as for `regbench.run`.
+            device: as for `regbench.run`.
             metric: the score to compare; by default the track's main score.
             folder: a finished run to compare in place of training; then neither seeds nor settings are given.
             level: how often the test may fail with nothing wrong; by default 0.001.
@@ -168,7 +170,8 @@ class RegbenchScore:
             record = read_record(path)
             check_record(record, path, track, architecture, metric, settings)
         folder = asked.folder or self._train(asked, track_name, recording=record is None)
-        return self._judge(record, measure(folder, track, metric, settings), path, folder, asked.test)
+        test = {"metrics": track.metrics, **asked.test}
+        return self._judge(record, measure(folder, track, metric, settings), path, folder, test)
 
     def _subject(self, asked: _Asked) -> tuple[str, str]:
         """The architecture's name and the track; of a finished run those it was on."""
@@ -233,7 +236,7 @@ class RegbenchScore:
         return folder
 
     def _judge(
-        self, record: Measurement | None, got: Measurement, path: Path, folder: Path, test: dict[str, float]
+        self, record: Measurement | None, got: Measurement, path: Path, folder: Path, test: dict[str, Any]
     ) -> Outcome:
         from regbench.evaluation.regression import UPDATE, Outcome, write_record
 

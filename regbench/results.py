@@ -1,41 +1,35 @@
-"""The result schema: everything needed to read, compare, plot and repeat a run, in one strict JSON file."""
+"""The result schema: all that is needed to read, compare, plot and repeat a run, in one strict JSON file."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
-import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy
 import pydantic
-import torch
 
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write
+from regbench.utils.settings import Strict
 
 
-class _Strict(pydantic.BaseModel):
-    """Unknown fields, values of another type, NaN and infinity are refused."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
-
-
-class ScoreRecord(_Strict):
+class ScoreRecord(Strict):
     """A mean over scored positions and its standard error over instances."""
 
     value: float
     stderr: float = pydantic.Field(ge=0)
 
 
-class Curve(_Strict):
-    """A score by position in the context: of each bin the mean position, the mean score, and over how many positions.
+class Curve(Strict):
+    """A score by position in the context, in bins.
 
-    Of a task that tells its own progress `axis` says what `position` counts, and `stderr` is there too.
+    Attributes:
+        position: the mean position of each bin.
+        value: the mean score.
+        count: how many positions the mean is over.
+        stderr: of the mean; only where the task has its own measure of progress.
+        axis: what `position` counts there.
     """
 
     position: list[float]
@@ -50,7 +44,9 @@ class Curve(_Strict):
         return {name: value for name, value in content.items() if value is not None}
 
 
-class TrackRecord(_Strict):
+class TrackRecord(Strict):
+    """The track that a result is on."""
+
     name: str
     version: int
     digest: str
@@ -58,7 +54,9 @@ class TrackRecord(_Strict):
     fingerprints: dict[str, str]
 
 
-class ArchitectureRecord(_Strict):
+class ArchitectureRecord(Strict):
+    """The architecture of a result. state_bytes is None where the state grows with L or is unknown."""
+
     name: str
     source: str
     source_sha256: str
@@ -67,8 +65,8 @@ class ArchitectureRecord(_Strict):
     state_bytes: int | None
 
 
-class CheckpointRecord(_Strict):
-    """One evaluation on the validation split, losses in nats."""
+class CheckpointRecord(Strict):
+    """One evaluation on the validation split. Losses are in nats, or squared errors for vectors."""
 
     step: int
     tokens: int
@@ -76,8 +74,8 @@ class CheckpointRecord(_Strict):
     validation_loss: float
 
 
-class SeedRecord(_Strict):
-    """One trained model. seconds and tokens_per_second are of training; peak_memory_bytes of the process (or the GPU)."""
+class SeedRecord(Strict):
+    """One trained model. Seconds and tokens_per_second are of training; peak_memory_bytes is of the process, or of the GPU."""
 
     seed: int
     scores: dict[str, ScoreRecord]
@@ -93,8 +91,8 @@ class SeedRecord(_Strict):
     predictions_sha256: str
 
 
-class BaselineRecord(_Strict):
-    """One baseline on the test split; anchor: whether 0 ("start") or 1 ("end") of `share_of_the_way` lies here."""
+class BaselineRecord(Strict):
+    """One baseline on the test split. The normalized score `share_of_the_way` is 0 at the anchor "start" and 1 at "end"."""
 
     scores: dict[str, ScoreRecord]
     curves: dict[str, Curve]
@@ -103,18 +101,20 @@ class BaselineRecord(_Strict):
     anchor: Literal["start", "end"] | None
 
 
-class Selection(_Strict):
+class Selection(Strict):
     """How the options were chosen: on which split, and after how many trials."""
 
     split: Literal["validation"] = "validation"
     trials: int = pydantic.Field(default=1, ge=1)
 
 
-class Environment(_Strict):
-    """The machine, and what the models were computed in.
+class Environment(Strict):
+    """The machine and the packages.
 
-    precision: of the products in training; scoring is in float32.  backend: which form of each op ran in scoring.
-    training_backend: in training, where that differs.
+    Attributes:
+        precision: of the products in training; scoring is in float32.
+        backend: the implementation of each op that ran in scoring.
+        training_backend: the same in training, where it differs.
     """
 
     python: str
@@ -133,14 +133,14 @@ class Environment(_Strict):
         return {name: value for name, value in content.items() if value is not None}
 
 
-class Code(_Strict):
-    """The state of the repository: None where it is not one."""
+class Code(Strict):
+    """The state of the repository, or None where there is none."""
 
     commit: str | None
     dirty: bool | None
 
 
-class Result(_Strict):
+class Result(Strict):
     """One entry: an architecture on a track, over one or more seeds."""
 
     schema_version: Literal[1] = 1
@@ -159,7 +159,7 @@ class Result(_Strict):
         return sorted(self.seeds[0].scores, key=lambda metric: metric != self.track.main_score)
 
     def score(self, metric: str) -> ScoreRecord:
-        """The median over seeds. Its error: of one seed that over instances, of several their standard deviation over sqrt(n)."""
+        """The median over seeds. Its error is their deviation over sqrt(n), or with one seed the error over instances."""
         values = [s.scores[metric].value for s in self.seeds]
         if len(values) == 1:
             return self.seeds[0].scores[metric]
@@ -189,57 +189,3 @@ def read_result(path: str | Path) -> Result:
         return Result.model_validate_json(text)
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, str(path), Result.model_fields)) from None
-
-
-def describe_environment(
-    device: torch.device,
-    backend: dict[str, str],
-    training_backend: dict[str, str],
-    precision: Literal["float32", "bfloat16"],
-) -> Environment:
-    """The machine and the packages a run has, which forms of the ops scored and trained, and the precision that trained."""
-    names = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
-    packages = {}
-    for name in names:
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    packages["numpy"] = numpy.__version__
-    return Environment(
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        threads=torch.get_num_threads(),
-        precision=precision,
-        backend=dict(sorted(backend.items())),
-        packages=packages,
-        training_backend=dict(sorted(training_backend.items())) if training_backend != backend else None,
-    )
-
-
-def describe_code() -> Code:
-    """The commit that regbench's own source is at, and whether tracked files were changed since."""
-    folder = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(folder), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-
-    try:
-        # Installed into an environment inside some other repository: that repository's commit says nothing of this code.
-        if not git("ls-files", "--", __file__):
-            return Code(commit=None, dirty=None)
-        return Code(commit=git("rev-parse", "HEAD"), dirty=bool(git("status", "--porcelain", "--untracked-files=no")))
-    except (OSError, subprocess.SubprocessError):
-        return Code(commit=None, dirty=None)
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return f"{names[0] if names else platform.processor() or 'unknown'}, {os.cpu_count()} cores"

@@ -1,33 +1,30 @@
-"""One run: a track, an architecture, some seeds -> trained models, scores beside the baselines, one result.
+"""One run: track -> instances -> baselines -> training -> predictions -> scores -> result.
 
-The run folder holds `config.yaml` and `result.json`, `report.html`, the pictures, and a folder for each seed with
+The run folder holds `config.yaml`, `result.json`, `report.html`, the pictures, and a folder for each seed with
 `metrics.jsonl`, `checkpoint.safetensors`, `predictions.npz` and `scores.json`. A folder without `result.json` can be resumed.
 """
 
 from __future__ import annotations
 
 import inspect
-import resource
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pydantic
 import torch
 import yaml
 
-from regbench.checks.architecture import SCORABLE, Subject, preflight, refuse_trained, trains
-from regbench.checks.task import examine_task_once
+from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
+from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import score_baselines, score_records
-from regbench.evaluation.predictions import keep
-from regbench.metrics.scores import HIGHER_IS_BETTER, score, share_of_the_way
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.evaluation.baselines import score_baselines
+from regbench.evaluation.predictions import predict
+from regbench.metrics.scores import normalized_scores, score, score_records
+from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
 from regbench.ops.backend import require_use, use_backend
@@ -40,75 +37,48 @@ from regbench.results import (
     SeedRecord,
     Selection,
     TrackRecord,
-    describe_code,
-    describe_environment,
     read_result,
     write_result,
 )
 from regbench.tracks import SPLITS, Track, load_track
-from regbench.training import provenance as identity
-from regbench.training import trained as trained_state
-from regbench.training.checkpoint import load_tensors, save_tensors
-from regbench.training.trained import Trained, read_trained
-from regbench.training.trainer import Progress, Trainer, TrainingOptions, find_device, next_steps, resolve_training
+from regbench.training import provenance
+from regbench.training.checkpoint import TRAINED_FILE, Trained, load_tensors, read_trained, save_tensors
+from regbench.training.options import TrainingOptions, resolve_training
+from regbench.training.progress import Reporter
+from regbench.training.provenance import describe_code, describe_environment, peak_memory
+from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write, exclusive, explain_full_disk
 
 
-class Reporter(Protocol):
-    """Is told what a run is doing; the command line draws it, a script may ignore it."""
-
-    def phase(self, text: str) -> None: ...
-
-    def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None: ...
-
-
-class Silent:
-    """A reporter that says nothing."""
-
-    def phase(self, text: str) -> None:
-        pass
-
-    def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None:
-        pass
-
-
 @dataclass(frozen=True)
 class _Plan:
-    """A configuration made definite: everything resolved, nothing started. source: the digest of the architecture's code."""
+    """A configuration with every name resolved, checked, and nothing trained yet.
+
+    Attributes:
+        config: what was asked.
+        name: of the architecture in tables.
+        cls: the architecture.
+        options: of the architecture.
+        training: the training options.
+        parts: all that a trained model follows from; see `regbench.training.provenance`.
+        model: an untrained model.
+        backend: the implementation of each op that runs in scoring.
+        training_backend: the same in training; autocast may choose others.
+    """
 
     config: Config
     track: Track
+    name: str
     cls: type[Any]
-    source: str
     options: Options
     training: TrainingOptions
     device: torch.device
-
-    @property
-    def name(self) -> str:
-        """How the architecture is called in tables."""
-        return registry.short_name(self.config.architecture)
-
-    @property
-    def subject(self) -> Subject:
-        """What the contract is asked of."""
-        return Subject(self.cls, self.options, self.track.task.io, self.device, self.training)
-
-    @cached_property
-    def parts(self) -> dict[str, Any]:
-        """All that a trained model and its scores follow from; see `regbench.training.provenance`."""
-        parts = {
-            "track": self.track.definition.digest,
-            "source": self.source,
-            "options": self.options.model_dump(mode="json"),
-            "training": self.training.model_dump(mode="json"),
-            "device": self.device.type,
-            "backend": self.config.backend,
-        }
-        more = {"text": self.track.task.source_digest(), "task": self.track.task_code}
-        return parts | {name: digest for name, digest in more.items() if digest is not None}
+    parts: Mapping[str, Any]
+    model: Model
+    backend: dict[str, str]
+    training_backend: dict[str, str]
 
 
 def run(
@@ -126,13 +96,15 @@ def run(
     """Trains `arch` on `track` once for each seed, scores it on the test split beside the baselines, and writes a run folder.
 
     Args:
-        track: a built-in track's name, or the path of a YAML file.
+        track: the name of a built-in track, or the path of a YAML file.
         arch: a registered name, or `path/to/file.py[:Class]`.
-        settings: options of the architecture by name, and of training as `training.NAME`.
-        backend: which form of the ops to use; see `regbench.ops.backend`.
+        seeds: one model is trained for each.
+        settings: options of the architecture by name, and training options as `training.NAME`.
+        backend: the implementation of the ops; see `regbench.ops.backend`.
         device: "cpu", "cuda", or "auto".
-        trials: how many configurations were tried on the validation split before this one; recorded.
+        trials: how many configurations were tried on the validation split before this one. The result records it.
         out: the run folder; by default a new one under `runs/`.
+        reporter: is told what the run does.
 
     Raises:
         UserError: anything in the input is wrong.
@@ -149,45 +121,43 @@ def run(
         )
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, "run", Config.model_fields)) from None
-    reporter = reporter or Silent()
-    plan, probe, folder = _begin(config, out, reporter)
+    reporter = reporter or Reporter()
+    plan, folder = _begin(config, out, reporter)
     with explain_full_disk(folder), exclusive(folder):
         write_config(folder, config)
-        return _execute(plan, probe, folder, reporter)
+        return _execute(plan, folder, reporter)
 
 
 def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
-    """Checks a configuration and makes its run folder, in which nothing is trained yet; see `score_seed` and `resume`.
+    """Checks a configuration and makes its run folder. Trains nothing; `resume` goes on from there.
 
     Raises:
         UserError: as `run`.
     """
-    folder = _begin(config, out, reporter or Silent())[2]
+    folder = _begin(config, out, reporter or Reporter())[1]
     with explain_full_disk(folder), exclusive(folder):
         write_config(folder, config)
     return folder
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Writes `config.yaml`: from then on the folder is a run that can be resumed."""
+    """Writes `config.yaml`. From then on the folder holds a run that can be resumed."""
     with atomic_write(folder / "config.yaml") as file:
         yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
 
 
 def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> Trained:
-    """Trains one seed in a folder of its own and stops before the test split, which is not made, far less read.
+    """Trains one seed in a folder of its own and stops before the test split, which is not even made.
 
-    Called again on the same folder it goes on after an interruption; `score_seed` goes on from where it stops.
+    After an interruption, a second call goes on. `score_seed` goes on from where this stops.
 
     Raises:
         UserError: as `run`, or the folder holds something else.
     """
-    reporter = reporter or Silent()
-    plan = _plan(config)
-    _examine(plan, reporter)
-    _probe(plan)
+    reporter = reporter or Reporter()
+    plan = _plan(config, reporter)
     with explain_full_disk(folder), use_backend(config.backend):
-        return _train(plan, seed, plan.track.instances, folder, reporter)[1]
+        return _train(plan, seed, folder, reporter)[1]
 
 
 def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> SeedRecord:
@@ -198,194 +168,146 @@ def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | Non
     Raises:
         UserError: as `run`, or the folder holds something else.
     """
-    reporter = reporter or Silent()
-    plan = _plan(config)
-    _examine(plan, reporter)
-    if read_trained(folder) is None:
-        _probe(plan)
+    reporter = reporter or Reporter()
+    plan = _plan(config, reporter)
     with explain_full_disk(folder), use_backend(config.backend):
         test = plan.track.instances("test")
         anchors = score_baselines(plan.track, test, lambda b: reporter.phase(f"scoring the baseline {b}"), anchors=True)
-        return _seed(plan, seed, plan.track.instances, anchors, folder, reporter)
+        return _seed(plan, seed, anchors, folder, reporter)
 
 
 def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
-    """Goes on with an interrupted run; of a finished one it returns the result.
+    """Goes on with an interrupted run. Of a finished one it returns the result.
 
     Raises:
         UserError: no run is there, or what it is made from has changed since.
     """
-    folder = Path(folder)
+    folder, reporter = Path(folder), reporter or Reporter()
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(f"{folder} holds no run: there is no config.yaml")
     config = read_config(path)
     with explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
-            result = read_result(folder)
-            if not set(result.metrics) <= set(HIGHER_IS_BETTER):
-                load_track(config.track)  # its task says which way scores of its own are better
-            return result
-        plan = _plan(config)
-        _examine(plan, reporter or Silent())
-        return _execute(plan, _probe(plan), folder, reporter or Silent())
+            return read_result(folder)
+        return _execute(_plan(config, reporter), folder, reporter)
 
 
-def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[_Plan, _Probe, Path]:
+def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[_Plan, Path]:
     """Checks everything before anything is written: what is refused leaves no folder behind."""
     if len(set(config.seeds)) < len(config.seeds):
         raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
-    plan = _plan(config)
-    folder = Path(out) if out is not None else _new_folder(plan)
-    if (folder / "result.json").exists() or (folder / "config.yaml").exists():
-        raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
-    _examine(plan, reporter)
-    lengths, budget = plan.track.instances("train").lengths, plan.track.definition.budget.train_tokens
-    for seed in config.seeds:
-        next(next_steps(lengths, plan.training, budget, seed))
-    return plan, _probe(plan), folder
+    if out is not None and any((Path(out) / name).exists() for name in ("result.json", "config.yaml")):
+        raise UserError(f"{out} holds a run already; choose another --out, or go on with --resume {out}")
+    plan = _plan(config, reporter)
+    return plan, Path(out) if out is not None else _new_folder(plan)
 
 
-def _plan(config: Config) -> _Plan:
+def _plan(config: Config, reporter: Reporter) -> _Plan:
+    """Resolves a configuration and runs every check that needs no training.
+
+    Raises:
+        UserError: a name, an option or the budget is wrong, or the architecture or the task breaks its contract.
+    """
     track = load_track(config.track)
-    cls = registry.load(registry.ARCHITECTURE, config.architecture)
+    name, cls = registry.short_name(config.architecture), registry.load(registry.ARCHITECTURE, config.architecture)
     source = registry.source_digest(cls)  # at once: the file may be edited while it trains
-    own, training = split_settings(config.settings)
-    options, training_options = resolve_options(cls, own), resolve_training(cls, training)
-    return _Plan(config, track, cls, source, options, training_options, find_device(config.device))
+    own, training_settings = split_settings(config.settings)
+    options, training = resolve_options(cls, own), resolve_training(cls, training_settings)
+    device = find_device(config.device)
+    if track.task_code is not None:  # a task that is not built in
+        from regbench.checks.task import examine_task_once
 
-
-def _examine(plan: _Plan, reporter: Reporter) -> None:
-    if plan.track.task_code is not None:
-        reporter.phase(f"examining the task {plan.track.task_name}")
-    examine_task_once(plan.track)
+        reporter.phase(f"examining the task {track.task_name}")
+        examine_task_once(track)
+    lengths = track.instances("train").lengths
+    for seed in config.seeds:  # a budget below one batch is refused
+        next(training_steps(lengths, training, track.definition.budget.train_tokens, seed))
+    subject = Subject(cls, options, track.task.io, device, training)
+    with use_backend(config.backend) as backend:
+        refuse(subject, SCORABLE, f"architecture '{name}'")
+        require_use(config.backend, backend)
+    with use_backend(config.backend) as training_backend:
+        refuse(subject, (trains,), f"architecture '{name}'")
+    parts = {
+        "track": track.definition.digest,
+        "source": source,
+        "options": options.model_dump(mode="json"),
+        "training": training.model_dump(mode="json"),
+        "device": device.type,
+        "backend": config.backend,
+        "text": track.task.source_digest(),
+        "task": track.task_code,
+    }
+    parts = {key: value for key, value in parts.items() if value is not None}
+    model = subject.model()
+    return _Plan(config, track, name, cls, options, training, device, parts, model, backend, training_backend)
 
 
 def _new_folder(plan: _Plan) -> Path:
+    """Makes a folder that no other run has. Two runs that begin in one second get two folders."""
     base = Path("runs") / plan.track.name / f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, number = base, 1
-    while folder.exists():
-        number += 1
-        folder = base.with_name(f"{base.name}-{number}")
-    return folder
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = base.with_name(f"{base.name}-{number}")
 
 
-def _execute(plan: _Plan, probe: _Probe, folder: Path, reporter: Reporter) -> Result:
-    reporter.phase(f"run folder {folder}")
-    with use_backend(plan.config.backend):
-        reporter.phase(f"making the instances of {plan.track.name}")
-        splits = {split: plan.track.instances(split) for split in SPLITS}
-        baselines = score_baselines(plan.track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
-        records = [
-            _seed(plan, seed, splits.__getitem__, baselines, folder / f"seed-{seed}", reporter)
-            for seed in plan.config.seeds
-        ]
+def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
+    """Trains and scores every seed that is not finished, and writes the result, the pictures and the report."""
+    reporter.begin(folder)
+    track, config = plan.track, plan.config
+    with use_backend(config.backend):
+        reporter.phase(f"making the instances of {track.name}")
+        splits = {split: track.instances(split) for split in SPLITS}
+        baselines = score_baselines(track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
+        seeds = [_seed(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
     result = Result(
         track=TrackRecord(
-            name=plan.track.name,
-            version=plan.track.version,
-            digest=plan.track.definition.digest,
-            main_score=plan.track.definition.main_score,
+            name=track.name,
+            version=track.version,
+            digest=track.definition.digest,
+            main_score=track.definition.main_score,
             fingerprints={split: instances.fingerprint for split, instances in splits.items()},
         ),
         architecture=ArchitectureRecord(
             name=plan.name,
-            source=_source(plan.cls),
-            source_sha256=plan.source,
+            # A module's name, or a file's: without the folders of this machine.
+            source=plan.cls.__module__
+            if not registry.is_file(config.architecture)
+            else Path(inspect.getfile(plan.cls)).name,
+            source_sha256=plan.parts["source"],
             options=plan.options.model_dump(mode="json"),
-            parameters=parameter_count(probe.model),
-            state_bytes=probe.model.state_bytes(),
+            parameters=parameter_count(plan.model),
+            state_bytes=plan.model.state_bytes(),
         ),
         training=plan.training.model_dump(mode="json"),
-        seeds=records,
+        seeds=seeds,
         baselines=baselines,
-        selection=Selection(trials=plan.config.trials),
-        environment=describe_environment(plan.device, probe.scored, probe.trained, plan.training.precision),
+        selection=Selection(trials=config.trials),
+        environment=describe_environment(plan.device, plan.backend, plan.training_backend, plan.training.precision),
         code=describe_code(),
     )
-    write_pictures(folder, result)
-    write_report(folder, result, plan.track)
+    write_pictures(folder, result, track.metrics)
+    write_report(folder, result, track)
     write_result(folder / "result.json", result)
-    for seed in plan.config.seeds:
-        for name in ("resume.safetensors", trained_state.FILE, identity.FILE, ".lock"):
+    for seed in config.seeds:
+        for name in ("resume.safetensors", TRAINED_FILE, provenance.FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
     return result
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """An untrained model that has passed the preflight checks, and which form of each op ran in scoring and in training."""
-
-    model: Model
-    scored: dict[str, str]
-    trained: dict[str, str]
-
-
-def _probe(plan: _Plan) -> _Probe:
-    """Asks the preflight checks; what autocast makes of the types may choose other forms in training, so they are asked apart."""
-    with use_backend(plan.config.backend) as scored:
-        preflight(plan.subject, plan.name, SCORABLE)
-        require_use(plan.config.backend, scored)
-    with use_backend(plan.config.backend) as trained:
-        preflight(plan.subject, plan.name, (trains,))
-    return _Probe(plan.subject.model(), scored, trained)
-
-
-def _train(
-    plan: _Plan, seed: int, split: Callable[[str], Instances], folder: Path, reporter: Reporter
-) -> tuple[Model, Trained]:
-    """Trains one seed and keeps its weights; of one that was trained before the interruption, reads them.
-
-    Args:
-        plan: what to train.
-        seed: of the weights and the batches.
-        split: makes the instances of a split; asked for "train" and "validation" alone.
-        folder: the seed's.
-        reporter: is told how it goes.
-    """
-    torch.manual_seed(seed)
-    model = build(plan.cls, plan.options, plan.track.task.io).to(plan.device)
-    own = f"{identity.identity_of(plan.parts)}/{seed}"
-    trained = read_trained(folder, own)
-    if trained is not None:
-        model.load_state_dict(load_tensors(folder / "checkpoint.safetensors")[0])
-        return model.eval(), trained
-    validation = split("validation")
-    trainer = Trainer(
-        model,
-        split("train"),
-        validation,
-        plan.training,
-        budget=plan.track.definition.budget.train_tokens,
-        seed=seed,
-        folder=folder,
-        identity=own,
-        device=plan.device,
-    )
-    reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
-    progress = trainer.run(reporter)
-    save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
-    longest = int(validation.lengths.argmax())
-    tokens = validation.tokens[longest : longest + 1, : validation.lengths[longest]]
-    refuse_trained(plan.subject, model, token_tensor(tokens, plan.device), plan.name)
-    trained = Trained(progress, len(trainer.plan), _peak_memory(plan.device))
-    trained.write(folder, own)
-    (folder / "resume.safetensors").unlink(missing_ok=True)
-    return model, trained
-
-
 def _seed(
-    plan: _Plan,
-    seed: int,
-    split: Callable[[str], Instances],
-    baselines: Mapping[str, BaselineRecord],
-    folder: Path,
-    reporter: Reporter,
+    plan: _Plan, seed: int, baselines: Mapping[str, BaselineRecord], folder: Path, reporter: Reporter
 ) -> SeedRecord:
-    """Trains and scores one seed; of one that was done before the interruption, reads what it left.
+    """Trains and scores one seed. A seed that was finished before an interruption is read from its folder.
 
     Raises:
-        UserError: what it left was made from something else.
+        UserError: the finished seed was made from something else, or the trained model sees the future.
     """
     done = folder / "scores.json"
     if done.exists():
@@ -394,70 +316,88 @@ def _seed(
         except ValueError:
             done.unlink()
         else:
-            identity.check_identity(folder, plan.parts)
+            provenance.check_provenance(folder, plan.parts)
             return record
-    model, trained = _train(plan, seed, split, folder, reporter)
+    model, trained = _train(plan, seed, folder, reporter)
     reporter.phase(f"scoring the test split, seed {seed}")
-    record = _score_seed(plan, seed, model, split("test"), baselines, folder, trained)
-    identity.write_identity(folder, plan.parts)
+    record = _score_seed(plan, seed, model, trained, baselines, folder)
+    provenance.write_provenance(folder, plan.parts)
     with atomic_write(done) as file:
         file.write(record.model_dump_json(indent=1))
     return record
 
 
+def _train(plan: _Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Model, Trained]:
+    """Trains one seed and keeps its weights. The weights of a seed that was trained before an interruption are read.
+
+    Raises:
+        UserError: the folder holds something else, training diverges, or the trained model sees the future.
+    """
+    torch.manual_seed(seed)
+    model = build(plan.cls, plan.options, plan.track.task.io).to(plan.device)
+    own = f"{provenance.provenance_digest(plan.parts)}/{seed}"
+    trained = read_trained(folder, own)
+    if trained is not None:
+        model.load_state_dict(load_tensors(folder / "checkpoint.safetensors")[0])
+        return model.eval(), trained
+    validation = plan.track.instances("validation")
+    trainer = Trainer(
+        model,
+        plan.track.instances("train"),
+        validation,
+        plan.training,
+        budget=plan.track.definition.budget.train_tokens,
+        seed=seed,
+        folder=folder,
+        provenance=own,
+        device=plan.device,
+    )
+    reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
+    progress = trainer.run(reporter)
+    save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
+    _check_trained(plan, model, validation)
+    trained = Trained(progress, len(trainer.plan), peak_memory(plan.device))
+    trained.write(folder, own)
+    (folder / "resume.safetensors").unlink(missing_ok=True)
+    return model, trained
+
+
+def _check_trained(plan: _Plan, model: Model, validation: Instances) -> None:
+    """Refuses a trained model that sees the future, on the longest validation instance."""
+    longest = int(validation.lengths.argmax())
+    tokens = validation.tokens[longest : longest + 1, : validation.lengths[longest]]
+    subject = Subject(plan.cls, plan.options, plan.track.task.io, plan.device, plan.training)
+    refuse_trained(subject, model, token_tensor(tokens, plan.device), plan.name)
+
+
 def _score_seed(
-    plan: _Plan,
-    seed: int,
-    model: Model,
-    test: Instances,
-    baselines: Mapping[str, BaselineRecord],
-    folder: Path,
-    trained: Trained,
+    plan: _Plan, seed: int, model: Model, trained: Trained, baselines: Mapping[str, BaselineRecord], folder: Path
 ) -> SeedRecord:
-    progress = trained.progress
-    predictions = keep(plan.track.task, ModelPredictor(model, plan.device), test)
+    """Predicts the test split, keeps the predictions, and scores them."""
+    test, progress = plan.track.instances("test"), trained.progress
+    predictions = predict(plan.track.task, ModelPredictor(model, plan.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
-    start = next((b for b in baselines.values() if b.anchor == "start"), None)
-    end = next((b for b in baselines.values() if b.anchor == "end"), None)
-    share = {}
-    if start is not None and end is not None:
-        for metric, record in scores.items():
-            share[metric] = share_of_the_way(record.value, start.scores[metric].value, end.scores[metric].value)
+    known = ("step", "tokens", "validation_loss")
     return SeedRecord(
         seed=seed,
         scores=scores,
-        share_of_the_way=share,
+        share_of_the_way=normalized_scores(scores, baselines),
         curves=curves,
-        training_curve=[_checkpoint(row) for row in progress.curve],
+        training_curve=[
+            CheckpointRecord(
+                step=int(row["step"]),
+                tokens=int(row["tokens"]),
+                loss={name: float(value) for name, value in row.items() if name not in known},
+                validation_loss=float(row["validation_loss"]),
+            )
+            for row in progress.curve
+        ],
         best_step=progress.best_step,
         steps=trained.steps,
         tokens=progress.tokens,
         seconds=round(progress.seconds, 3),
         tokens_per_second=round(progress.tokens / progress.seconds, 1),
-        peak_memory_bytes=max(trained.peak_memory_bytes, _peak_memory(plan.device)),
+        peak_memory_bytes=max(trained.peak_memory_bytes, peak_memory(plan.device)),
         predictions_sha256=digest,
     )
-
-
-def _checkpoint(row: Mapping[str, float]) -> CheckpointRecord:
-    known = ("step", "tokens", "validation_loss")
-    return CheckpointRecord(
-        step=int(row["step"]),
-        tokens=int(row["tokens"]),
-        loss={k: float(v) for k, v in row.items() if k not in known},
-        validation_loss=float(row["validation_loss"]),
-    )
-
-
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _source(cls: type[Any]) -> str:
-    """Where an architecture is from, without the reader's folders: a module's name, or a file's."""
-    path = Path(inspect.getfile(cls))
-    return cls.__module__ if not cls.__module__.startswith("regbench_plugin_") else path.name

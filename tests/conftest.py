@@ -104,3 +104,14 @@ def text_run(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     training = {"training.train_tokens": 2000, "training.batch_size": 8, "training.evaluations": 2}
     runner.run(str(text_file), "cgt", settings=settings | training, out=folder)
     return folder
+
+
+TINY_CGT = {"d_model": 16, "d_y": 8, "n_heads": 2, "templates": 4, "rank": 2, "training.train_tokens": 3000}
+
+
+@pytest.fixture(scope="session")
+def run_folder(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of `cgt` with two seeds."""
+    folder = tmp_path_factory.mktemp("runs") / "cgt"
+    runner.run(str(tiny_file), "cgt", seeds=(0, 4), settings=TINY_CGT, out=folder)
+    return folder

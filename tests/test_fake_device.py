@@ -52,7 +52,7 @@ def test_all_architectures_and_configurations_are_among_them(results: dict[str, 
 
 STRAYS = """
 import torch
-from tests import pretended_gpu as gpu
+from tests.helpers import fake_device as gpu
 import regbench
 
 class Stray(regbench.Mixer):

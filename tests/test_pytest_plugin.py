@@ -17,10 +17,11 @@ import pytest
 import regbench
 from regbench import runner
 from regbench.evaluation.predictions import Predictions
-from tests.test_readme import BLOCKS
+from tests.helpers.documents import blocks
 
 pytest_plugins = ["pytester"]
 
+ROOT = Path(__file__).resolve().parent.parent
 RECORDS = "regbench_scores"
 QUICK = {"d_model": 8, "n_layers": 1, "training.batch_size": 8, "training.evaluations": 4}
 TEST = "def test_it(regbench_score):\n    regbench_score({arguments})\n"
@@ -111,10 +112,12 @@ class TestLoading:
         assert "regbench_score" in run(pytester, "--fixtures").stdout.str()
 
 
-def test_the_readmes_example(pytester: pytest.Pytester, tiny_file: Path) -> None:
-    """Records, then passes by training again to the very score; on a smaller track than the README's."""
+def test_the_example_of_the_page(pytester: pytest.Pytester, tiny_file: Path) -> None:
+    """docs/score-regression.md: records, then passes by training again to the very score; on a smaller track."""
+    pages = ("README.md", "docs/score-regression.md")
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     mixer, example = (
-        next(block for kind, block in BLOCKS if kind == "python" and block.startswith(f"# {name}"))
+        next(block for kind, block in blocks(text) if kind == "python" and block.startswith(f"# {name}"))
         for name in ("my_mixer.py", "test_my_mixer.py")
     )
     Path("my_mixer.py").write_text(mixer)

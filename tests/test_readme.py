@@ -1,122 +1,186 @@
-"""The README keeps its word: its commands run, its tree is the tree, its example is an example."""
+"""The README keeps its word: its commands run, its tables are the entries', its figure and its map are of what is there."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
-from regbench import cli
-from regbench.leaderboard.store import Stored
-from regbench.results import Result, read_result
-from tests.helpers.documents import blocks, commands, table_rows
+from regbench import cli, runner
+from regbench.results import Code, read_result
+from regbench.tracks import load_track, track_names
+from regbench.utils import registry
+from tests.helpers.documents import blocks, body_rows, commands, section, table_rows
+from tests.helpers.published import normalized_score, published, score_cells
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks(README)
 COMMANDS = commands(README)
+METRICS = ("legal_accuracy", "token_accuracy", "tvd", "nll")
+
+
+def test_it_is_one_page() -> None:
+    assert len(README.splitlines()) <= 160
 
 
 def test_there_are_commands_to_test() -> None:
     assert "make run" in COMMANDS
     assert "make test" in COMMANDS
-    assert sum(command.startswith("regbench") for command in COMMANDS) >= 8
+    assert sum(command.startswith("regbench") for command in COMMANDS) >= 4
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])
-def test_make_targets_exist(command: str) -> None:
-    subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+def test_make_targets_exist() -> None:
+    pages = [README, *((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("index.md", "speed.md"))]
+    named = {match for page in pages for match in re.findall(r"\bmake ([a-z]+)\b", page)} - {"sure"}
+    assert {"run", "test", "docs", "bench", "plot"} <= named
+    for target in sorted(named):
+        subprocess.run(["make", target, "--dry-run"], cwd=ROOT, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("regbench")])
+def test_the_installation_names_what_is_there() -> None:
+    (command,) = (c for c in COMMANDS if c.startswith("pip"))
+    assert command == "pip install -c constraints.txt -e '.[test]'"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "test" in project["optional-dependencies"]
+    assert "Python 3.11 or newer" in README
+    assert project["requires-python"] == ">=3.11"
+
+
 def test_commands_run(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As they stand there, on a smaller track and with few tokens where they would train for minutes."""
+    """As they stand there, one after another, on a smaller track and with few tokens where they would train for minutes."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "describe_code", lambda: Code(commit="0" * 40, dirty=False))  # as from a clean checkout
+    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 50)  # its outcome is another test's
     (mixer,) = (block for kind, block in BLOCKS if kind == "python" and block.startswith("# my_mixer.py"))
     Path("my_mixer.py").write_text(mixer)
-    arguments = shlex.split(command)[1:]
-    if "--resume" in arguments:
-        assert cli.main(["run", "--arch", "my_mixer.py", "--track", str(tiny_file), "--out", "runs/..."]) == 0
-    elif arguments[0] == "run":
-        arguments += ["--track", str(tiny_file), "--set", "d_model=16"]
-    elif arguments[0] == "check":
-        monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 50)  # its outcome is another test's
-        assert cli.main(arguments) in (0, 1)
-        return
-    assert cli.main(arguments) == 0
-    assert capsys.readouterr().out
+    Path("leaderboard").mkdir()
+    Path("leaderboard/RULES.md").touch()  # which makes it a board
+    for command in COMMANDS:
+        arguments = shlex.split(command)[1:]
+        if not command.startswith("regbench"):
+            continue
+        if arguments[0] in ("run", "submit"):
+            arguments += ["--track", str(tiny_file)]
+        if arguments[0] == "run":
+            arguments += ["--set", "d_model=16"]
+        assert cli.main(arguments) in ((0, 1) if arguments[0] == "check" else (0,)), command
+        assert capsys.readouterr().out
+    assert list(Path("leaderboard/entries").glob("*/lstm*.json"))
 
 
-def test_the_tree_is_the_tree() -> None:
-    """Every module of the three packages has its line, and no line speaks of what is not there."""
-    (tree,) = (block for kind, block in BLOCKS if kind == "text")
-    named: set[str] = set()
-    headings: set[str] = set()
-    folder = ""
-    for line in tree.splitlines():
-        path = line.strip().split("  ")[0] if line.startswith(" ") else ""
-        if line and not line.startswith(" "):
-            folder = line.split()[0]
-            headings.add(folder)
-        elif path:
-            named.add(folder + path)
-    for name in named | headings:
-        assert (ROOT / name).exists(), name
-    for package in ("regbench", "architectures", "baselines"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            relative = path.relative_to(ROOT)
-            if path.name in ("__init__.py", "__main__.py") or path.name.startswith("_"):
-                continue
-            candidates = {str(relative), *(f"{parent}/" for parent in relative.parents if len(parent.parts) > 1)}
-            assert candidates & named, f"{relative} has no line in the README's tree"
+def test_the_python_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = (block for kind, block in BLOCKS if kind == "python" and "load_track" in block)
+    assert len([line for line in example.splitlines() if line]) <= 6
+    small = example.replace('"pfa-small-v1"', repr(str(tiny_file))).replace("400_000", "4_000")
+    exec(small, {})
+    assert re.fullmatch(r"\(24, \d+\) 0\.\d+\n", capsys.readouterr().out)
+    assert f"({len(load_track('pfa-small-v1').instances('test'))}, L) integers" in example
 
 
-def test_its_scores_are_the_boards() -> None:
-    """Every row of the tables of architectures is an entry's, to the digits."""
-    tables = README.partition("Architectures with their default options")[2].partition("Without make")[0]
-    board, _, rest = tables.partition("One layer instead of two")
-    parts = (board, rest.partition("N-gram heads after")[2])
-    rows = {
-        name: cells for part in parts for name, cells in table_rows(part).items() if name not in ("architecture", "---")
-    }
-    assert len(rows) >= 14
-    compare(rows, "pfa-small-v1", ("legal_accuracy", "token_accuracy", "tvd", "nll"))
+# --- The tables. ---
 
 
-@pytest.mark.parametrize(
-    ("heading", "track", "metrics"),
-    [
-        ("**Associative recall**", "assoc-recall-small-v1", ("final_accuracy", "token_accuracy", "nll")),
-        ("**In-context bigrams**", "bigram-small-v1", ("nll", "in_context_accuracy", "global_tvd", "tvd")),
-    ],
-)
-def test_so_are_those_of_other_tracks(heading: str, track: str, metrics: tuple[str, ...]) -> None:
-    """All entries of the track, and what the text says of baselines."""
-    part = README.partition(heading)[2].partition("\n**")[0].partition("\n## ")[0]
-    rows = {name: cells for name, cells in table_rows(part).items() if name not in ("architecture", "---")}
-    assert len(rows) == len(list((ROOT / "leaderboard" / "entries" / track).glob("*.json")))
-    result = compare(rows, track, metrics)
-    said = re.findall(r"\b\d\.\d{3}\b", part.partition("|")[0])
-    known = {f"{score.value:.3f}" for record in result.baselines.values() for score in record.scores.values()}
-    assert said
-    assert set(said) <= known
-
-
-def compare(rows: dict[str, list[str]], track: str, metrics: tuple[str, ...]) -> Result:
-    """Rows of architectures against the entries of a track, of which the last one's result is returned."""
-    found = [Stored(path).read()[0] for path in sorted((ROOT / "leaderboard" / "entries" / track).glob("*.json"))]
-    by_name = {entry.name: entry.result for entry in found}
+def test_the_table_of_make_run_is_of_the_entry() -> None:
+    """Every baseline, and the row of Mamba from seed 0: what `make run` trains."""
+    rows = {row[0]: row[1:] for row in body_rows(section(README, "## Run"))}
+    result = published("pfa-small-v1")["mamba"]
+    assert set(rows) == {*result.baselines, "mamba"}
+    (first,) = (seed for seed in result.seeds if seed.seed == 0)
     for name, cells in rows.items():
-        scores = [by_name[name].score(m) for m in metrics]
-        assert cells[: len(metrics)] == [f"{s.value:.3f} ± {s.stderr:.3f}" for s in scores], name
-        assert cells[len(metrics)] == f"{by_name[name].architecture.parameters:,}"
-    return found[-1].result
+        scores = first.scores if name == "mamba" else result.baselines[name].scores
+        assert cells[:4] == [f"{scores[m].value:.3f} ± {scores[m].stderr:.3f}" for m in METRICS], name
+        assert cells[4] == normalized_score(result, scores["legal_accuracy"].value), name
+    for seed in result.seeds:
+        for metric in ("legal_accuracy", "tvd"):
+            assert seed.scores[metric].value == pytest.approx(first.scores[metric].value, abs=0.015)
+
+
+def test_the_top_of_the_board_is_the_boards() -> None:
+    found = published("pfa-small-v1")
+    means = {name: mean(seed.scores["legal_accuracy"].value for seed in of.seeds) for name, of in found.items()}
+    best = sorted(found, key=lambda name: -means[name])
+    rows = body_rows(section(README, "## Leaderboard"))
+    assert len(rows) >= 3
+    for place, (name, *cells) in enumerate(rows):
+        assert name == best[place]
+        assert cells[:3] == score_cells(found[name], name, ("legal_accuracy", "tvd", "nll"))
+        assert cells[3] == normalized_score(found[name], means[name])
+
+
+def test_every_task_and_track_is_in_its_table() -> None:
+    rows = {
+        row[0]: re.findall(r"`?([a-z-]+-v\d)`?", row[2]) for row in body_rows(section(README, "## Tasks and tracks"))
+    }
+    assert set(rows) == set(registry.entries(registry.TASK))
+    assert {track: task for task, tracks in rows.items() for track in tracks} == {
+        name: load_track(name).definition.task for name in track_names()
+    }
+
+
+def test_every_architecture_is_in_its_table_with_its_paper() -> None:
+    rows = {row[0]: row[1:] for row in body_rows(section(README, "## Architectures"))}
+    names = list(registry.entries(registry.ARCHITECTURE))
+    assert sorted(rows) == names
+    told = body_rows((ROOT / "architectures" / "README.md").read_text(encoding="utf-8"))
+    assert sorted(row[0] for row in told) == names
+    for name in names:
+        paper = registry.load(registry.ARCHITECTURE, name).paper
+        text, year = rows[name]
+        assert text.startswith(paper.authors)
+        assert year == str(paper.year)
+        if paper.arxiv is not None:
+            assert f"https://arxiv.org/abs/{paper.arxiv}" in text
+
+
+def test_the_map_is_the_folders() -> None:
+    """Every room of the engine and every folder above has its line, and no line is of what is not there."""
+    (tree,) = (block for kind, block in BLOCKS if kind == "text")
+    named, folder = set(), ""
+    for line in tree.splitlines():
+        first = re.split(r"\s{2,}", line.strip())[0].split()
+        folder = folder if line.startswith(" ") else ""
+        named |= {folder + name for name in first}
+        folder = folder or (first[0] if first == ["regbench/"] else "")
+    for name in named:
+        assert (ROOT / name).exists(), name
+    rooms = {f"{p.relative_to(ROOT)}/" for p in (ROOT / "regbench").iterdir() if (p / "__init__.py").exists()}
+    loose = {f"regbench/{p.name}" for p in (ROOT / "regbench").glob("[a-z]*.py")}
+    above = {
+        f"{p.name}/"
+        for p in ROOT.iterdir()
+        if p.is_dir()
+        and subprocess.run(
+            ["git", "ls-files", "--error-unmatch", p.name], cwd=ROOT, capture_output=True, check=False
+        ).returncode
+        == 0
+        and not p.name.startswith(".")
+    }
+    assert named == rooms | loose | above
+
+
+def test_the_figure_is_of_the_entries() -> None:
+    """The figure carries the digest of the curves it was drawn from."""
+    path = ROOT / "docs" / "figures" / "score_by_position.py"
+    script: dict[str, object] = {"__file__": str(path), "__name__": "score_by_position"}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), script)
+    found = script["curves"]()  # type: ignore[operator]
+    drawn = path.with_suffix(".svg").read_text(encoding="utf-8")
+    assert script["digest"](found) in drawn, "draw it again: make figures"  # type: ignore[operator]
+    assert script["draw"](found).axes[0].get_lines()  # type: ignore[operator]
+    for name in ("oracle", "Bayes", "3-gram", "mamba", "transformer", "retnet+ngh-1-2-3"):
+        assert len(found[name][0]) > 10
 
 
 @pytest.mark.slow
@@ -124,13 +188,12 @@ def test_make_run_gives_the_promised_numbers(
     regbench: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     """Two seeds of the default run: every baseline to the digits, Mamba within the stated error."""
-    promised = table_rows(README.partition("*Legal accuracy*")[0])
+    promised = table_rows(section(README, "## Run"))
     done = regbench("run", "--arch", "mamba", "--seed", "0", "1", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     result = read_result(tmp_path / "out")
-    order = ("legal_accuracy", "token_accuracy", "tvd", "nll")
     for name, record in result.baselines.items():
-        printed = [f"{record.scores[m].value:.3f} ± {record.scores[m].stderr:.3f}" for m in order]
+        printed = [f"{record.scores[m].value:.3f} ± {record.scores[m].stderr:.3f}" for m in METRICS]
         assert promised[name][:4] == printed
     for seed in result.seeds:
         for column, metric in ((0, "legal_accuracy"), (2, "tvd")):

@@ -21,11 +21,9 @@ import yaml
 
 import regbench
 from regbench import cli, runner
-from regbench.evaluation.baselines import score_records
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics import scores as scoring
-from regbench.metrics.scores import score
-from regbench.models.build import build, resolve_options
+from regbench.metrics.scores import score, score_records
+from regbench.models.backbone import build, resolve_options
 from regbench.results import read_result
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors
@@ -345,7 +343,7 @@ class TestWhatChangedSinceASeedWasFinished:
         assert (tmp_path / "out" / "seed-0" / "scores.json").read_bytes() == kept
         plugin.write_text(PLUGIN)  # as it says: the change undone, it goes on
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
-        assert not list((tmp_path / "out").rglob("identity.json"))
+        assert not list((tmp_path / "out").rglob("provenance.json"))
 
     def test_the_text(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
         text, track = tmp_path / "text.txt", tmp_path / "cut-v1.yaml"
@@ -363,13 +361,13 @@ class TestWhatChangedSinceASeedWasFinished:
         self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path
     ) -> None:
         self.killed(go)
-        (tmp_path / "out" / "seed-0" / "identity.json").unlink()
+        (tmp_path / "out" / "seed-0" / "provenance.json").unlink()
         plugin.write_text(PLUGIN + "# edited\n")
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
 
     def test_where_there_is_no_text_checkpoints_are_what_they_were(self, tiny_file: Path, plugin: Path) -> None:
         """The checkpoint of a task without a source is of the six parts that it always was."""
-        plan = runner._plan(runner.Config(track=str(tiny_file), architecture=str(plugin)))
+        plan = runner._plan(runner.Config(track=str(tiny_file), architecture=str(plugin)), runner.Reporter())
         assert sorted(plan.parts) == ["backend", "device", "options", "source", "track", "training"]
 
 
@@ -377,7 +375,7 @@ CUT = """
 import hashlib
 from pathlib import Path
 
-from tests.markov_text import MarkovText
+from tests.helpers.markov_text import MarkovText
 
 
 class Cut(MarkovText):
@@ -405,10 +403,9 @@ class Mine(PFA):
 def test_a_task_with_scores_of_its_own_gets_its_result(
     go: Callable[..., regbench.Result],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Pictures, page and tables know which way they are better; a later process that resumes or reports learns it anew."""
+    """Pictures, page and tables know which way they are better, in the run, after --resume and in a report."""
     (tmp_path / "mine.py").write_text(OWN_SCORE)
     track = tmp_path / "mine-v1.yaml"
     content = {"name": "mine-v1", "task": str(tmp_path / "mine.py"), "main_score": "late_accuracy"}
@@ -416,10 +413,9 @@ def test_a_task_with_scores_of_its_own_gets_its_result(
     result = go(track=str(track), seeds=(0, 1))
     assert set(result.seeds[0].scores) == {"late_accuracy", "tvd", "late_nll"}
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "late accuracy ↑" in page
-    assert "late nll ↓" in page
+    assert "late accuracy\u00a0↑" in page
+    assert "late nll\u00a0↓" in page
     for command in (["run", "--resume", str(tmp_path / "out")], ["report", str(tmp_path / "out")]):
-        monkeypatch.setattr(scoring, "_GROUP_SCORES", {})
         assert cli.main(command) == 0
     best = max(result.baselines, key=lambda name: result.baselines[name].scores["late_accuracy"].value)
     rows = [line for line in capsys.readouterr().out.splitlines() if line.count("±") == 3]

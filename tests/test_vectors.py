@@ -13,11 +13,12 @@ import yaml
 
 import regbench
 from regbench import cli, runner
-from regbench.checks.architecture import CONTRACT, Subject, examine, learns
-from regbench.evaluation.baselines import lineup, score_records
+from regbench.checks.architecture import CONTRACT, Subject, overfits
+from regbench.checks.contract import examine
+from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import score
-from regbench.models.build import build, resolve_options
+from regbench.metrics.scores import score, score_records
+from regbench.models.backbone import build, resolve_options
 from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
@@ -35,7 +36,7 @@ TINY = {
     "budget": {"train_tokens": 12_000},
     "main_score": "mse",
 }
-CHEAP = tuple(check for check in CONTRACT if check is not learns)
+CHEAP = tuple(check for check in CONTRACT if check is not overfits)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def test_a_run_from_the_command_line_to_its_pictures(
     for name in ("oracle", "ridge", "least squares", "zero", "transformer"):
         assert name in printed
     result = read_result(out)
-    assert list(result.baselines) == [b.name for b in lineup(track, track.instances("test"))]
+    assert list(result.baselines) == [b.name for b in default_baselines(track, track.instances("test"))]
     assert result.metrics == ["mse", "truth_mse"]
     (seed,) = result.seeds
     assert seed.scores["mse"].value < 1.1 * result.baselines["zero"].scores["mse"].value  # it has seen but little
@@ -162,9 +163,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
 
 def test_ngram_heads_refuse_vectors_in_one_line(go: Callable[..., regbench.Result]) -> None:
     for settings in ({"ngram_heads": [1, 2]}, {"extra_ngram_heads": [1]}):
-        with pytest.raises(
-            UserError, match="n-gram heads look for tokens that occur again, and this task's are vectors"
-        ) as caught:
+        with pytest.raises(UserError, match="n-gram heads need tokens, and this task is one of vectors") as caught:
             go("refused", settings=settings)
         assert "\n" not in str(caught.value)
 
@@ -180,7 +179,7 @@ def test_a_whole_model_of_tokens_refuses_vectors_in_one_line() -> None:
 
 
 def test_baselines_of_tokens_are_not_asked(track: Track) -> None:
-    names = [b.name for b in lineup(track, track.instances("test"))]
+    names = [b.name for b in default_baselines(track, track.instances("test"))]
     assert sorted(names) == ["least squares", "oracle", "ridge", "zero"]
 
 

@@ -1,1 +1,1 @@
-"""What a model that keeps a summary of its context knows: measured on a trained run, told in numbers and pictures."""
+"""What any trained model can be asked: segments of its instances, linear probes, what it costs."""

@@ -1,4 +1,4 @@
-"""What a model costs: operations a token, as PyTorch counts them, memory in training, and bytes of a stream's state."""
+"""What a model costs: operations, as PyTorch counts them, memory in training, and bytes of state."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from regbench.models.model import Model, shift_in
 
 
 def total_flops(model: Model, tokens: Tensor) -> int:
-    """Operations of one forward pass, (B, L): two for each product of its matrix multiplications, attention's among them.
+    """Operations of one forward pass over (B, L) tokens: two for each product of a matrix multiplication.
 
-    Attention is counted over all L positions, as the products are written, not as a kernel that skips the future does them.
+    Attention counts over all L positions, although a kernel may skip those in the future.
     """
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(tokens)
@@ -23,9 +23,14 @@ def total_flops(model: Model, tokens: Tensor) -> int:
 
 
 def training_flops(model: Model, tokens: Tensor, scored: Tensor) -> int:
-    """Operations of one training step, forward and backward of all terms of the loss, (B, L), (B, L) bool; the optimizer's apart.
+    """Operations of one training step, forward and backward of all terms of the loss, without the optimizer.
 
-    With everything made under torch's `FakeTensorMode` a model of any size is counted in no memory and no time.
+    Under torch's `FakeTensorMode` a model of any size is counted without memory and time.
+
+    Args:
+        model: The model.
+        tokens: (B, L).
+        scored: (B, L) bool.
     """
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         torch.stack([term.reshape(()) for term in model.losses(tokens, scored).values()]).sum().backward()
@@ -33,10 +38,15 @@ def training_flops(model: Model, tokens: Tensor, scored: Tensor) -> int:
 
 
 def training_bytes(model: Model, tokens: Tensor, scored: Tensor) -> int:
-    """Memory of one training step on (B, L), (B, L) bool: weights, gradients and AdamW's two moments, buffers, and all that the
-    forward pass keeps for the backward pass. What operations need while they run is not in it.
+    """Memory of one training step, in bytes.
 
-    Under torch's `FakeTensorMode` a model of any size is counted in no memory.
+    Weights, gradients, AdamW's two moments, buffers, and what the forward pass keeps for the backward pass. Temporary memory of
+    operations is not counted. Under torch's `FakeTensorMode` a model of any size is counted without memory.
+
+    Args:
+        model: The model.
+        tokens: (B, L).
+        scored: (B, L) bool.
     """
     standing = {p.untyped_storage()._cdata: 4 * p.nbytes for p in model.parameters()}
     standing |= {b.untyped_storage()._cdata: b.nbytes for b in model.buffers()}
@@ -48,19 +58,19 @@ def training_bytes(model: Model, tokens: Tensor, scored: Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        terms = model.losses(tokens, scored)  # alive to the end, so that no two storages had one place
+        terms = model.losses(tokens, scored)  # kept alive, so that no two storages have one address
     total = sum(standing.values()) + sum(size for place, size in kept.items() if place not in standing)
     del terms
     return total
 
 
 def flops_per_token(model: Model, tokens: Tensor) -> float:
-    """`total_flops` over the number of tokens read, (B, L)."""
+    """`total_flops` divided by the number of tokens, (B, L)."""
     return total_flops(model, tokens) / (tokens.shape[0] * tokens.shape[1])
 
 
 def stream_bytes(model: Any, tokens: Tensor, **start: Any) -> int:
-    """Bytes of state of a model that has read tokens (B, L) one by one; start: what `init_state` is also given."""
+    """Bytes of state after a model has read (B, L) tokens one by one. `start` goes to `init_state`."""
     state, inputs = model.init_state(len(tokens), **start), shift_in(tokens, model.io.separator)
     with torch.no_grad():
         for t in range(tokens.shape[1]):

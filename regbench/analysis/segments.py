@@ -1,4 +1,4 @@
-"""Stretches of sequences with one context each: a first part that shows it, and a second where it should be known."""
+"""Segments of sequences. A segment has one context and a cut: the part before it is the prompt, the part after it the text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ from regbench.utils.arrays import IntArray
 
 @dataclass(frozen=True)
 class Segments:
-    """S stretches, each (S,): `row` of the instances; tokens start..cut show the context, cut..end come after.
+    """S segments.
 
-    number: which of its row's stretches it is, from 0.
+    Attributes:
+        row: The instance of each segment, (S,).
+        start: Its first position, (S,).
+        cut: The first position of its second part, (S,).
+        end: The position after its last, (S,).
+        number: Its number among the segments of its instance, from 0, (S,).
     """
 
     row: IntArray
@@ -28,25 +33,26 @@ class Segments:
     number: IntArray
 
     def __len__(self) -> int:
+        """S."""
         return len(self.row)
 
     def __getitem__(self, chosen: slice | NDArray[Any]) -> Segments:
+        """The chosen segments."""
         return Segments(self.row[chosen], self.start[chosen], self.cut[chosen], self.end[chosen], self.number[chosen])
 
     @property
     def per_row(self) -> int:
-        """How many a row has, at the most."""
+        """The largest number of segments in one instance."""
         return int(self.number.max(initial=-1)) + 1
 
 
 def segments(task: Task, instances: Instances) -> Segments:
-    """The stretches of a split.
+    """The segments of a split. Segments with nothing on one side of the cut are left out.
 
-    Where the task's `progress` counts examples, one lasts while that does not fall, and is cut where it reaches half of its
-    highest: in `arithmetic` a task after two of its four examples, as in CGT Table 1. Else an instance is one stretch, cut behind
-    the separator that is nearest to its middle. Stretches with nothing on one side of the cut are left out.
-
-    An instance whose truth says where its own `cut` is, as that of two texts, is one stretch, cut there (CGT section 4.4).
+    If the truth has a `cut`, as for two texts, an instance is one segment with this cut (CGT section 4.4). If the task's
+    `progress` counts examples, a segment ends where the count falls, and its cut is at half of the examples: in `arithmetic` a
+    task, cut after two of four examples (CGT Table 1). Otherwise an instance is one segment, and its cut is after the separator
+    nearest to its middle.
     """
     own_cut = instances.truth.get("cut")
     progress = None if own_cut is not None else examples_before(task, instances)
@@ -64,11 +70,11 @@ def segments(task: Task, instances: Instances) -> Segments:
     return Segments(*columns)
 
 
-def stretches_to_read(task: Task, instances: Instances) -> Segments:
-    """The stretches behind whose cuts a model is read in several ways: those of `segments`, but for two texts in one instance.
+def single_context_segments(task: Task, instances: Instances) -> Segments:
+    """As `segments`, but each of two texts in an instance is a segment of its own, with the cut in its middle.
 
-    There each text is a stretch, cut in its middle: what one text's summary says helps with the rest of that text, not with
-    another of another topic (CGT section 4.4 splits single texts in two). Texts of a single token are left out.
+    A summary of the first half of a text helps with the second half of the same text, not with a text of another topic (CGT
+    section 4.4 splits single texts in two). Texts of one token are left out.
     """
     own_cut = instances.truth.get("cut")
     if own_cut is None:
@@ -84,7 +90,7 @@ def stretches_to_read(task: Task, instances: Instances) -> Segments:
 
 
 def examples_before(task: Task, instances: Instances) -> IntArray | None:
-    """How many examples stand before the one that each position is in, (N, L); None where the task counts no examples."""
+    """The number of examples before the one that each position is in, (N, L); None if the task counts no examples."""
     progress = task.progress(instances) if task.progress_label.startswith("examples") else None
     return None if progress is None else np.asarray(progress, dtype=np.int64)
 
@@ -100,17 +106,25 @@ def _by_progress(progress: IntArray) -> list[tuple[int, int, int]]:
 
 
 def _middle(task: Task, tokens: NDArray[Any]) -> int:
-    """Where a row is cut: behind a separator, or in its middle where none is near."""
+    """The cut of a row: after the separator nearest to its middle, or in the middle if there is none."""
     half = len(tokens) // 2
     if isinstance(task.io, TokenIO):
-        behind = np.flatnonzero(tokens[:-1] == task.io.separator) + 1
-        if len(behind):
-            return int(behind[np.abs(behind - half).argmin()])
+        after = np.flatnonzero(tokens[:-1] == task.io.separator) + 1
+        if len(after):
+            return int(after[np.abs(after - half).argmin()])
     return half
 
 
 def windows(begin: IntArray, end: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
-    """Positions begin..end of each row, padded to the longest: (S, W), and which of them are no padding. Padding is end - 1."""
+    """The positions begin..end of each segment, padded to the longest with end - 1.
+
+    Args:
+        begin: (S,).
+        end: (S,).
+
+    Returns:
+        The positions, (S, W), and which of them are no padding, (S, W) bool.
+    """
     width = int((end - begin).max(initial=0))
     index = begin[:, None] + np.arange(width)
     inside = index < end[:, None]

@@ -1,25 +1,38 @@
-"""A finished run's model, read back from its folder."""
+"""The trained models of a run folder, and the analysis that an architecture brings with it."""
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, cast
+
+from rich.console import Console
 
 from regbench.config import Config, read_config
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import build, resolve_options
 from regbench.models.model import Model
 from regbench.results import read_result
 from regbench.tracks import Track, load_track
 from regbench.training.checkpoint import load_tensors
 from regbench.training.provenance import FILE
 from regbench.utils import registry
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blaming
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model in evaluation mode and where it comes from. architecture: as it was asked for."""
+    """A trained model in evaluation mode.
+
+    Attributes:
+        folder: The run folder.
+        architecture: As `--arch` named it.
+        seed: The seed it was trained with.
+        track: The track of the run.
+        model: The model, on the CPU.
+    """
 
     folder: Path
     architecture: str
@@ -29,10 +42,10 @@ class Trained:
 
 
 def read_run(folder: Path) -> Config:
-    """What a run folder's `config.yaml` says.
+    """The configuration of a run, from its `config.yaml`.
 
     Raises:
-        UserError: no run is there, or the file is broken.
+        UserError: The folder holds no run, or the file is broken.
     """
     path = folder / "config.yaml"
     if not path.exists():
@@ -41,11 +54,16 @@ def read_run(folder: Path) -> Config:
 
 
 def load_trained(folder: str | Path, seed: int | None = None, split: str = "validation") -> Trained:
-    """The model of one seed of a run, by default the first, on the CPU. split: which is to be read.
+    """The model of one seed of a run, on the CPU.
+
+    Args:
+        folder: The run folder.
+        seed: One of its seeds. None: the first.
+        split: The split that the model will read.
 
     Raises:
-        UserError: no run is there, it has no such seed, its weights do not fit the architecture any more, or it is of another
-            track than that of this name now is, or of other instances of that split: as when its text has changed.
+        UserError: The folder holds no run, or not this seed. Or something has changed since: the architecture does not fit the
+            weights, the track has another definition, or the split has other instances (as when its text has changed).
     """
     folder = Path(folder)
     config = read_run(folder)
@@ -60,7 +78,7 @@ def load_trained(folder: str | Path, seed: int | None = None, split: str = "vali
     if (folder / "result.json").exists():
         _check_track(folder, track, split)
     else:
-        _check_identity(path.parent, track)
+        _check_provenance(path.parent, track)
     cls = registry.load(registry.ARCHITECTURE, config.architecture)
     own = {k: v for k, v in config.settings.items() if not k.startswith("training.")}
     model = build(cls, resolve_options(cls, own), track.task.io)
@@ -75,8 +93,97 @@ def load_trained(folder: str | Path, seed: int | None = None, split: str = "vali
     return Trained(folder, config.architecture, seed, track, model.eval())
 
 
+class Analysis(Protocol):
+    """The functions of the module that an architecture names in `analysis`. They print their findings."""
+
+    def analyze_run(
+        self, trained: Trained, folder: Path, *, split: str, limit: int, rate: float, console: Console
+    ) -> None:
+        """Everything about one model (`regbench analyze DIR`).
+
+        Args:
+            trained: The model.
+            folder: For `analysis.json` and pictures.
+            split: The split to read.
+            limit: How many of its instances.
+            rate: Of a moving average over the model's summaries.
+            console: Where to print.
+        """
+
+    def compare_runs(
+        self,
+        folders: Sequence[str],
+        *,
+        split: str,
+        limit: int,
+        cuts: Sequence[int],
+        file: Path | None,
+        console: Console,
+    ) -> None:
+        """A table of several runs on one track (`regbench analyze DIR DIR ...`).
+
+        Args:
+            folders: The run folders. Some may be of architectures without an analysis.
+            split: The split to read.
+            limit: How many of its instances.
+            cuts: After how many examples each segment is cut. Empty: where the task has its cut.
+            file: A Markdown file for the table.
+            console: Where to print.
+        """
+
+    def specialize_run(
+        self,
+        trained: Trained,
+        prompt: Path,
+        file: Path,
+        *,
+        generate: int | None,
+        rate: float | None,
+        temperature: float,
+        console: Console,
+    ) -> None:
+        """A model specialised to a prompt (`regbench specialize DIR`).
+
+        Args:
+            trained: The model.
+            prompt: A text file.
+            file: For the weights of the specialised model.
+            generate: How many tokens to generate. None: none.
+            rate: Of a moving average over the model's summaries while it generates. None: specialised.
+            temperature: Of generation.
+            console: Where to print.
+        """
+
+
+def analysis_of(*architectures: str) -> Analysis:
+    """The analysis of the first of these architectures that has one.
+
+    Raises:
+        UserError: None of them has one (the message names the registered architectures that have), or it cannot be imported.
+    """
+    for name in architectures:
+        module = _analysis_module(name)
+        if module is not None:
+            with blaming(f"the analysis of '{name}', {module}, cannot be imported:"):
+                return cast(Analysis, importlib.import_module(module))
+    known = []
+    for name in registry.entries(registry.ARCHITECTURE):
+        try:
+            if _analysis_module(name) is not None:
+                known.append(name)
+        except UserError:  # it cannot be imported
+            continue
+    raise UserError(f"architecture '{architectures[0]}' has no analysis of its own; these have: {', '.join(known)}")
+
+
+def _analysis_module(name: str) -> str | None:
+    """The module that an architecture names in `analysis`."""
+    module: str | None = getattr(registry.load(registry.ARCHITECTURE, name), "analysis", None)
+    return module
+
+
 def _check_track(folder: Path, track: Track, split: str) -> None:
-    """Whether a finished run is of today's track, and of today's instances of a split."""
+    """Refuses a finished run of another definition of the track, or of other instances of the split."""
     record = read_result(folder).track
     if record.name != track.name:
         raise UserError(
@@ -94,8 +201,8 @@ def _check_track(folder: Path, track: Track, split: str) -> None:
         )
 
 
-def _check_identity(folder: Path, track: Track) -> None:
-    """Whether a seed of an unfinished run is of today's track and text, where it says of what it is; older ones do not."""
+def _check_provenance(folder: Path, track: Track) -> None:
+    """Refuses a seed of an unfinished run whose provenance names another track or text. Older runs have no provenance."""
     try:
         parts = json.loads((folder / FILE).read_text(encoding="utf-8"))
         digest, text = parts["track"], parts.get("text")

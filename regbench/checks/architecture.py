@@ -1,12 +1,12 @@
-"""What every architecture must satisfy, each line a function that says what is wrong or nothing.
+"""The contract of architectures. Each check is a function that returns what is wrong, or None.
 
-`regbench run` asks the first lines of a stranger's file before it spends minutes on it; `regbench check` asks all of them, and
-the tests ask them of every built-in.
+`regbench run` runs `SCORABLE` and `trains` before it trains. `regbench check` runs all of `CONTRACT`, and the tests run it on
+every built-in architecture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,46 +15,54 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from regbench.metrics.scores import score_positions
-from regbench.models.backbone import held_bytes
-from regbench.models.build import build
+from regbench.checks.contract import Check, NotApplicable
+from regbench.metrics.metric import score_positions
+from regbench.models.backbone import build, held_bytes
 from regbench.models.mixer import Options
 from regbench.models.model import Model, shift_in
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
-from regbench.training.trainer import TrainingOptions, make_optimizer, train_step
-from regbench.utils.errors import UserError
-from regbench.utils.registry import blame
+from regbench.training.options import TrainingOptions
+from regbench.training.trainer import make_optimizer, train_step
+from regbench.utils.errors import UserError, blame
 
 TOLERANCE = 1e-5
-"""Rounding allowed before two outputs count as different, relative to the largest logit (at least 1): fused kernels sum in
-another order when a shape differs. A real fault moves logits by far more."""
+"""Two outputs are equal within this rounding, relative to the largest logit (at least 1).
+
+Fused kernels sum in another order when a shape differs. A real fault moves logits by far more.
+"""
 
 STREAM_TOLERANCE = 1e-4
-"""The same between the parallel and the recurrent form, which compute different sums, in float32."""
+"""The same between the parallel and the recurrent form in float32: they sum in different orders."""
 
 CAUSAL_TOLERANCE = 1e-4
-"""The same between two inputs that differ later on: a convolution by FFT spreads its rounding over all positions. Hyena's
-reaches 1.4e-5 on weights moved by `STEPS`, the most of the built-ins."""
+"""The same between two inputs that differ later on. A convolution by FFT spreads its rounding over all positions.
+
+Hyena has the most of the built-in architectures: 1.4e-5 on weights moved by `STEPS`.
+"""
 
 TRAINED_TOLERANCE = 1e-3
-"""The same once it is trained, where a refusal costs the most: a leak as small moves no score. Hyena's reaches 1.4e-6 there."""
+"""The same for a trained model, where a wrong refusal costs the most. A leak this small moves no score. Hyena has 1.4e-6."""
 
 STEPS = (0.1, 0.01, 0.0)
-"""How far weights are moved from where they begin, by Gaussian noise: the first at which the output is finite."""
+"""The standard deviations of the noise that moves weights from their start. The first that keeps the output finite is used."""
 
-LEARNING_STEPS = 400
-LEARNING_RATES = (3e-3, 1e-2)
-"""Within so many steps, at one of these rates, an architecture must know 8 instances by heart."""
-
-
-class NotApplicable(Exception):
-    """A line of the contract that this architecture states it has no part in."""
+OVERFIT_STEPS = 400
+OVERFIT_RATES = (3e-3, 1e-2)
+"""Within so many steps, at one of these learning rates, an architecture must overfit 8 instances."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An architecture with options, for a task's tokens or vectors: what the contract is asked of."""
+    """What the checks take: an architecture with its options, for the tokens or vectors of a task.
+
+    Attributes:
+        cls: the architecture.
+        options: of the architecture.
+        io: of the task.
+        device: where the models are made.
+        training: how the run will train it.
+    """
 
     cls: type[Any]
     options: Options
@@ -68,9 +76,9 @@ class Subject:
         return build(self.cls, self.options, self.io).to(self.device).eval()
 
     def moved(self) -> Model:
-        """A model as training may leave it: nothing is at the zero where it began, so that no branch of it is shut.
+        """A model whose trainable weights are moved away from their start by noise, as training moves them.
 
-        Only what training moves is moved: what has no gradient stays.
+        A branch that a zero weight shuts at the start is then open.
         """
         for step in STEPS:
             model, generator = self.model(), torch.Generator().manual_seed(1)
@@ -84,11 +92,11 @@ class Subject:
         return model
 
     def longest(self, batch: int = 1) -> Tensor:
-        """As `tokens`, at the longest length of the task."""
+        """Random tokens at the longest length of the task."""
         return self.tokens(batch, self.io.max_length)
 
     def tokens(self, batch: int = 3, length: int = 32) -> Tensor:
-        """Random tokens (B, L), the separator among them; of a task of vectors (B, L, D_in), Gaussian."""
+        """Random tokens (B, L), the separator among them; for a task of vectors, Gaussian vectors (B, L, D_in)."""
         generator = torch.Generator().manual_seed(0)
         shape = (batch, min(length, self.io.max_length))
         if isinstance(self.io, VectorIO):
@@ -97,15 +105,12 @@ class Subject:
 
     @property
     def width(self) -> int:
-        """Of an output at one position: V, or of vectors D_out."""
+        """The width of an output at one position: V, or D_out for vectors."""
         return self.io.d_out if isinstance(self.io, VectorIO) else self.io.vocab_size
 
     def other(self, tokens: Tensor) -> Tensor:
         """Tokens or vectors that differ from these in every place."""
         return tokens + 1.0 if isinstance(self.io, VectorIO) else (tokens + 1) % self.io.vocab_size
-
-
-Check = Callable[[Subject], str | None]
 
 
 def shape(subject: Subject) -> str | None:
@@ -148,22 +153,28 @@ def causal(subject: Subject) -> str | None:
 
 
 def refuse_trained(subject: Subject, model: Model, tokens: Tensor, name: str) -> None:
-    """Refuses a trained model that sees the future, in whatever way its weights have taken: asked of tokens (1, L) of the task.
+    """Refuses a trained model that sees the future. Training can open a leak that the untrained weights had shut.
+
+    Args:
+        subject: what the model was built from.
+        model: the trained model.
+        tokens: one instance of the task, (1, L) or (1, L, D_in).
+        name: of the architecture, for the message.
 
     Raises:
-        UserError: changing one of 32 tokens, spread evenly, changes what is said at or before it.
+        UserError: changing one of 32 tokens, spread evenly, changes a prediction at or before it.
     """
     places = np.linspace(0, tokens.shape[1] - 1, 32).round().astype(int).tolist()
     with torch.no_grad():
         fault = _sees_future(subject, model.eval(), tokens, places, TRAINED_TOLERANCE)
     if fault:
-        raise UserError(f"architecture '{name}' cannot be scored: now that it is trained {fault}")
+        raise UserError(f"architecture '{name}' cannot be scored: once trained, {fault}")
 
 
 def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterable[int], tolerance: float) -> str | None:
     before = model(tokens)
     if not _is_finite(before):
-        return None  # another line's matter
+        return None  # `finite` reports it
     if _differ(before, model(tokens), tolerance):
         return "the same input gives different outputs: it is random, or keeps something from one call to the next"
     for t in sorted(set(places) & set(range(tokens.shape[1]))):
@@ -177,10 +188,10 @@ def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterabl
 
 
 def trains(subject: Subject) -> str | None:
-    """Two steps of training work at the longest length, in the run's precision; every parameter receives a finite gradient."""
+    """Two training steps work at the longest length, in the run's precision. Every parameter gets a finite gradient."""
     model, tokens = subject.moved(), subject.longest(2)
     if not _is_finite(model(tokens)):
-        return None  # another line's matter
+        return None  # `finite` reports it
     model.train()
     batch = tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
     optimizer = make_optimizer(model, subject.training)
@@ -220,7 +231,7 @@ def batch_independent(subject: Subject) -> str | None:
 
 
 def state_size(subject: Subject) -> str | None:
-    """`state_bytes` is a whole number of bytes, or None; `streams` compares it with the state."""
+    """`state_bytes` is a whole number of bytes, or None. `streams` compares it with the real state."""
     claimed = subject.model().state_bytes()
     if claimed is None or (type(claimed) is int and claimed >= 0):
         return None
@@ -228,7 +239,7 @@ def state_size(subject: Subject) -> str | None:
 
 
 def deterministic(subject: Subject) -> str | None:
-    """One seed gives one model, another seed another; the same input gives the same output to the bit."""
+    """One seed gives one model, another seed another model. The same input gives the same output to the bit."""
     tokens = subject.tokens()
     first, again, other = (subject.model(seed)(tokens) for seed in (0, 0, 1))
     if not torch.equal(first, again):
@@ -240,10 +251,10 @@ def deterministic(subject: Subject) -> str | None:
 
 
 def streams(subject: Subject) -> str | None:
-    """The recurrent form, one token at a time, gives what the parallel form gives, and holds the state that it claims."""
+    """The recurrent form predicts the same as the parallel form, and its state has the size that `state_bytes` says."""
     model, tokens = subject.moved(), subject.longest(2)
     claimed = model.state_bytes()
-    trust = "" if claimed is None else f"; its {claimed} bytes of state are taken on trust"
+    trust = "" if claimed is None else f"; its {claimed} bytes of state cannot be checked"
     if not hasattr(model, "step"):
         raise NotApplicable(f"has no recurrent form{trust}")
     try:
@@ -254,7 +265,7 @@ def streams(subject: Subject) -> str | None:
     for t in range(tokens.shape[1]):
         logits, state = model.step(inputs[:, t], state)  # type: ignore[operator]
         if _differ(whole[:, t], logits, STREAM_TOLERANCE):
-            return f"its recurrent form leaves the parallel one at position {t}"
+            return f"its recurrent form differs from its parallel form at position {t}"
         held.append(held_bytes(state) // len(tokens))
     grows = held[-1] != held[len(held) // 2]  # e.g. a window that is not full yet, which may end at what is claimed
     if claimed is not None and (held[-1] > claimed or (held[-1] < claimed and not grows)):
@@ -263,7 +274,7 @@ def streams(subject: Subject) -> str | None:
 
 
 def saves(subject: Subject) -> str | None:
-    """Its weights go through safetensors, and a model that loads them gives the same outputs to the bit."""
+    """Its weights can be saved as safetensors. A model that loads them gives the same outputs to the bit."""
     model, tokens = subject.model(), subject.tokens()
     stored = safetensors.torch.save({k: v.contiguous().clone() for k, v in model.state_dict().items()})
     loaded = subject.model(seed=1)
@@ -282,47 +293,46 @@ def options_round_trip(subject: Subject) -> str | None:
 
 
 def compiles(subject: Subject) -> str | None:
-    """It works under torch.compile (traced, not lowered, so that no compiler is needed), or states `compiles = False`."""
+    """It works under torch.compile, or declares `compiles = False`. It is traced and not lowered: no compiler is needed."""
     if not getattr(subject.cls, "compiles", True):
-        raise NotApplicable("states that it does not")
+        raise NotApplicable("declares that it does not")
     model, tokens = subject.model(), subject.tokens()
     torch.compiler.reset()
     compiled = torch.compile(model, backend="aot_eager")
     return "under torch.compile it predicts otherwise" if _differ(model(tokens), compiled(tokens)) else None
 
 
-def learns(subject: Subject) -> str | None:
-    """It learns 8 short instances by heart: legal accuracy 0.99 within 400 steps; or states that it cannot, and does not."""
+def overfits(subject: Subject) -> str | None:
+    """Trained on 8 short instances alone, it overfits them (legal accuracy 0.99 in 400 steps), or declares that it cannot."""
     if "tokens" not in getattr(subject.cls, "takes", ("tokens",)):
         raise NotApplicable("is not for tokens, which the instances are made of")
-    best = _known_by_heart(subject)
-    known = best >= 0.99
-    if not subject.cls.memorises(subject.options):
-        if known:
-            return "it states that it cannot learn instances by heart, but it does"
-        raise NotApplicable(f"states that it cannot; its legal accuracy on 8 instances is {best:.2f}")
-    if known:
+    best = _overfitted_accuracy(subject)
+    if not subject.cls.can_overfit(subject.options):
+        if best >= 0.99:
+            return "it declares that it cannot overfit one batch, but it does"
+        raise NotApplicable(f"declares that it cannot; its legal accuracy on 8 instances is {best:.2f}")
+    if best >= 0.99:
         return None
-    return f"after {LEARNING_STEPS} steps on 8 instances its legal accuracy on them is {best:.3f}, not 0.99"
+    return f"after {OVERFIT_STEPS} steps on 8 instances its legal accuracy on them is {best:.3f}, not 0.99"
 
 
-def _known_by_heart(subject: Subject) -> float:
-    """The legal accuracy on 8 short instances that the subject reaches by training on nothing else; no more than it needs."""
+def _overfitted_accuracy(subject: Subject) -> float:
+    """The legal accuracy that the subject reaches on 8 short instances by training on them alone. Stops at 0.99."""
     track = load_track("pfa-small-v1")
     train = track.instances("train")
     few = train[
         np.argsort(train.lengths, kind="stable")[:8]
-    ]  # the shortest: the least time for a mixer written as a loop
+    ]  # the shortest: a mixer written as a loop needs the least time
     learner = Subject(subject.cls, subject.options, track.task.io, subject.device)
     tokens = torch.from_numpy(few.tokens.astype(np.int64)).to(subject.device)
     scored, truth = torch.from_numpy(few.scored).to(subject.device), track.task.truth(few)
     best = 0.0
-    for rate in LEARNING_RATES:
+    for rate in OVERFIT_RATES:
         model = learner.model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
-        for step in range(1, LEARNING_STEPS + 1):
+        for step in range(1, OVERFIT_STEPS + 1):
             for group in optimizer.param_groups:  # it falls: else the last few percent come and go with rounding
-                group["lr"] = rate * (1 - (step - 1) / LEARNING_STEPS)
+                group["lr"] = rate * (1 - (step - 1) / OVERFIT_STEPS)
             with torch.enable_grad():
                 loss = torch.stack(list(model.train().losses(tokens, scored).values())).sum()
             optimizer.zero_grad()
@@ -339,56 +349,19 @@ def _known_by_heart(subject: Subject) -> float:
 
 
 SCORABLE: tuple[Check, ...] = (shape, finite, state_size, causal)
-"""What a score needs: asked in float32, in which models are scored."""
-PREFLIGHT: tuple[Check, ...] = (*SCORABLE, trains)
+"""What a score needs. Run in float32, in which models are scored."""
 CONTRACT: tuple[Check, ...] = (
-    *PREFLIGHT,
+    *SCORABLE,
+    trains,
     batch_independent,
     deterministic,
     streams,
     saves,
     options_round_trip,
     compiles,
-    learns,
+    overfits,
 )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one line of the contract found: a fault, or a note where it does not apply; neither where it holds."""
-
-    check: str
-    fault: str | None = None
-    note: str | None = None
-
-
-def examine(subject: Subject, checks: Iterable[Check] = CONTRACT) -> Iterable[Outcome]:
-    """Asks each check in turn. An exception from the architecture's own code is a fault of that line."""
-    for check in checks:
-        yield _ask(subject, check)
-
-
-def _ask(subject: Subject, check: Check) -> Outcome:
-    try:
-        with torch.no_grad():
-            return Outcome(check.__name__, check(subject))
-    except NotApplicable as reason:
-        return Outcome(check.__name__, note=str(reason))
-    except UserError as error:
-        return Outcome(check.__name__, str(error))
-    except Exception as error:
-        return Outcome(check.__name__, f"it raises {blame(error)}")
-
-
-def preflight(subject: Subject, name: str, checks: Iterable[Check] = PREFLIGHT) -> None:
-    """Refuses an architecture that cannot be trained or give a meaningful score.
-
-    Raises:
-        UserError: with the first of `checks` that does not hold.
-    """
-    for outcome in examine(subject, checks):
-        if outcome.fault:
-            raise UserError(f"architecture '{name}' cannot be scored: {outcome.fault}")
+"""Every check, in this order."""
 
 
 def _is_finite(values: Tensor) -> bool:
@@ -396,5 +369,5 @@ def _is_finite(values: Tensor) -> bool:
 
 
 def _differ(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
-    """Whether they are apart by more than the tolerance, or either is no number."""
+    """Whether they differ by more than the tolerance, or one is NaN."""
     return a.shape != b.shape or not bool((a - b).abs().max() <= tolerance * a.abs().max().clamp(min=1.0))

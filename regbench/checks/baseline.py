@@ -1,6 +1,6 @@
-"""What a baseline that is not built in must satisfy before its scores may stand beside a model's.
+"""The contract of baselines that are not built in. It is checked on two test instances, before their scores stand in a table.
 
-It is asked on two test instances, each time a lineup is made: whether what it says are predictions, and whether it looks ahead.
+A baseline must return distributions, be deterministic, and not look ahead.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from regbench.models.predictor import Baseline
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blaming
 from regbench.utils.registry import BASELINE
 
 TOLERANCE = 1e-6
-"""How far two predictions of one place may be apart: sums over other batches round in another way."""
+"""The largest difference between two predictions of one position: sums over other batches round in another way."""
 
 
 @contextmanager
-def blaming(baseline: Baseline) -> Iterator[None]:
-    """Turns what the code of a baseline that is not built in raises into one line that names it.
+def blaming_baseline(baseline: Baseline) -> Iterator[None]:
+    """Turns an error from the code of a baseline that is not built in into one line that names it.
 
     Raises:
         UserError: anything was raised inside.
@@ -37,50 +37,59 @@ def blaming(baseline: Baseline) -> Iterator[None]:
         yield
         return
     name = getattr(baseline, "name", type(baseline).__name__)
-    with registry.blaming(f"baseline '{name}' raises"):
+    with blaming(f"baseline '{name}' raises"):
         try:
             yield
         except UserError as error:
             raise UserError(f"baseline '{name}': {error}") from None
 
 
-def check_said(said: Any, tokens: NDArray[Any], io: IO) -> FloatArray:
-    """What a baseline said of tokens (B, L), if it is predictions.
+def check_predictions(predicted: Any, tokens: NDArray[Any], io: IO) -> FloatArray:
+    """Returns what a baseline predicted, if it has the right form.
+
+    Args:
+        predicted: what `predict` returned.
+        tokens: (B, L), or vectors (B, L, D_in).
+        io: of the task.
 
     Raises:
-        UserError: no array of floating-point numbers, another shape than (B, L, V), or rows that are no distributions; of
-            vectors another shape than (B, L, D_out), or NaN or infinity.
+        UserError: it is no array of floating-point numbers of the shape (B, L, V) whose rows are distributions; for vectors,
+            no finite array (B, L, D_out).
     """
-    if not isinstance(said, np.ndarray) or not np.issubdtype(said.dtype, np.floating):
-        kind = f"an array of {said.dtype}" if isinstance(said, np.ndarray) else type(said).__name__
+    if not isinstance(predicted, np.ndarray) or not np.issubdtype(predicted.dtype, np.floating):
+        kind = f"an array of {predicted.dtype}" if isinstance(predicted, np.ndarray) else type(predicted).__name__
         raise UserError(f"predict must return an array of floating-point numbers, not {kind}")
     if isinstance(io, VectorIO):
-        check_finite(said, (*tokens.shape[:2], io.d_out))
+        check_finite(predicted, (*tokens.shape[:2], io.d_out))
     else:
-        check_distributions(said, (*tokens.shape[:2], io.vocab_size))
-    return said
+        check_distributions(predicted, (*tokens.shape[:2], io.vocab_size))
+    return predicted
 
 
 def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> list[Baseline]:
-    """The lineup of a class that is not built in, which is registered as `name`, each of its forms found in order.
+    """Makes the baselines of a class that is not built in, and checks each.
+
+    Args:
+        cls: the class.
+        name: under which it is registered.
+        task: what it will predict.
+        instances: the test split.
 
     Raises:
         UserError: a fault, in one line.
     """
-    with registry.blaming(f"baseline '{name}' raises"):
+    with blaming(f"baseline '{name}' raises"):
         try:
-            found = cls.lineup(task, instances)
+            found = cls.defaults(task, instances)
         except NotImplementedError:
-            raise UserError(
-                f"baseline '{name}' has no lineup: a class method that makes it for a task, or []"
-            ) from None
+            raise UserError(f"baseline '{name}' has no class method defaults(task, instances)") from None
     if not isinstance(found, list) or not all(isinstance(baseline, cls) for baseline in found):
-        raise UserError(f"the lineup of baseline '{name}' must be a list of {cls.__name__}, made for the task")
+        raise UserError(f"defaults() of baseline '{name}' must return a list of {cls.__name__}, [] for none")
     for baseline in found:
         shown = getattr(baseline, "name", None)
         if not isinstance(shown, str) or not shown.strip() or not shown.isprintable():
             raise UserError(f"baseline '{name}' needs a name for its row in tables, not {shown!r}")
-        with blaming(baseline):
+        with blaming_baseline(baseline):
             fault = _options_fault(baseline) or fault_of(baseline, task.io, instances)
         if fault:
             raise UserError(f"baseline '{shown}' cannot be scored: {fault}")
@@ -102,38 +111,44 @@ def _options_fault(baseline: Baseline) -> str | None:
 
 
 def fault_of(baseline: Baseline, io: IO, instances: Instances) -> str | None:
-    """What is wrong with its predictions for two instances; one that is the truth itself may know an instance by its whole."""
+    """What is wrong with its predictions for two instances. The oracle may look at the whole instance."""
     few = instances[:2]
     tokens = few.tokens.copy()
-    said = check_said(baseline.predict(tokens), tokens, io)
+    predicted = check_predictions(baseline.predict(tokens), tokens, io)
     if not np.array_equal(tokens, few.tokens):
         return "it writes into the tokens that it is given"
-    if not _same(said, check_said(baseline.predict(tokens.copy()), tokens, io)):
-        return "it says something else when asked again: it is random, or keeps something from one call to the next"
+    if not _same(predicted, check_predictions(baseline.predict(tokens.copy()), tokens, io)):
+        return (
+            "it predicts something else when called again: it is random, or keeps something from one call to the next"
+        )
     first = instances[:1].tokens
-    alone = check_said(baseline.predict(first.copy()), first, io)
-    if not _same(said[:1, : first.shape[1]], alone):
-        return "what it says of an instance depends on the others in its batch, or on padding"
+    alone = check_predictions(baseline.predict(first.copy()), first, io)
+    if not _same(predicted[:1, : first.shape[1]], alone):
+        return "its prediction of an instance depends on the others in its batch, or on padding"
     return _sees_future(baseline, io, first, alone) if baseline.anchor != "end" else None
 
 
 def _sees_future(baseline: Baseline, io: IO, tokens: NDArray[Any], whole: FloatArray) -> str | None:
-    """Of one instance (1, L): whether predictions change where what comes is cut off, or the token that is predicted is another.
+    """Whether a prediction changes when later tokens are cut off, or when the predicted token is replaced.
 
-    whole: what it says of all of it.
+    Args:
+        baseline: the predictor.
+        io: of the task.
+        tokens: one instance, (1, L).
+        whole: its predictions for the whole instance, (1, L, V).
     """
     length = tokens.shape[1]
     for last in sorted({length // 3, 2 * length // 3, length - 1}):
         start = tokens[:, : last + 1]
-        said = check_said(baseline.predict(start.copy()), start, io)
-        if not _same(said, whole[:, : last + 1]):
-            place = _first(said, whole[:, : last + 1])
-            return f"it looks ahead: what it says of token {place} is another where the text ends with token {last}"
+        predicted = check_predictions(baseline.predict(start.copy()), start, io)
+        if not _same(predicted, whole[:, : last + 1]):
+            place = _first(predicted, whole[:, : last + 1])
+            return f"it looks ahead: its prediction of token {place} changes when the text ends with token {last}"
         changed = start.copy()
         changed[:, last] = _another(tokens[0], last)
-        other = check_said(baseline.predict(changed), changed, io)
-        if not _same(said, other):
-            return f"it looks ahead: changing token {last} changes what it says of token {_first(said, other)}"
+        other = check_predictions(baseline.predict(changed), changed, io)
+        if not _same(predicted, other):
+            return f"it looks ahead: changing token {last} changes its prediction of token {_first(predicted, other)}"
     return None
 
 

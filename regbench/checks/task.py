@@ -1,67 +1,68 @@
-"""What every task must satisfy, each line a function that says what is wrong or nothing.
+"""The contract of tasks. Each check is a function that returns what is wrong, or None.
 
-A task's code may be anyone's. Of one that is not built in, all lines are asked before anything is scored on its track;
-`regbench data` asks them of any track, and the tests of every built-in.
+A task that is not built in is checked before anything is scored on its track. `regbench data` checks any track, and the tests
+check every built-in task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
+from regbench.checks.contract import Check, refuse
 from regbench.data.instances import Instances
-from regbench.metrics.scores import METRICS, WITHOUT_TRUTH
+from regbench.metrics.metric import POSITION_METRICS
 from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.tracks.form import arrays_of, ill_formed
-from regbench.utils import registry
-from regbench.utils.errors import UserError, nearest
-
-OF_VECTORS = ("mse", "truth_mse")
-"""The metrics of vectors; all others are of tokens."""
+from regbench.utils.errors import nearest
 
 SUM_TOLERANCE = 1e-6
-"""How far a true distribution's sum may be from 1."""
+"""The largest distance from 1 that the sum of a true distribution may have."""
 
 PART_TOLERANCE = 1e-9
-"""How far what is said of an instance alone may be from what is said of it among others: matrix products sum in another order."""
+"""The largest difference between the truth of an instance alone and in a batch: matrix products sum in another order."""
 
 SURELY = 21.0
-"""A deviation counts where chance has it with a probability of at most 2 exp(-21), one in 650 million."""
+"""A deviation counts as a fault where chance has a probability of at most 2 exp(-21) for it, one in 650 million."""
 
 FEW = 8
-"""Of the test instances, where one is compared with itself among others."""
+"""So many test instances are compared with themselves in a batch."""
 
 BATCH_BYTES = 32 << 20
-"""The most memory that the truth of one batch may take."""
+"""The most memory that the truth of one batch may take, in bytes."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A task and what it has made: the instances of each split, which may come from the cache."""
+    """What the checks take: a task and its instances, which may come from the cache.
+
+    Attributes:
+        task: as the track made it.
+        splits: how many instances each split has.
+        made: the instances by split.
+    """
 
     task: Task
     splits: Splits
     made: Mapping[str, Instances]
 
     def fresh(self) -> Task:
-        """The same task as another process has it, where it has generated nothing."""
+        """A new task with the same parameters. It has generated nothing yet, as in another process."""
         return type(self.task)(self.task.parameters)
 
     @property
     def test(self) -> Instances:
+        """The test split."""
         return self.made["test"]
 
 
-Check = Callable[[Subject], str | None]
-
-
 def forms(subject: Subject) -> str | None:
-    """`io` is a TokenIO or a VectorIO, and every split's arrays have the number, the types and the shapes that go with it."""
+    """`io` is a TokenIO or a VectorIO. The arrays of every split have its types and shapes."""
     for split, instances in subject.made.items():
         fault = ill_formed(subject.task, instances, subject.splits.size(split), split)
         if fault:
@@ -70,14 +71,14 @@ def forms(subject: Subject) -> str | None:
 
 
 def metrics(subject: Subject) -> str | None:
-    """Its scores, the main one among them, are over metrics of tokens or of vectors, whichever it has, and need no truth where
-    it knows none."""
+    """Every score is over a metric that fits its tokens or vectors, and its truth. The main score is one of them."""
     task = subject.task
     main = getattr(task, "main_score", None)
     if main not in task.scores:
         return f"its main_score {main!r} is none of its scores{nearest(str(main), task.scores)}"
     vectors = isinstance(task.io, VectorIO)
-    fit = [m for m in METRICS if (m in OF_VECTORS) == vectors and (task.knows_truth or m in WITHOUT_TRUTH)]
+    here = [m for m in POSITION_METRICS.values() if m.kind == task.io.kind]
+    fit = [m.name for m in here if task.knows_truth or not m.needs_truth]
     for name in task.scores:
         metric, _ = task.group_scores.get(name, (name, None))
         if metric not in fit:
@@ -88,7 +89,7 @@ def metrics(subject: Subject) -> str | None:
 
 
 def values(subject: Subject) -> str | None:
-    """Tokens are in the vocabulary, vectors finite, and behind an instance's end stand separators, which nobody scores."""
+    """Tokens are in the vocabulary, vectors are finite. After the end of an instance stand separators that are not scored."""
     io = subject.task.io
     for split, instances in subject.made.items():
         tokens = instances.tokens
@@ -106,7 +107,7 @@ def values(subject: Subject) -> str | None:
 
 
 def scored(subject: Subject) -> str | None:
-    """Each split scores something; each group is there as (N, L) bool, and has something scored in it on the test split."""
+    """Each split scores something. Each group is (N, L) bool and has a scored position on the test split."""
     task, test = subject.fresh(), subject.test
     for split, instances in subject.made.items():
         if not instances.scored.any():
@@ -127,7 +128,7 @@ def scored(subject: Subject) -> str | None:
 
 
 def progress(subject: Subject) -> str | None:
-    """`progress` is None, or (N, L) integers of at most the longest length, with a label."""
+    """`progress` is None, or (N, L) integers up to the longest length, with a label."""
     steps, shape = subject.fresh().progress(subject.test), subject.test.scored.shape
     if steps is None:
         return None
@@ -139,15 +140,15 @@ def progress(subject: Subject) -> str | None:
 
 
 def true_distributions(subject: Subject) -> str | None:
-    """On the whole test split: truth rows are distributions where scored and zero elsewhere, and the tokens come from them.
+    """On the test split, truth rows are distributions where scored and zero elsewhere. The tokens are drawn from them.
 
-    For the last: a token's own probability p(x) is on average the sum of p^2. Whatever the truth depends on in the past, sums of
-    the differences s, with their variance v, stray by chance with a probability of at most 2 exp(-s^2 / (2 v + 2 s / 3))
-    (Freedman 1975, "On tail probabilities for martingales"). A truth that is shifted by a place strays by far more.
+    The probability p(x) of a drawn token is on average the sum of p^2. The differences sum to s, with variance v. Chance reaches
+    s with a probability of at most 2 exp(-s^2 / (2 v + 2 s / 3)), whatever the truth depends on in the past (Freedman 1975, "On
+    tail probabilities for martingales"). A truth that is shifted by one position deviates by far more.
     """
     if not subject.task.knows_truth:
         return None
-    sums = np.zeros(3)  # of p(x), of what is expected of it, of the variance
+    sums = np.zeros(3)  # of p(x), of its expectation, of the variance
     for start, part, truth in _truths(subject):
         fault = _no_truth(subject.task.io, part, truth, start)
         if fault:
@@ -163,13 +164,13 @@ def true_distributions(subject: Subject) -> str | None:
         given, expected = sums[:2] / count
         return (
             f"the tokens were not drawn from the truth: it gives them a probability of {given:.3f} on average over {count:,} "
-            f"places, where its own draws would have {expected:.3f}"
+            f"positions, where its own draws would have {expected:.3f}"
         )
     return None
 
 
 def _truths(subject: Subject) -> Iterator[tuple[int, Instances, Any]]:
-    """The test split in batches: where each begins, its instances, their truth."""
+    """Yields the test split in batches: the index of the first instance, the instances, their truth."""
     task, test, io = subject.fresh(), subject.test, subject.task.io
     width = io.vocab_size if isinstance(io, TokenIO) else io.d_out
     rows = max(1, BATCH_BYTES // (8 * test.tokens.shape[1] * width))
@@ -186,7 +187,7 @@ def _no_truth(io: TokenIO | VectorIO, part: Instances, truth: Any, start: int) -
 
     def where(bad: Any) -> str:
         row, place = np.argwhere(bad)[0]
-        return f"at place {place} of test instance {start + row}"
+        return f"at position {place} of test instance {start + row}"
 
     unreal = ~np.isfinite(truth).all(-1)
     if unreal.any():
@@ -211,9 +212,9 @@ def _no_truth(io: TokenIO | VectorIO, part: Instances, truth: Any, start: int) -
 
 
 def each_alone(subject: Subject) -> str | None:
-    """Truth, groups and progress of an instance are the same whichever others it is asked with, and without `generate` before.
+    """Truth, groups and progress of an instance depend on this instance alone, and need no call of `generate` before.
 
-    Instances are scored in batches, and come from the cache.
+    Instances are scored in batches, and they come from the cache.
     """
     task, few = subject.fresh(), subject.test[:FEW]
     for name in ("truth", "groups", "progress") if subject.task.knows_truth else ("groups", "progress"):
@@ -225,8 +226,8 @@ def each_alone(subject: Subject) -> str | None:
                 same = np.asarray(array)[row : row + 1, : one.scored.shape[1]]
                 if key not in alone or not np.allclose(alone[key], same, rtol=0, atol=PART_TOLERANCE):
                     return (
-                        f"{name} of test instance {row} is another alone than among others: it must follow from what "
-                        "Instances hold, and not from a row's number, earlier calls or chance"
+                        f"{name} of test instance {row} differs alone and in a batch: it must follow from the "
+                        "instance alone, not from the number of its row, earlier calls or chance"
                     )
     return None
 
@@ -236,7 +237,7 @@ def _by_name(value: Any) -> dict[str, Any]:
 
 
 def same_twice(subject: Subject) -> str | None:
-    """The test split generated anew is the same to the last byte, what the truth is made from included."""
+    """The test split is the same to the last byte when it is generated again, with the arrays of the truth."""
     again = subject.fresh().generate(subject.splits, "test")
     then, now = arrays_of(subject.test), arrays_of(again)
     if then.keys() != now.keys() or subject.test.generator != again.generator:
@@ -251,9 +252,9 @@ def same_twice(subject: Subject) -> str | None:
 
 
 def disjoint(subject: Subject) -> str | None:
-    """`identities` gives bytes, as many for each instance and the same when it is alone, and no two splits share one.
+    """`identities` gives bytes, the same number for each instance, and no two splits share one.
 
-    Nor does most of the test split occur in training token for token, whatever identities say.
+    An instance has the same identities when it is alone. At most half of the test split occurs in training token for token.
     """
     task, found = subject.fresh(), {}
     for split, instances in subject.made.items():
@@ -265,7 +266,7 @@ def disjoint(subject: Subject) -> str | None:
             return f"identities gives {len(names)} for the {len(instances)} instances of the {split} split"
         shortest = int(instances.lengths.argmin())
         if task.identities(instances[shortest : shortest + 1]) != names[shortest * each :][:each]:
-            return f"the identity of {split} instance {shortest} is another when it is asked for alone, without padding"
+            return f"the identity of {split} instance {shortest} differs when it is alone, without padding"
         found[split] = set(names)
     for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
         shared = len(found[one] & found[other])
@@ -308,20 +309,7 @@ CONTRACT: tuple[Check, ...] = (
     disjoint,
     statistics,
 )
-"""In this order: a line may rely on those before it."""
-
-
-def refuse_broken(subject: Subject, name: str) -> None:
-    """Refuses a task on which a score would mean nothing.
-
-    Raises:
-        UserError: with the first check that fails, or where the task's own code raised.
-    """
-    for check in CONTRACT:
-        with registry.blaming(f"task '{name}' raises"):
-            fault = check(subject)
-        if fault:
-            raise UserError(f"task '{name}' cannot be scored: {fault}")
+"""Every check, in this order. A check may rely on those before it."""
 
 
 _EXAMINED: WeakSet[Track] = WeakSet()
@@ -335,7 +323,7 @@ def examine_task(track: Track) -> None:
         UserError: with the first check that fails, or where the task's own code raised.
     """
     made = {split: track.instances(split) for split in SPLITS}
-    refuse_broken(Subject(track.task, track.splits, made), track.task_name)
+    refuse(Subject(track.task, track.splits, made), CONTRACT, f"task '{track.task_name}'")
     _EXAMINED.add(track)
 
 

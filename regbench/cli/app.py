@@ -1,4 +1,4 @@
-"""The command `regbench`: finds the command asked for, lets it parse, call and print, and says what went wrong.
+"""The command `regbench`: finds the command, lets it parse, call and print, and prints what went wrong.
 
 Exit codes: 0 done; 1 a check said no; 2 the input was wrong, said in one line; 130 interrupted, and can be resumed.
 """
@@ -29,13 +29,10 @@ examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line, with the nearest known command."""
+    """An argument parser that raises its complaints, so that they become one line."""
 
     def error(self, message: str) -> NoReturn:
-        if "invalid choice: " in message and "choose from" in message:
-            given = message.split("invalid choice: ")[1].split(" (")[0].strip("'\"")
-            known = message.split("choose from ")[1].rstrip(")").replace("'", "").split(", ")
-            message = f"unknown choice '{given}'{nearest(given, known)}"
+        """Raises the message as a UserError."""
         raise UserError(message)
 
 
@@ -44,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     threads.wait_asleep()  # before a command imports PyTorch
     console = Console()
     try:
-        parsed = _parser().parse_args(arguments)
+        parsed = _parse(sys.argv[1:] if arguments is None else arguments)
         code: int = parsed.command(parsed, console)
     except UserError as error:
         print(f"regbench: {error}", file=sys.stderr)
@@ -58,26 +55,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses the arguments.
+
+    Raises:
+        UserError: the command or an option is unknown, or a value is wrong. Names the nearest known one.
+    """
+    parser, subparsers = _parsers()
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if name is not None and name not in subparsers:
+        raise UserError(f"unknown command '{name}'{nearest(name, subparsers)}")
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        flags = [flag for action in subparsers[str(name)]._actions for flag in action.option_strings]
+        hint = nearest(unknown[0], flags) if unknown[0].startswith("-") else ""
+        raise UserError(f"unrecognized argument '{unknown[0]}'{hint}")
+    return parsed
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the whole command line, and those of the commands by name."""
     parser = _Parser(
         prog="regbench",
         description="How well do sequence architectures learn in context? Train one, score it against a known truth.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    found: dict[str, argparse.ArgumentParser] = {}
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for module in pkgutil.iter_modules(commands.__path__):
-        if module.name.startswith("_"):
-            continue
         command = importlib.import_module(f"{commands.__name__}.{module.name}")
-        summary = (command.__doc__ or "").partition("\n")[0]
+        summary = (command.__doc__ or "").partition("\n")[0].removesuffix(".")
         sub = subparsers.add_parser(
             module.name,
-            help=summary,
-            description=getattr(command, "DESCRIPTION", f"{summary[:1].upper()}{summary[1:]}."),
+            help=f"{summary[:1].lower()}{summary[1:]}".rstrip("."),
+            description=getattr(command, "DESCRIPTION", summary),
             epilog=_EXAMPLES if module.name == "run" else getattr(command, "EXAMPLES", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.configure(sub)
         sub.set_defaults(command=command.main)
-    return parser
+        found[module.name] = sub
+    return parser, found

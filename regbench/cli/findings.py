@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
 
 def print_findings(findings: Findings, console: Console, prefix: str = "") -> None:
-    """A line for each fault and each note; what they quote is shown as it is, never as markup."""
+    """Prints a line for each fault and each note. What they quote is shown as it is, never as markup.
+
+    Args:
+        findings: What was found.
+        console: The terminal.
+        prefix: What each line begins with.
+    """
     for fault in findings.faults:
         console.print(f"{prefix}{fault}", markup=False, highlight=False, soft_wrap=True)
     for note in findings.notes:

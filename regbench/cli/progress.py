@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Self
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from regbench.training.progress import Progress as TrainingProgress
+from regbench.training.progress import Reporter
 
-class Drawing:
-    """Draws phases as lines and training as a bar; where the output is no terminal, as a line now and then."""
+
+class TerminalReporter(Reporter):
+    """Draws phases as lines and training as a bar. Where the output is no terminal, the bar is a line now and then.
+
+    Attributes:
+        folder: the run folder, once the run has begun.
+    """
 
     def __init__(self, console: Console) -> None:
-        self.folder: str | None = None
+        self.folder: Path | None = None
         self._console = console
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -24,29 +34,24 @@ class Drawing:
         self._task: TaskID | None = None
         self._printed = 0
 
-    def __enter__(self) -> Drawing:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._clear()
 
-    def _clear(self) -> None:
-        if self._task is not None:
-            self._bar.stop()
-            self._bar.remove_task(self._task)
-            self._task = None
-        self._printed = 0
+    def begin(self, folder: Path) -> None:
+        """Prints the run folder and keeps it."""
+        self.folder = folder
+        self.phase(f"run folder {folder}")
 
     def phase(self, text: str) -> None:
-        if text.startswith("run folder "):
-            self.folder = text.removeprefix("run folder ")
+        """Prints a line in place of the bar."""
         self._clear()
         self._console.print(text, highlight=False, soft_wrap=True)
 
-    def trained(self, progress: object, total_steps: int, loss: float, tokens_per_second: float) -> None:
-        from regbench.training.trainer import Progress as Trained
-
-        assert isinstance(progress, Trained)
+    def trained(self, progress: TrainingProgress, total_steps: int, loss: float, tokens_per_second: float) -> None:
+        """Moves the bar."""
         validation = f"validation {progress.validation_loss:.3f}  " if progress.curve else ""
         facts = f"loss {loss:.3f}  {validation}{tokens_per_second:,.0f} tokens/s"
         if self._task is None:
@@ -57,3 +62,10 @@ class Drawing:
         if not self._console.is_terminal and tenth > self._printed:
             self._printed = tenth
             self._console.print(f"  {10 * tenth:3d} %  {facts}", highlight=False)
+
+    def _clear(self) -> None:
+        if self._task is not None:
+            self._bar.stop()
+            self._bar.remove_task(self._task)
+            self._task = None
+        self._printed = 0

@@ -8,8 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from regbench.metrics.scores import higher_is_better
-from regbench.report.words import arrow, human_seconds, label
+from regbench.report.content import human_seconds
 from regbench.sweeps.estimate import Cost
 from regbench.sweeps.grid import shown_axes
 from regbench.sweeps.state import Failure
@@ -21,7 +20,7 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
     tables = []
     for track in dict.fromkeys(row.point.track.name for row in rows):
         own = [row for row in rows if row.point.track.name == track]
-        metric = own[0].result.track.main_score
+        main = own[0].point.track.metrics[own[0].result.track.main_score]
         table = Table(
             title=f"{track}, test split",
             title_justify="left",
@@ -33,13 +32,13 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
         table.add_column("chosen", overflow="fold")
         table.add_column("trials", justify="right")
         table.add_column("validation\nloss", justify="right", no_wrap=True)
-        table.add_column(f"{label(metric)} {arrow(metric)}", justify="right", no_wrap=True)
+        table.add_column(f"{main.label} {main.arrow}", justify="right", no_wrap=True)
         normalized = any(row.normalized is not None for row in own)
         if normalized:
             table.add_column("normalized\nscore", justify="right", no_wrap=True)
-        ranked = sorted(own, key=lambda row: row.score(metric).median, reverse=higher_is_better(metric))
+        ranked = sorted(own, key=lambda row: row.score(main.name).median, reverse=main.higher_is_better)
         for row in ranked:
-            score, way = row.score(metric), row.normalized
+            score, way = row.score(main.name), row.normalized
             cells = [
                 row.point.name,
                 shown_axes(row.point.axes).replace(" ", "\n") or "—",

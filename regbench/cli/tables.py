@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from rich import box
 from rich.table import Table
 
-from regbench.report.rows import score_rows
-from regbench.report.words import arrow, label
+from regbench.metrics.metric import METRICS, Metrics
+from regbench.report.content import score_rows
 from regbench.results import Result
 
+_COLUMN = len("0.123 ±.456")
 
-def result_table(result: Result) -> Table:
-    """The model among the baselines, best first by the track's main score; under several seeds a row for each below."""
-    metrics = result.metrics
-    # Narrow enough for 80 columns.
+
+def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
+    """The model among the baselines, best first by the track's main score. It is narrow enough for 80 columns.
+
+    Args:
+        result: the result of a run. Each of several seeds has a row of its own.
+        metrics: the scores of its track.
+    """
     table = Table(
         title=f"{result.track.name}, test split",
         title_justify="left",
@@ -22,25 +29,21 @@ def result_table(result: Result) -> Table:
         pad_edge=False,
     )
     table.add_column("predictor", overflow="fold")
-    for metric in metrics:
-        table.add_column(f"{_stacked(label(metric))} {arrow(metric)}", justify="right", no_wrap=True)
-    rows = score_rows(result)
-    way = any(row.way is not None for row in rows)
-    if way:
-        table.add_column("way to\noracle", justify="right", no_wrap=True)
+    for metric in (metrics[name] for name in result.metrics):
+        head = fill(f"{metric.label}\u00a0{metric.arrow}", _COLUMN, break_long_words=False).replace("\u00a0", " ")
+        table.add_column(head, justify="right", no_wrap=True)
+    rows = score_rows(result, metrics)
+    normalized = any(row.normalized is not None for row in rows)
+    if normalized:
+        table.add_column("normalized\nscore", justify="right", no_wrap=True)
     for row in rows:
-        cells = [f"{row.scores[m].value:.3f} {_error(row.scores[m].stderr)}" for m in metrics]
-        if way:
-            cells.append("—" if row.way is None else f"{100 * row.way:.0f} %")
+        cells = [f"{row.scores[m].value:.3f} {_error(row.scores[m].stderr)}" for m in result.metrics]
+        if normalized:
+            cells.append("—" if row.normalized is None else f"{100 * row.normalized:.0f}")
         table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
 
 
 def _error(stderr: float) -> str:
-    """Without the zero before the point, as in all tables of runs: `±.004`."""
+    """A standard error without the zero before the point: `±.004`."""
     return f"±{stderr:.3f}".replace("±0.", "±.")
-
-
-def _stacked(label: str) -> str:
-    """A label with a word a line, for the head of a narrow column."""
-    return label.replace(" ", "\n")

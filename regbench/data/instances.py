@@ -1,4 +1,4 @@
-"""Instances: the packed arrays every task makes and every predictor sees; their fingerprint, batches and cache."""
+"""Instances: the packed arrays that a task makes and a predictor sees. Their fingerprint, batches and cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.utils.arrays import IntArray
-from regbench.utils.cache import cache_root
-from regbench.utils.files import atomic_write, read_arrays
+from regbench.utils.files import cache_root, keep, read_arrays
 
 
 def smallest_integer_type(largest: int) -> np.dtype[Any]:
-    """The smallest unsigned type that holds 0..largest."""
+    """The smallest unsigned integer type that holds 0 to `largest`."""
     return np.min_scalar_type(largest)
 
 
@@ -27,10 +26,13 @@ def smallest_integer_type(largest: int) -> np.dtype[Any]:
 class Instances:
     """N sequences, padded on the right to a common length L.
 
-    tokens: (N, L) in the smallest unsigned type; where a token is a vector, (N, L, D) float32.  lengths: (N,) real tokens of
-    each.  scored: (N, L) bool, the positions that count.  truth: what the task needs to say the true distributions, by name,
-    each (N, ...); truth_at: the same, a value for each position, each (N, L, ...).  generator: name and version of the code
-    that made them, e.g. "pfa/1".
+    Attributes:
+        tokens: (N, L) in the smallest unsigned integer type. Where a token is a vector, (N, L, D) float32.
+        lengths: (N,) the number of real tokens of each instance. The rest of a row is padding.
+        scored: (N, L) bool, the positions that count.
+        generator: Name and version of the task that made them, e.g. "pfa/1".
+        truth: The hidden values from which the task computes the true distributions, by name, each (N, ...).
+        truth_at: The same, with a value for each position, each (N, L, ...).
     """
 
     tokens: NDArray[Any]
@@ -40,11 +42,22 @@ class Instances:
     truth: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     truth_at: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
+    @classmethod
+    def unpadded(
+        cls,
+        tokens: NDArray[Any],
+        scored: np.ndarray[Any, np.dtype[np.bool_]],
+        generator: str,
+        truth: Mapping[str, np.ndarray[Any, Any]],
+    ) -> Self:
+        """Instances that all have the length L. Arguments are as in the attributes."""
+        return cls(tokens, np.full(len(tokens), tokens.shape[1], np.int32), scored, generator, truth)
+
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __getitem__(self, rows: slice | IntArray) -> Self:
-        """The chosen instances, cut to the longest of them."""
+        """The chosen instances. Padding that all of them share is cut off."""
         lengths = self.lengths[rows]
         longest = int(lengths.max(initial=0))
         return replace(
@@ -58,12 +71,12 @@ class Instances:
 
     @property
     def n_tokens(self) -> int:
-        """Real tokens, padding not counted."""
+        """The number of real tokens. Padding does not count."""
         return int(self.lengths.sum())
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of tokens, lengths, scored and the generator's version; little-endian, so the same on any machine."""
+        """SHA-256 of tokens, lengths, scored and generator. Bytes are little-endian, so it is the same on any machine."""
         digest = hashlib.sha256(self.generator.encode())
         for array in (self.tokens, self.lengths, self.scored):
             little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
@@ -73,10 +86,15 @@ class Instances:
 
 
 def length_bucketed_batches(lengths: IntArray, batch_size: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Row indices of one epoch's batches, each of `batch_size` instances of similar length, in random order.
+    """Yields the row indices of one epoch's batches, in random order. The instances of a batch have similar lengths.
 
-    Instances are shuffled, sorted by length within pools of 8 batches, and cut; so little of a batch is padding,
-    while which instances meet still changes from epoch to epoch. The last batch of an epoch may be smaller.
+    Instances are shuffled, sorted by length within pools of 8 batches, and cut into batches. So batches have little padding, and
+    still differ from epoch to epoch. One batch of an epoch may be smaller.
+
+    Args:
+        lengths: (N,) the number of real tokens of each instance.
+        batch_size: Instances in a batch.
+        rng: The generator of both shuffles.
     """
     order = rng.permutation(len(lengths))
     pool = 8 * batch_size
@@ -90,10 +108,13 @@ def length_bucketed_batches(lengths: IntArray, batch_size: int, rng: np.random.G
 
 
 def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instances:
-    """The instances of `config` from the cache, or made and kept.
+    """Takes instances from the cache, or makes and keeps them.
 
-    `config` must hold everything that decides the bytes: the whole of it is the key. A file that cannot be read, or whose
-    content does not match its recorded fingerprint, is made again; a cache that cannot be written is done without.
+    A file that cannot be read, or that does not have its recorded fingerprint, is made again.
+
+    Args:
+        config: Everything that decides the bytes. The whole of it is the key.
+        make: Makes the instances.
     """
     key = hashlib.sha256(json.dumps(config, sort_keys=True, allow_nan=False).encode()).hexdigest()
     path = cache_root() / "instances" / f"{key}.npz"
@@ -101,15 +122,12 @@ def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instance
     if found is not None:
         return found
     instances = make()
-    try:
-        with atomic_write(path, "wb") as file:
-            np.savez_compressed(file, **_arrays(instances))
-    except OSError:
-        pass  # a full or read-only cache costs time, never the run
+    keep(path, lambda file: np.savez_compressed(file, **_arrays(instances)), "wb")
     return instances
 
 
 def _arrays(instances: Instances) -> dict[str, Any]:
+    """The content of an instances file, by name."""
     return {
         "tokens": instances.tokens,
         "lengths": instances.lengths,
@@ -122,6 +140,7 @@ def _arrays(instances: Instances) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Instances | None:
+    """The instances of a file; None if it is missing or damaged."""
     try:
         arrays = read_arrays(path)
     except (OSError, ValueError):

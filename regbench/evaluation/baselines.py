@@ -1,137 +1,224 @@
-"""Scores of a trained model and of the baselines on the test split, as a result keeps them."""
+"""The default baselines of a track: what they predict, which the cache keeps, and how they score."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from regbench.checks.baseline import blaming, examined
-from regbench.checks.task import examine_task_once
+import numpy as np
+
+from regbench.checks.baseline import blaming_baseline, check_predictions, examined
 from regbench.data.instances import Instances
-from regbench.evaluation.baseline_predictions import baseline_key, files_digest
-from regbench.metrics import scores as scoring
-from regbench.metrics.scores import Scores, Steps, bin_width, predict_in_batches, rows_at_once, score
-from regbench.models.predictor import Baseline
-from regbench.results import BaselineRecord, Curve, ScoreRecord
-from regbench.tasks.base import Task
+from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions
+from regbench.metrics.scores import SCORING_VERSION, Scores, score, score_records
+from regbench.models.predictor import Baseline, rows_at_once
+from regbench.results import BaselineRecord
+from regbench.tasks.base import VectorIO
 from regbench.tracks import Track
-from regbench.utils import registry
-from regbench.utils.cache import cache_root
+from regbench.utils import registry, threads
+from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.files import cache_root, keep, read_arrays
+
+Progress = Callable[[int, int], None]
+"""Is told how many instances are done, and how many there are."""
+
+_AT_ONCE = 25
+"""How many instances are predicted between two reports of progress."""
+
+WORTH_KEEPING = 1.0
+"""Seconds. Predictions that take less time are not kept: they are made again about as fast as they would be read."""
 
 
-def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Curve]]:
-    """The scores and their curves by position, as the result keeps them; by progress, where the task tells its own."""
-    width = bin_width(len(scores.position_counts))
-    curves = {}
-    for metric in scores.sums:
-        if metric in scores.steps:
-            curves[metric] = _curve_by_step(scores.steps[metric])
-            continue
-        position, value, count = scores.curve(metric, width)
-        curves[metric] = Curve(position=position.round(2).tolist(), value=value.round(6).tolist(), count=count.tolist())
-    return {m: ScoreRecord(value=s.value, stderr=s.stderr) for m, s in scores.table().items()}, curves
+# --- Which baselines there are. ---
 
 
-def _curve_by_step(steps: Steps) -> Curve:
-    step, scores, count = steps.curve()
-    return Curve(
-        position=step.round(2).tolist(),
-        value=[round(s.value, 6) for s in scores],
-        count=count.tolist(),
-        stderr=[round(s.stderr, 6) for s in scores],
-        axis=steps.label,
-    )
-
-
-def lineup(track: Track, instances: Instances) -> list[Baseline]:
-    """Every registered baseline that fits the track's task; where nobody knows the truth, none that is the truth itself.
+def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
+    """Every registered baseline that fits the track's task. A task without a known truth has no oracle.
 
     Raises:
-        UserError: the task or a baseline is not built in and breaks its contract, or two baselines have one name or one place.
+        UserError: The task or a baseline is not built in and breaks its contract, or two baselines share a name or an anchor.
     """
-    examine_task_once(track)
-    found = [b for name in registry.entries(registry.BASELINE) for b in forms_of(name, track, instances)]
+    if track.task_code is not None:  # a task that is not built in
+        from regbench.checks.task import examine_task_once
+
+        examine_task_once(track)
+    built_on = {None, *(base.__module__.rpartition(".")[2] for base in type(track.task).__mro__)}
+    names = [name for name, entry in registry.entries(registry.BASELINE).items() if entry.only_task in built_on]
+    found = [baseline for name in names for baseline in defaults_of(name, track, instances)]
     anchors = [str(b.anchor) for b in found if b.anchor is not None]
-    for what, said in (("called", [b.name for b in found]), ("the anchor", anchors)):
-        twice = next((name for name in said if said.count(name) > 1), None)
+    for what, names in (("called", [b.name for b in found]), ("the anchor", anchors)):
+        twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise UserError(f"two baselines on {track.name} are {what} '{twice}'")
     return found
 
 
-def forms_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
-    """The forms of one baseline, a registered one or a file, that stand beside results on the track; [] where it has none.
+def defaults_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
+    """What one baseline class, registered or given as a file, adds to the default baselines. It may add several or none.
 
     Raises:
-        UserError: there is no such baseline, or it is not built in and breaks its contract.
+        UserError: There is no such baseline, or it is not built in and breaks its contract.
     """
     cls = registry.load(registry.BASELINE, name)
     if track.task.io.kind not in cls.takes or (cls.anchor == "end" and not track.task.knows_truth):
         return []
     if registry.is_built_in(registry.BASELINE, cls):
-        made: list[Baseline] = cls.lineup(track.task, instances)
+        made: list[Baseline] = cls.defaults(track.task, instances)
         return made
     return examined(cls, registry.short_name(name), track.task, instances)
 
 
-def score_baseline(baseline: Baseline, task: Task, instances: Instances) -> Scores:
-    """Its scores, computed now."""
-    rows = rows_at_once(task.io, instances.tokens.shape[1], len(instances))
-    with blaming(baseline):
-        return score(task, instances, predict_in_batches(baseline, instances, rows))
+# --- What they predict. ---
+
+
+@dataclass(frozen=True)
+class BaselinePredictions:
+    """A baseline's predictions in float64, and what it cost to make them.
+
+    Attributes:
+        stored: The predictions.
+        seconds: Wall time.
+        processor_seconds: Processor time of all threads together. Other programs on the machine do not add to it.
+        threads: How many threads there were.
+    """
+
+    stored: StoredPredictions
+    seconds: float
+    processor_seconds: float
+    threads: int
+
+
+def predict_baseline(
+    baseline: Baseline, track: Track, instances: Instances, progress: Progress | None = None
+) -> BaselinePredictions:
+    """Takes predictions from the cache, or makes them.
+
+    Raises:
+        UserError: The baseline's code raised, or returned something else than predictions.
+    """
+    found = kept_predictions(baseline, track, instances)
+    if found is not None:
+        return found
+    made = _make(baseline, track, instances, progress or (lambda done, total: None))
+    if made.seconds >= WORTH_KEEPING:
+        costs = {"seconds": made.seconds, "processor_seconds": made.processor_seconds, "threads": made.threads}
+        arrays = made.stored.arrays | costs
+        path = _path(baseline_key(baseline, track, instances), "npz")
+        keep(path, lambda file: np.savez_compressed(file, **arrays), "wb")
+    return made
+
+
+def kept_predictions(baseline: Baseline, track: Track, instances: Instances) -> BaselinePredictions | None:
+    """Predictions from the cache, or None where it does not have them."""
+    task = track.task
+    try:
+        arrays = read_arrays(_path(baseline_key(baseline, track, instances), "npz"))
+        stored = (Predictions if task.knows_truth else CompactPredictions).from_arrays(arrays)
+        costs = float(arrays["seconds"]), float(arrays["processor_seconds"]), int(arrays["threads"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    width = task.io.d_out if isinstance(task.io, VectorIO) else task.io.vocab_size
+    return BaselinePredictions(stored, *costs) if stored.fits(instances, width) else None
+
+
+def baseline_key(baseline: Baseline, track: Track, instances: Instances) -> str:
+    """All that decides what a baseline predicts and which scores are wanted, as one digest.
+
+    The version of built-in code stands for what it does. Other code may change without a new version, so that the digest of
+    its source file is there too.
+    """
+    cls, task = type(baseline), track.task
+    built_in = registry.is_built_in(registry.BASELINE, cls)
+    content = {
+        "baseline": [cls.__module__ if built_in else registry.source_digest(cls), cls.__name__, cls.version],
+        "options": baseline.options,
+        "instances": instances.fingerprint,
+        "task": [track.definition.task, task.parameters.model_dump(), task.version, track.task_code],
+        "scores": [[name, task.group_scores.get(name)] for name in task.scores],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _path(key: str, suffix: str) -> Path:
+    return cache_root() / "baselines" / f"{key}.{suffix}"
+
+
+def _make(baseline: Baseline, track: Track, instances: Instances, progress: Progress) -> BaselinePredictions:
+    """Predicts all instances, a few at once, and takes the time."""
+    io = track.task.io
+    at_once = rows_at_once(io, instances.tokens.shape[1], _AT_ONCE)
+    seconds, processor_seconds = 0.0, 0.0
+
+    def batches() -> Iterator[FloatArray]:
+        nonlocal seconds, processor_seconds
+        for first in range(0, len(instances), at_once):
+            some = instances[first : first + at_once]
+            with blaming_baseline(baseline):
+                started, processor_started = time.perf_counter(), time.process_time()
+                predicted = baseline.predict(some.tokens)
+                seconds += time.perf_counter() - started
+                processor_seconds += time.process_time() - processor_started
+                check_predictions(predicted, some.tokens, io)
+            yield predicted
+            progress(first + len(some), len(instances))
+
+    with blaming_baseline(baseline):
+        baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
+    stored = (
+        Predictions.pack(batches(), instances, np.float64)
+        if track.task.knows_truth
+        else CompactPredictions.pack(batches(), instances, np.float64, io.vocab_size)
+    )
+    return BaselinePredictions(stored, round(seconds, 3), round(processor_seconds, 3), threads.available())
+
+
+# --- How they score. ---
+
+
+def score_stored(track: Track, instances: Instances, stored: StoredPredictions) -> Scores:
+    """Scores a baseline's predictions."""
+    rows = rows_at_once(track.task.io, instances.tokens.shape[1], len(instances))
+    return score(track.task, instances, stored.batches(rows))
 
 
 def score_baselines(
     track: Track, instances: Instances, announce: Callable[[str], None], *, anchors: bool = False
 ) -> dict[str, BaselineRecord]:
-    """Scores of the whole lineup, by name. They depend on nothing that is trained, so they are kept in the cache.
-
-    The key is what decides the baseline's predictions, and the code that scores them.
+    """Scores the default baselines. The cache keeps their scores, since they depend on nothing that is trained.
 
     Args:
-        track: the track.
-        instances: of the split to score on.
-        announce: is told the name of each baseline that is computed now.
-        anchors: whether only those two are wanted by which normalized scores are measured.
+        track: The track.
+        instances: One of its splits.
+        announce: Is told of every baseline whose scores are not in the cache.
+        anchors: Whether only the two baselines between which normalized scores lie are wanted.
+
+    Returns:
+        The record of each baseline, by name.
     """
-    records = {}
-    for baseline in lineup(track, instances):
-        if anchors and baseline.anchor is None:
-            continue
-        path = cache_root() / "baselines" / f"{_record_key(baseline, track, instances)}.json"
-        record = _read_record(path)
-        if record is None:
-            announce(baseline.name)
-            started = time.perf_counter()
-            scores, curves = score_records(score_baseline(baseline, track.task, instances))
-            text = BaselineRecord(
-                scores=scores,
-                curves=curves,
-                options=baseline.options,
-                seconds=round(time.perf_counter() - started, 3),
-                anchor=baseline.anchor,
-            ).model_dump_json()
-            record = BaselineRecord.model_validate_json(
-                text
-            )  # as it will be read: tuples among the options become lists
-            try:
-                with atomic_write(path) as file:
-                    file.write(text)
-            except OSError:
-                pass  # a cache that cannot be written is done without
-        records[baseline.name] = record
-    return records
+    wanted = [b for b in default_baselines(track, instances) if b.anchor is not None or not anchors]
+    return {b.name: _record(b, track, instances, announce) for b in wanted}
 
 
-def _record_key(baseline: Baseline, track: Track, instances: Instances) -> str:
-    return baseline_key(baseline, track, instances, scoring=files_digest([Path(scoring.__file__)]))
-
-
-def _read_record(path: Path) -> BaselineRecord | None:
+def _record(baseline: Baseline, track: Track, instances: Instances, announce: Callable[[str], None]) -> BaselineRecord:
+    """A baseline's scores, from the cache or computed now."""
+    path = _path(f"{baseline_key(baseline, track, instances)}-{SCORING_VERSION}", "json")
     try:
         return BaselineRecord.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        announce(baseline.name)
+    made = predict_baseline(baseline, track, instances)
+    scores, curves = score_records(score_stored(track, instances, made.stored))
+    record = BaselineRecord(
+        scores=scores,
+        curves=curves,
+        options=json.loads(json.dumps(baseline.options)),  # tuples become lists, as in a record that is read
+        seconds=made.seconds,
+        anchor=baseline.anchor,
+    )
+    keep(path, lambda file: file.write(record.model_dump_json()))
+    return record

@@ -1,6 +1,6 @@
 """How differently any two predictors predict: their total variation distance, early in the context (ICLL Figure 6).
 
-No truth is needed for it: it shows whose guesses a model's are like, where the scores show whose are as good.
+Scores show which predictors are equally good. This shows which predict the same. It needs no truth.
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baseline_predictions import (
-    BaselinePredictions,
-    cached_baseline_predictions,
-    whole_baseline_predictions,
-)
-from regbench.evaluation.baselines import forms_of, lineup
+from regbench.evaluation.baselines import default_baselines, defaults_of, kept_predictions, predict_baseline
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.scores import Score
 from regbench.models.predictor import Baseline
@@ -35,27 +30,42 @@ from regbench.utils.files import atomic_write
 
 DEFAULT_TRACK = "pfa-small-v1"
 Announce = Callable[[str, int, int], None]
-"""Is told which baseline is at work, how many instances it has done, and of how many."""
+"""Is told which baseline predicts, how many instances are done, and how many there are."""
 
 
 @dataclass(frozen=True)
-class Voice:
-    """One predictor: what each of its seeds (a baseline has one) says at the scored positions, (P, V) each.
+class ComparedPredictor:
+    """One predictor of a comparison.
 
-    name: None asks for the `usual` one, or where another has that too, for the `long` one.
+    Attributes:
+        label: The name that the user gave to it, if any.
+        name: Its usual name.
+        long_name: Its name where another predictor has the same usual one.
+        source: The baseline, or the files with the predictions of each seed of a run.
     """
 
-    name: str | None
-    usual: str
-    long: str
-    seeds: Sequence[FloatArray]
+    label: str | None
+    name: str
+    long_name: str
+    source: Baseline | Sequence[Path]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Distances (M, M) between M predictors, and their standard errors over instances.
+    """How differently M predictors predict.
 
-    A run of several seeds is compared by the mean over pairs of seeds; its distance to itself is that between its own seeds.
+    The distance of two runs is the mean over all pairs of their seeds. The distance of a run to itself is the mean over pairs
+    of its own seeds.
+
+    Attributes:
+        track: The track's name.
+        tokens: How many tokens of each instance are compared.
+        instances: How many instances are compared.
+        positions: How many scored positions are compared.
+        names: The M names.
+        seeds: The number of seeds of each predictor.
+        distance: (M, M), the total variation distances.
+        stderr: (M, M), their standard errors over instances.
     """
 
     track: str
@@ -68,7 +78,7 @@ class Comparison:
     stderr: NDArray[np.float64]
 
     def ordered(self, order: Sequence[int]) -> Comparison:
-        """The same with its predictors in another order."""
+        """The same comparison with its predictors in another order."""
         rows = np.ix_(order, order)
         return replace(
             self,
@@ -79,7 +89,7 @@ class Comparison:
         )
 
     def write_csv(self, path: Path) -> None:
-        """A line for each pair of predictors, in both directions."""
+        """Writes a CSV file with a line for each pair of predictors, in both directions."""
         with atomic_write(path) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["predictor", "other", "tvd", "stderr"])
@@ -96,17 +106,20 @@ def compare(
     order: Literal["similar", "given"] = "similar",
     announce: Announce = lambda name, done, total: None,
 ) -> Comparison:
-    """TVD between every two of the predictors, over the scored positions among the first `tokens` of each test instance.
+    """Computes the TVD between every two predictors, over the scored positions among the first tokens of each test instance.
+
+    A run folder is called by its architecture. Where two runs have one architecture, they are called by their folders.
 
     Args:
-        predictors: each a baseline by its name in the tables ("3-gram") or its registered one ("ngram": all its forms there),
-            or a run folder, whose saved predictions are read and which is called by its architecture, or where there are
-            two of one by the folder's name; "LABEL=..." gives any of them a name of its own.
-        track: by default that of the run folders, else pfa-small-v1.
-        order: "similar" puts those next to each other that predict alike; the first stays first.
+        predictors: Each is a baseline by its name in tables ("3-gram"), a registered baseline ("ngram" stands for all n-gram
+            models there), a file with a baseline, or a run folder. "LABEL=..." before any of them names it.
+        track: A track's name or file. By default it is that of the run folders, else pfa-small-v1.
+        tokens: How many tokens of each instance are compared.
+        order: "similar" puts predictors that predict alike next to each other; the first stays first.
+        announce: Is told of baselines that predict.
 
     Raises:
-        UserError: an unknown predictor, runs of another track, or nothing to compare.
+        UserError: An unknown predictor, a run on another track, or nothing to compare.
     """
     if tokens < 1:
         raise UserError(f"tokens must be at least 1, not {tokens}")
@@ -115,26 +128,29 @@ def compare(
         raise UserError(f"{loaded.name} has no distributions over tokens to compare")
     if not loaded.task.knows_truth:
         raise UserError(
-            f"nothing to compare on {loaded.name}: no truth is known there, so of each prediction only the token's own "
-            "probability is kept, and the distance of two predictors needs whole distributions"
+            f"nothing to compare on {loaded.name}: no truth is known there, so only the probability of each token is kept; "
+            "the distance between two predictors needs whole distributions"
         )
     test = loaded.instances("test")
     early = first_tokens(test, tokens)
     if not early.scored.any():
         raise UserError(f"nothing is scored among the first {tokens} tokens of {loaded.name}")
-    voices = [voice for spec in predictors for voice in _voices(spec, loaded, test, early, announce)]
-    if len(voices) < 2:
-        raise UserError(f"a comparison needs at least two predictors, not {len(voices)}")
-    names = _names(voices)
-    found = _distances(voices, early)
+    baselines = default_baselines(loaded, test)
+    compared = [one for spec in predictors for one in _find(spec, loaded, test, baselines)]
+    if len(compared) < 2:
+        raise UserError(f"a comparison needs at least two predictors, not {len(compared)}")
+    names = _names(compared)
+    seeds = [_predictions(one.source, loaded, test, early, announce) for one in compared]
+    distance, stderr = _distances(seeds, early)
+    positions = int(early.scored.sum())
     comparison = Comparison(
-        loaded.name, tokens, len(early), int(early.scored.sum()), names, [len(v.seeds) for v in voices], *found
+        loaded.name, tokens, len(early), positions, names, [len(one) for one in seeds], distance, stderr
     )
     return comparison.ordered(similar_order(comparison.distance)) if order == "similar" else comparison
 
 
 def first_tokens(instances: Instances, count: int) -> Instances:
-    """The instances cut after `count` tokens: a predictor that looks only back says of them what it says of the whole."""
+    """Cuts instances after `count` tokens. Predictions for them do not change, since no predictor sees the future."""
     return replace(
         instances,
         tokens=instances.tokens[:, :count],
@@ -145,7 +161,13 @@ def first_tokens(instances: Instances, count: int) -> Instances:
 
 
 def similar_order(distance: NDArray[np.float64]) -> list[int]:
-    """An order in which neighbours are near: the path from the first through all others, shortened until no reversal helps."""
+    """Finds an order in which neighbours are near: a short path from the first predictor through all others.
+
+    Parts of the path are reversed as long as that makes it shorter.
+
+    Args:
+        distance: (M, M), distances between predictors.
+    """
     order = list(range(len(distance)))
 
     def length(path: list[int]) -> float:
@@ -162,16 +184,16 @@ def similar_order(distance: NDArray[np.float64]) -> list[int]:
     return order
 
 
-def _names(voices: Sequence[Voice]) -> list[str]:
-    usual = [voice.name or voice.usual for voice in voices]
-    names = [v.name or (v.usual if usual.count(v.usual) == 1 else v.long) for v in voices]
+def _names(compared: Sequence[ComparedPredictor]) -> list[str]:
+    usual = [one.label or one.name for one in compared]
+    names = [one.label or (one.name if usual.count(one.name) == 1 else one.long_name) for one in compared]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"two predictors are called '{twice}': give one a name of its own, as in other={twice}")
     return names
 
 
-# --- From what is asked for to what was predicted. ---
+# --- From the words of the user to predictions. ---
 
 
 def _track_of(predictors: Sequence[str]) -> str:
@@ -180,17 +202,17 @@ def _track_of(predictors: Sequence[str]) -> str:
 
 
 def _split(spec: str) -> tuple[str | None, str]:
-    """(label or None, the predictor itself)."""
+    """The label, if there is one, and the predictor itself."""
     label, equals, rest = spec.partition("=")
     return (None, spec) if Path(spec).exists() or not equals or not label or not rest else (label, rest)
 
 
-def _voices(spec: str, track: Track, test: Instances, early: Instances, announce: Announce) -> list[Voice]:
+def _find(spec: str, track: Track, test: Instances, baselines: Sequence[Baseline]) -> list[ComparedPredictor]:
+    """The predictors that one argument stands for."""
     label, name = _split(spec)
     if Path(name).is_dir():
-        return [_run(Path(name), label, track, test, early)]
-    baselines = lineup(track, test)
-    chosen = forms_of(name, track, test) if registry.is_file(name) else [b for b in baselines if b.name == name]
+        return [_run(Path(name), label, track, test)]
+    chosen = defaults_of(name, track, test) if registry.is_file(name) else [b for b in baselines if b.name == name]
     registered = registry.entries(registry.BASELINE)
     if not chosen and name in registered:
         cls = registry.load(registry.BASELINE, name)
@@ -203,56 +225,71 @@ def _voices(spec: str, track: Track, test: Instances, early: Instances, announce
         raise UserError(f"unknown predictor '{name}'{nearest(name, [*(b.name for b in baselines), *registered])}")
     if label is not None and len(chosen) > 1:
         raise UserError(f"'{name}' stands for several predictors, which cannot all be called '{label}'")
-    voices = []
-    for baseline in chosen:
-        said = _said(baseline, track, test, early, announce)
-        voices.append(Voice(label, baseline.name, baseline.name, [_at_scored(said.packed, said.lengths, early)]))
-    return voices
+    return [ComparedPredictor(label, baseline.name, baseline.name, baseline) for baseline in chosen]
 
 
-def _said(
-    baseline: Baseline, track: Track, test: Instances, early: Instances, announce: Announce
-) -> BaselinePredictions:
-    """Of the first tokens only, unless the whole is in the cache, or it is the oracle, which knows an instance by the whole."""
-    whole = cached_baseline_predictions(baseline, track, test)
-    if whole is not None:
-        return whole
-    part = test if baseline.anchor == "end" else early
-    return whole_baseline_predictions(baseline, track, part, partial(announce, baseline.name))
-
-
-def _run(folder: Path, label: str | None, track: Track, test: Instances, early: Instances) -> Voice:
+def _run(folder: Path, label: str | None, track: Track, test: Instances) -> ComparedPredictor:
+    """The run in a folder, if it is on the track as it is now."""
     result = read_result(folder)
     if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
         now = f"what {track.name} is now" if result.track.name == track.name else track.name
         raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")
+    files = [folder / f"seed-{seed.seed}" / "predictions.npz" for seed in result.seeds]
+    return ComparedPredictor(label, result.architecture.name, folder.resolve().name, files)
+
+
+# --- From predictors to distances. ---
+
+
+def _predictions(
+    source: Baseline | Sequence[Path], track: Track, test: Instances, early: Instances, announce: Announce
+) -> list[FloatArray]:
+    """What each seed predicts at the P scored positions of `early`, (P, V) each. A baseline has one seed."""
+    if isinstance(source, Baseline):
+        return [_at_scored(_of_baseline(source, track, test, early, announce), early)]
     seeds = []
-    for seed in result.seeds:
-        path = folder / f"seed-{seed.seed}" / "predictions.npz"
+    for path in source:
         predictions = Predictions.read(path)
         if not np.array_equal(predictions.lengths, test.lengths):
             raise UserError(f"{path} holds predictions of other instances than {track.name}'s")
-        seeds.append(_at_scored(predictions.packed, predictions.lengths, early))
-    return Voice(label, result.architecture.name, folder.resolve().name, seeds)
+        seeds.append(_at_scored(predictions, early))
+    return seeds
 
 
-def _at_scored(packed: NDArray[Any], lengths: NDArray[Any], early: Instances) -> FloatArray:
-    """(T, V), a row for each token -> (P, V) float64, a row for each scored position of `early`, each summing to 1."""
-    starts = np.cumsum(lengths) - lengths
+def _of_baseline(
+    baseline: Baseline, track: Track, test: Instances, early: Instances, announce: Announce
+) -> Predictions:
+    """A baseline's predictions. If they are not in the cache, it predicts the first tokens alone.
+
+    The oracle predicts whole instances: it needs them to know which instance it is asked about.
+    """
+    found = kept_predictions(baseline, track, test)
+    if found is None:
+        part = test if baseline.anchor == "end" else early
+        found = predict_baseline(baseline, track, part, partial(announce, baseline.name))
+    assert isinstance(found.stored, Predictions)  # the task knows its truth
+    return found.stored
+
+
+def _at_scored(predictions: Predictions, early: Instances) -> FloatArray:
+    """(P, V) float64, a distribution for each scored position of `early`."""
+    starts = np.cumsum(predictions.lengths) - predictions.lengths
     row, position = np.nonzero(early.scored)
-    chosen = packed[starts[row] + position].astype(np.float64)
+    chosen = predictions.packed[starts[row] + position].astype(np.float64)
     return chosen / chosen.sum(-1, keepdims=True)
 
 
-def _distances(voices: Sequence[Voice], early: Instances) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(M, M) TVD and its standard error over instances."""
+def _distances(
+    compared: Sequence[Sequence[FloatArray]], early: Instances
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(M, M) TVD and its standard error over instances. compared: by predictor and seed, as `_predictions` gives them."""
     row, _ = np.nonzero(early.scored)
     counts = early.scored.sum(1)
     some = counts > 0
-    distance, stderr = np.zeros((len(voices), len(voices))), np.zeros((len(voices), len(voices)))
-    for i, one in enumerate(voices):
-        for j, other in enumerate(voices[: i + 1]):
-            pairs = [(a, b) for m, a in enumerate(one.seeds) for n, b in enumerate(other.seeds) if i != j or m < n]
+    distance, stderr = np.zeros((2, len(compared), len(compared)))
+    for i, one in enumerate(compared):
+        for j, other in enumerate(compared[: i + 1]):
+            pairs = [(a, b) for m, a in enumerate(one) for n, b in enumerate(other) if i != j or m < n]
             sums = [np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs]
             if sums:
                 score = Score.of(np.mean(sums, 0)[some], counts[some])

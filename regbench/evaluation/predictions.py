@@ -1,216 +1,220 @@
-"""What a predictor said of every token of a split, as it is scored and kept in a file."""
+"""Predictions for every token of a split, as they are scored and kept in a file."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from regbench.data.instances import Instances
-from regbench.metrics.scores import Brief, check_distributions, predict_in_batches, rows_at_once
-from regbench.models.predictor import Predictor
+from regbench.metrics.metric import TokenPrediction
+from regbench.metrics.scores import check_distributions
+from regbench.models.predictor import Predictor, predict_in_batches, rows_at_once
 from regbench.tasks.base import Task
-from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, read_arrays
 
-Prepare = Callable[[NDArray[Any]], FloatArray]
 
+class _Stored:
+    """Predictions as arrays, by the names of fields, and by the names that they have in a file."""
 
-def padded_batches(
-    packed: NDArray[Any], lengths: NDArray[np.integer[Any]], batch_size: int, prepare: Prepare
-) -> Iterator[FloatArray]:
-    """Rows (T, V) of real tokens, instance after instance, as (B, L, V) float64 batches, each cut to its longest instance.
+    names_in_file: ClassVar[dict[str, str]]
 
-    prepare: what is done to an instance's rows, (length, V).  Padding is uniform.
-    """
-    ends = np.cumsum(lengths)
-    width = packed.shape[1]
-    for start in range(0, len(lengths), batch_size):
-        some = lengths[start : start + batch_size]
-        batch = np.full((len(some), int(some.max()), width), 1.0 / width)
-        for i, length in enumerate(some):
-            end = ends[start + i]
-            batch[i, :length] = prepare(packed[end - length : end])
-        yield batch
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """Every array, by its name in a file."""
+        return {name: getattr(self, field) for field, name in self.names_in_file.items()}
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the numbers that were predicted."""
+        digest = hashlib.sha256()
+        for name, array in self.arrays.items():
+            if name != "lengths":
+                digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+        return digest.hexdigest()
 
-def brief_of_real(predicted: FloatArray, instances: Instances, vocab_size: int) -> tuple[FloatArray, IntArray]:
-    """Of distributions (B, L, V) what `Brief` has of each real token, instance after instance: given, and best in int32, (T,).
+    def save(self, path: Path) -> str:
+        """Writes a file, and returns `digest`."""
+        with atomic_write(path, "wb") as file:
+            np.savez_compressed(file, **self.arrays)
+        return self.digest
 
-    Raises:
-        UserError: they are not distributions, or not of these instances.
-    """
-    check_distributions(predicted, (*instances.tokens.shape, vocab_size))
-    brief = Brief.of(predicted, instances.tokens)
-    real = np.arange(instances.tokens.shape[1]) < instances.lengths[:, None]
-    return brief.given[real], brief.best[real].astype(np.int32)
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """Takes predictions from the arrays of a file.
+
+        Raises:
+            ValueError: An array is missing.
+        """
+        missing = [name for name in cls.names_in_file.values() if name not in arrays]
+        if missing and "given" in arrays:
+            raise ValueError("it holds no whole distributions, only each token's probability and the most likely token")
+        if missing:
+            raise ValueError(f"it holds no '{missing[0]}'")
+        return cls(**{field: arrays[name] for field, name in cls.names_in_file.items()})
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a file.
+
+        Raises:
+            UserError: It cannot be read as such predictions.
+        """
+        try:
+            return cls.from_arrays(read_arrays(path))
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise UserError(f"cannot read predictions from {path}: {reason}") from None
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """Predicted distributions of real tokens only: (T, V) float16, instance after instance. Of vectors: (T, D_out) float32.
+class Predictions(_Stored):
+    """Predicted distributions of the real tokens, or predicted vectors.
 
     Scores are computed from these very numbers, so that whoever has the file gets the same scores to the last bit.
+
+    Attributes:
+        packed: (T, V), a row for each real token, instance after instance; of vectors (T, D_out). A trained model's
+            distributions are float16 and its vectors float32. A baseline's predictions are float64.
+        lengths: (N,), tokens of each instance.
     """
 
-    packed: NDArray[np.float16] | NDArray[np.float32]
+    packed: NDArray[np.floating[Any]]
     lengths: NDArray[np.integer[Any]]
 
+    names_in_file: ClassVar = {"packed": "packed", "lengths": "lengths"}
+
     @classmethod
-    def of(cls, predictor: Predictor, instances: Instances, batch_size: int = 64) -> Predictions:
-        """What `predictor` says of every position of `instances`."""
-        parts = []
-        lengths = iter(instances.lengths)
+    def of(cls, predictor: Predictor, instances: Instances, batch_size: int = 64) -> Self:
+        """Asks a trained model for its predictions."""
         kind = np.float32 if instances.tokens.ndim == 3 else np.float16
-        for batch in predict_in_batches(predictor, instances, batch_size):
-            for row in batch:
-                parts.append(row[: next(lengths)].astype(kind))
-        return cls(np.concatenate(parts), instances.lengths)
+        return cls.pack(predict_in_batches(predictor, instances, batch_size), instances, kind)
+
+    @classmethod
+    def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike) -> Self:
+        """Packs consecutive batches (B, L, V) of predictions for the instances, as numbers of the given kind."""
+        lengths = iter(instances.lengths)
+        rows = [row[: next(lengths)].astype(kind) for batch in batches for row in batch]
+        return cls(np.concatenate(rows), instances.lengths)
 
     def batches(self, batch_size: int = 64) -> Iterator[FloatArray]:
-        """(B, L, V) float64 batches whose rows sum to 1; padding is uniform. Of vectors (B, L, D_out), as they are."""
+        """Unpacks (B, L, V) float64 batches in order, or (B, L, D_out), each cut to its longest instance.
 
-        def prepare(rows: NDArray[Any]) -> FloatArray:
-            rows = rows.astype(np.float64)
-            return rows if self.of_vectors else rows / rows.sum(-1, keepdims=True)
-
-        return padded_batches(self.packed, self.lengths, batch_size, prepare)
+        Rows of float16 are divided by their sum. Padding is uniform.
+        """
+        ends = np.cumsum(self.lengths)
+        width = self.packed.shape[1]
+        for start in range(0, len(self.lengths), batch_size):
+            lengths = self.lengths[start : start + batch_size]
+            batch = np.full((len(lengths), int(lengths.max()), width), 1.0 / width)
+            for i, length in enumerate(lengths):
+                end = ends[start + i]
+                rows = self.packed[end - length : end].astype(np.float64)
+                batch[i, :length] = rows / rows.sum(-1, keepdims=True) if self.packed.dtype == np.float16 else rows
+            yield batch
 
     @property
     def of_vectors(self) -> bool:
-        """Whether these are vectors, and not distributions over tokens."""
+        """Whether these are a trained model's vectors, and not its distributions over tokens."""
         return self.packed.dtype == np.float32
 
     def fits(self, instances: Instances, width: int) -> bool:
-        """Whether these can be predictions of these instances. width: V, or D_out."""
+        """Whether these can be predictions for these instances, of the given width V or D_out."""
         return self.packed.shape == (instances.n_tokens, width) and np.array_equal(self.lengths, instances.lengths)
-
-    def save(self, path: Path) -> str:
-        """Writes the file and returns the SHA-256 of the numbers in it."""
-        with atomic_write(path, "wb") as file:
-            np.savez_compressed(file, packed=self.packed, lengths=self.lengths)
-        return self.digest
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.packed.astype("<f4" if self.of_vectors else "<f2").tobytes()).hexdigest()
-
-    @classmethod
-    def read(cls, path: Path) -> Predictions:
-        """Raises:
-        UserError: the file cannot be read as whole predictions.
-        """
-        arrays = _arrays(path)
-        if "packed" not in arrays and "given" in arrays:
-            raise UserError(
-                f"{path} holds no whole distributions: of each token its probability, and the most likely one"
-            )
-        return cls(*_chosen(arrays, path, "packed", "lengths"))
 
 
 @dataclass(frozen=True)
-class BriefPredictions:
-    """Of each real token the probability it was given, and the most likely token: (T,) each, instance after instance.
+class CompactPredictions(_Stored):
+    """Of each real token the probability that it was given, and the most likely token.
 
-    For tasks that do not know their truth, whose scores need no more. A trained model's are float32 and int32: its scores are
-    computed from these very numbers.
+    Tasks that do not know their truth need no more for their scores. A trained model's scores are computed from these very
+    numbers.
+
+    Attributes:
+        probability: (T,), instance after instance; float32 of a trained model, float64 of a baseline.
+        most_likely: (T,), int32.
+        lengths: (N,), tokens of each instance.
     """
 
-    given: NDArray[np.floating[Any]]
-    best: NDArray[np.int32]
+    probability: NDArray[np.floating[Any]]
+    most_likely: NDArray[np.int32]
     lengths: NDArray[np.integer[Any]]
 
+    names_in_file: ClassVar = {"probability": "given", "most_likely": "best", "lengths": "lengths"}
+
     @classmethod
-    def of(cls, predictor: Predictor, instances: Instances, vocab_size: int, batch_size: int = 64) -> BriefPredictions:
-        """What `predictor` says of every position of `instances`.
+    def of(cls, predictor: Predictor, instances: Instances, vocab_size: int, batch_size: int = 64) -> Self:
+        """Asks a trained model for its predictions.
 
         Raises:
-            UserError: that is not distributions over `vocab_size` tokens.
+            UserError: They are not distributions over `vocab_size` tokens.
         """
-        given, best, start = [], [], 0
-        for batch in predict_in_batches(predictor, instances, batch_size):
-            of_batch = brief_of_real(batch, instances[start : start + len(batch)], vocab_size)
-            given.append(of_batch[0].astype(np.float32))
-            best.append(of_batch[1])
-            start += len(batch)
-        return cls(np.concatenate(given), np.concatenate(best), instances.lengths)
+        return cls.pack(predict_in_batches(predictor, instances, batch_size), instances, np.float32, vocab_size)
 
-    def batches(self, batch_size: int = 64) -> Iterator[Brief]:
-        """Batches of (B, L) float64 and int32; padding is token 0, certain."""
+    @classmethod
+    def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike, vocab_size: int) -> Self:
+        """Packs consecutive batches (B, L, V) of predictions for the instances, with probabilities of the given kind.
+
+        Raises:
+            UserError: They are not distributions over `vocab_size` tokens, or not for these instances.
+        """
+        probability, most_likely, start = [], [], 0
+        for batch in batches:
+            some = instances[start : start + len(batch)]
+            check_distributions(batch, (*some.tokens.shape, vocab_size))
+            prediction = TokenPrediction.of(batch, some.tokens)
+            real = np.arange(some.tokens.shape[1]) < some.lengths[:, None]
+            probability.append(prediction.probability[real].astype(kind))
+            most_likely.append(prediction.most_likely[real].astype(np.int32))
+            start += len(batch)
+        return cls(np.concatenate(probability), np.concatenate(most_likely), instances.lengths)
+
+    def batches(self, batch_size: int = 64) -> Iterator[TokenPrediction]:
+        """Unpacks batches of (B, L) float64 and int32, each cut to its longest instance. Padding is token 0, certain."""
         ends = np.cumsum(self.lengths)
         for start in range(0, len(self.lengths), batch_size):
             lengths = self.lengths[start : start + batch_size]
-            inside = np.arange(int(lengths.max())) < lengths[:, None]
+            real = np.arange(int(lengths.max())) < lengths[:, None]
             rows = slice(int(ends[start] - lengths[0]), int(ends[start + len(lengths) - 1]))
-            given, best = np.ones(inside.shape), np.zeros(inside.shape, np.int32)
-            given[inside], best[inside] = self.given[rows], self.best[rows]
-            yield Brief(given, best)
+            probability, most_likely = np.ones(real.shape), np.zeros(real.shape, np.int32)
+            probability[real], most_likely[real] = self.probability[rows], self.most_likely[rows]
+            yield TokenPrediction(probability, most_likely)
 
     def fits(self, instances: Instances, width: int) -> bool:
-        """Whether these can be predictions of these instances. width: V."""
-        whole = self.given.shape == self.best.shape == (instances.n_tokens,)
-        inside = whole and (not self.best.size or (int(self.best.min()) >= 0 and int(self.best.max()) < width))
+        """Whether these can be predictions for these instances, over a vocabulary of the given width V."""
+        token = self.most_likely
+        whole = self.probability.shape == token.shape == (instances.n_tokens,)
+        inside = whole and (not token.size or (int(token.min()) >= 0 and int(token.max()) < width))
         return inside and np.array_equal(self.lengths, instances.lengths)
 
-    def save(self, path: Path) -> str:
-        """Writes the file and returns the SHA-256 of the numbers in it."""
-        with atomic_write(path, "wb") as file:
-            np.savez_compressed(file, given=self.given, best=self.best, lengths=self.lengths)
-        return self.digest
 
-    @property
-    def digest(self) -> str:
-        content = self.given.astype("<f4").tobytes() + self.best.astype("<i4").tobytes()
-        return hashlib.sha256(content).hexdigest()
-
-    @classmethod
-    def read(cls, path: Path) -> BriefPredictions:
-        """Raises:
-        UserError: the file cannot be read as brief predictions.
-        """
-        return cls(*_chosen(_arrays(path), path, "given", "best", "lengths"))
+StoredPredictions = Predictions | CompactPredictions
 
 
-KeptPredictions = Predictions | BriefPredictions
-
-
-def keep(task: Task, predictor: Predictor, instances: Instances) -> KeptPredictions:
-    """What `predictor` says of every position, in the form that the task's scores need.
+def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPredictions:
+    """Asks a trained model for its predictions, in the form that the task's scores need.
 
     Raises:
-        UserError: the task does not know its truth, and that is not distributions; others are checked when they are scored.
+        UserError: The task does not know its truth, and the predictions are not distributions. Others are checked when they
+            are scored.
     """
     batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
     if task.knows_truth:
         return Predictions.of(predictor, instances, batch_size)
-    return BriefPredictions.of(predictor, instances, task.io.vocab_size, batch_size)
+    return CompactPredictions.of(predictor, instances, task.io.vocab_size, batch_size)
 
 
-def read_kept(path: Path, task: Task) -> KeptPredictions:
-    """The predictions in a file, in the form that `keep` has for the task.
+def read_predictions(path: Path, task: Task) -> StoredPredictions:
+    """Reads predictions from a file, in the form that the task's scores need.
 
     Raises:
-        UserError: the file cannot be read as such.
+        UserError: The file cannot be read as such.
     """
-    return (Predictions if task.knows_truth else BriefPredictions).read(path)
-
-
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        return read_arrays(path)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UserError(f"cannot read predictions from {path}: {reason}") from None
-
-
-def _chosen(arrays: dict[str, NDArray[Any]], path: Path, *names: str) -> list[NDArray[Any]]:
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        raise UserError(f"cannot read predictions from {path}: it holds no '{missing[0]}'")
-    return [arrays[name] for name in names]
+    return (Predictions if task.knows_truth else CompactPredictions).read(path)

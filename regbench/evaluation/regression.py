@@ -1,8 +1,9 @@
-"""Score regression: what an architecture scored once, kept in a small file, and what it scores now.
+"""Score regression: what an architecture scored once is kept in a small file, and compared with what it scores now.
 
-The record is JSON beside the test that asks for it, to be committed with it: the track, the settings, of each seed the score and
-the curves, of each test instance the score summed over its positions. Whether the change counts is said by
-`regbench.metrics.significance`; `Outcome.explain` says it to people, and where the two runs part.
+The record is a JSON file beside the test that asks for it, and is committed with the test. It holds the track, the settings, the
+score and the curves of each seed, and for each test instance the score summed over its positions.
+`regbench.metrics.significance` decides whether the change counts. `Outcome.explain` tells it to people, and where the two runs
+begin to differ.
 """
 
 from __future__ import annotations
@@ -17,24 +18,29 @@ from typing import Any, Literal
 import numpy as np
 import pydantic
 
-from regbench.evaluation.predictions import read_kept
-from regbench.metrics.scores import higher_is_better, score
+from regbench.evaluation.predictions import read_predictions
+from regbench.metrics.metric import METRICS, Metrics
+from regbench.metrics.scores import score
 from regbench.metrics.significance import LEVEL, SEED_NOISE, Change, Sample, compare, seed_error, student_quantile
 from regbench.results import Environment, Result, SeedRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, describe_validation, nearest
 from regbench.utils.files import atomic_write
+from regbench.utils.settings import Strict
 
 UPDATE = "--regbench-update"
-"""The flag under which tests record; named in every message that it answers."""
+"""The flag with which tests record scores. Messages that it helps with name it."""
 
 
-class _Strict(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
+class SeedMeasurement(Strict):
+    """One trained model.
 
-
-class SeedMeasurement(_Strict):
-    """One trained model. training: (step, training loss, validation loss) of each evaluation.  by_position: each bin's score."""
+    Attributes:
+        seed: Its seed.
+        score: Its score.
+        training: The step, the training loss and the validation loss of each evaluation.
+        by_position: The score in each bin of positions.
+    """
 
     seed: int
     score: float
@@ -42,12 +48,24 @@ class SeedMeasurement(_Strict):
     by_position: list[float]
 
 
-class Measurement(_Strict):
-    """What a run gave, as far as a later one is compared with it; a record file is one of these.
+class Measurement(Strict):
+    """The part of a run's outcome that later runs are compared with. A record file holds one measurement.
 
-    settings: as they were asked for, None where a finished run was scored.  position, position_count: each bin's mean position
-    and number of positions.
-    instances: (N,) the score summed over an instance's positions, the seeds' mean; counts: (N,) over how many positions.
+    Attributes:
+        schema_version: The version of this schema.
+        track: The track's name.
+        track_digest: The digest of the track's definition.
+        test_fingerprint: The fingerprint of the test split.
+        architecture: The architecture's name.
+        source_sha256: The digest of its source.
+        settings: The settings that were asked for. None where a finished run was scored.
+        metric: The score that is compared.
+        seeds: The trained models.
+        position: The mean position of each bin of the curve.
+        position_count: The number of positions in each bin.
+        instances: (N,), the score summed over an instance's positions, averaged over seeds.
+        counts: (N,), the number of those positions.
+        environment: The machine and the packages.
     """
 
     schema_version: Literal[1] = 1
@@ -67,14 +85,15 @@ class Measurement(_Strict):
 
     @property
     def sample(self) -> Sample:
+        """The scores as `significance.compare` takes them."""
         return Sample([seed.score for seed in self.seeds], np.array(self.instances))
 
 
 def plain_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Settings as a record keeps them, and as they are compared.
+    """Turns settings into the form in which a record keeps and compares them.
 
     Raises:
-        UserError: a value that JSON has no form for.
+        UserError: A value cannot be written as JSON.
     """
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), allow_nan=False))
@@ -84,10 +103,10 @@ def plain_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def choose_metric(track: Track, metric: str | None) -> str:
-    """`metric`, or the track's main score.
+    """Returns the metric that was asked for, or else the track's main score.
 
     Raises:
-        UserError: the track's task has no such score.
+        UserError: The track's task has no such score.
     """
     if metric is None:
         return track.definition.main_score
@@ -97,10 +116,17 @@ def choose_metric(track: Track, metric: str | None) -> str:
 
 
 def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any] | None) -> Measurement:
-    """Scores the stored predictions of a finished run on `track`, instance by instance; nothing is trained.
+    """Scores the stored predictions of a finished run. Nothing is trained.
+
+    Args:
+        folder: The run folder.
+        track: The track that the run was made on.
+        metric: The score to measure.
+        settings: The settings that were asked for, as the record will keep them.
 
     Raises:
-        UserError: no finished run is there, it is of another track, or its predictions are not those it was scored by.
+        UserError: The folder holds no finished run, the run is on another track, or its predictions are not those that its
+            scores were computed from.
     """
     result = read_result(folder)
     _check_track(result.track.name, result.track.digest, result.track.fingerprints["test"], track, str(folder))
@@ -109,7 +135,7 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
     totals = []
     for seed in result.seeds:
         path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        predictions = read_kept(path, track.task)
+        predictions = read_predictions(path, track.task)
         if predictions.digest != seed.predictions_sha256:
             raise UserError(f"{path} is not what the scores in {folder / 'result.json'} were computed from")
         scores = score(track.task, track.instances("test"), predictions.batches())
@@ -133,8 +159,10 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
 
 
 def read_record(path: Path) -> Measurement:
-    """Raises:
-    UserError: the file cannot be read, or is no record.
+    """Reads a record.
+
+    Raises:
+        UserError: The file cannot be read, or is no record.
     """
     try:
         return Measurement.model_validate_json(path.read_text(encoding="utf-8"))
@@ -145,7 +173,7 @@ def read_record(path: Path) -> Measurement:
 
 
 def write_record(path: Path, measurement: Measurement) -> None:
-    """Writes a record, a field a line, so that a diff shows which fields changed."""
+    """Writes a record with one field in each line, so that a diff shows which fields changed."""
     fields = measurement.model_dump(mode="json").items()
     lines = [f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields]
     with atomic_write(path) as file:
@@ -160,10 +188,18 @@ def check_record(
     metric: str,
     settings: dict[str, Any] | None,
 ) -> None:
-    """That a record is of what is asked for now; settings: None where a finished run is scored, which has its own.
+    """Checks that a record is of what is asked for now.
+
+    Args:
+        record: The record.
+        where: Its file.
+        track: The track that is asked for.
+        architecture: The architecture that is asked for, or None for any.
+        metric: The score that is asked for.
+        settings: The settings that are asked for, or None for those of a finished run.
 
     Raises:
-        UserError: it is of another track, another state of the track, another architecture, metric or settings.
+        UserError: The record is of another track, another definition of the track, another architecture, metric or settings.
     """
     _check_track(record.track, record.track_digest, record.test_fingerprint, track, str(where))
     if architecture is not None and record.architecture != architecture:
@@ -184,7 +220,13 @@ def check_record(
 
 @dataclass(frozen=True)
 class Outcome:
-    """A measurement beside the record of it."""
+    """A measurement beside its record.
+
+    Attributes:
+        expected: The record.
+        got: The measurement.
+        change: How they differ.
+    """
 
     expected: Measurement
     got: Measurement
@@ -192,14 +234,27 @@ class Outcome:
 
     @classmethod
     def of(
-        cls, expected: Measurement, got: Measurement, level: float = LEVEL, seed_noise: float | None = None
+        cls,
+        expected: Measurement,
+        got: Measurement,
+        metrics: Metrics = METRICS,
+        level: float = LEVEL,
+        seed_noise: float | None = None,
     ) -> Outcome:
-        """level, seed_noise: see `significance.compare`."""
+        """Compares two measurements of one metric.
+
+        Args:
+            expected: The record.
+            got: The measurement.
+            metrics: The scores of the track, by name.
+            level: See `significance.compare`.
+            seed_noise: See `significance.compare`.
+        """
         change = compare(
             expected.sample,
             got.sample,
             np.array(got.counts),
-            higher_is_better=higher_is_better(got.metric),
+            higher_is_better=metrics[got.metric].higher_is_better,
             level=level,
             seed_noise=seed_noise,
         )
@@ -207,11 +262,11 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """ "worse", "better" or "the same", within the noise."""
+        """The outcome in words: "worse", "better", or "the same" within the noise."""
         return "worse" if self.change.worse else "better" if self.change.better else "the same"
 
     def headline(self) -> str:
-        """The outcome in one line."""
+        """Tells the outcome in one line."""
         e, g = self.expected, self.got
         return (
             f"{g.metric} of {g.architecture} on {g.track}: expected {e.sample.mean:.4f}, got {g.sample.mean:.4f}, "
@@ -219,7 +274,7 @@ class Outcome:
         )
 
     def explain(self) -> str:
-        """Expected, got, the noise, where the curves part, and what else is not as it was: several lines."""
+        """Tells the outcome in several lines: both scores, the noise, where the curves begin to differ, and what else changed."""
         change = self.change
         rows = [
             ("expected", _seeds(self.expected)),
@@ -238,9 +293,9 @@ class Outcome:
         return "\n".join([self.headline(), *(f"  {name:10}{text}" for name, text in rows)])
 
     def training(self) -> str:
-        """The first evaluation at which a loss is further from the record than seeds explain.
+        """Tells the first evaluation at which a loss is further from the record than seeds explain.
 
-        Evaluations are told by their number: the steps of the same one differ a little between seeds, as their batches do.
+        Evaluations are counted. Their steps differ a little between seeds, since the batches do.
         """
         then, now = (_by_evaluation(measurement) for measurement in (self.expected, self.got))
         number = min(len(then), len(now))
@@ -258,9 +313,9 @@ class Outcome:
         return f"no loss is apart by more than the noise; the last validation loss: expected {last[0]:.4f}, got {last[1]:.4f}"
 
     def positions(self) -> str:
-        """The first bin of the score by position that is further from the record than instances and seeds explain.
+        """Tells the first bin of positions whose score is further from the record than instances and seeds explain.
 
-        A bin's share of the instances' noise is that of the whole score, as if every position had the same.
+        The noise of a bin that comes from instances is computed from that of the whole score, as if all positions had the same.
         """
         e, g = self.expected, self.got
         if e.position != g.position:
@@ -277,7 +332,7 @@ class Outcome:
         return "no bin is apart by more than its noise"
 
     def changed(self) -> list[str]:
-        """What is not as it was when the record was made: the architecture's source, packages, the machine."""
+        """Tells what changed since the record was made: the architecture's source, packages, the machine."""
         found = []
         if self.expected.source_sha256 != self.got.source_sha256:
             found.append("the architecture's source")
@@ -315,8 +370,8 @@ def _measure_seed(seed: SeedRecord, metric: str) -> SeedMeasurement:
 
 def _environment(result: Result) -> dict[str, str]:
     found: Environment = result.environment
-    backends = {f"backend of {op}": form for op, form in found.backend.items()}
-    trained = {f"backend of {op} in training": form for op, form in (found.training_backend or {}).items()}
+    backends = {f"backend of {op}": name for op, name in found.backend.items()}
+    trained = {f"backend of {op} in training": name for op, name in (found.training_backend or {}).items()}
     machine = {"processor": found.processor, "device": found.device, "python": found.python}
     return {**machine, "precision": found.precision, **backends, **trained, **found.packages}
 
@@ -327,12 +382,12 @@ def _seeds(measurement: Measurement) -> str:
 
 
 def _by_evaluation(measurement: Measurement) -> list[list[tuple[int, float, float]]]:
-    """The rows of the training curves, those of all seeds together, of the evaluations that every seed has."""
+    """For each evaluation that every seed has, its row of the training curve for each seed."""
     return [list(rows) for rows in zip(*(seed.training for seed in measurement.seeds), strict=False)]
 
 
 def _apart(old: Sequence[float], new: Sequence[float], instances: float, level: float) -> float | None:
-    """The standard error of the difference of two means over seeds, where the difference is beyond what `level` allows."""
+    """The standard error of the difference of two means over seeds, or None where chance explains the difference."""
     mean = statistics.fmean(old)
     seeds, freedom = seed_error(old, new, SEED_NOISE * abs(mean))
     noise = float(np.hypot(seeds, instances))

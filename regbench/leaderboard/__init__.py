@@ -1,4 +1,4 @@
-"""The leaderboard: what an entry is, how one is submitted, how anyone verifies it, and how entries are ranked."""
+"""The leaderboard: the schema of entries, their submission, verification and ranking, and the tables and the page."""
 
 from regbench.leaderboard.entry import Entry, InstanceScores
 

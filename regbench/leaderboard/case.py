@@ -1,15 +1,174 @@
-"""What is examined, and what is found: the checks of `figures`, `origin` and `evidence` take a `Case` and yield findings."""
+"""A case: what someone claims, what a run left to show for it, and what the checks find."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
 
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+
+from regbench.config import Config
+from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.entry import InstanceScores
-from regbench.leaderboard.recipe import Recipe
+from regbench.leaderboard.guard import (
+    YAML_BYTES,
+    Folder,
+    Refused,
+    describe_schema,
+    parse_arrays,
+    parse_json,
+    parse_yaml,
+    tensor_sizes,
+)
 from regbench.leaderboard.reference import Reference
-from regbench.leaderboard.run_folder import RunFolder, Scored
-from regbench.results import Result
+from regbench.metrics.scores import Scores, score
+from regbench.results import Result, SeedRecord
+from regbench.tasks.base import VectorIO
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
+
+RESULT_BYTES = 4 << 20
+LOG_BYTES = 4 << 20
+LOG_ROWS = 20_000
+_HEADER_BYTES = 1 << 20
+_ROW_SUM_TOLERANCE = 2e-3
+"""Of a row of float16 probabilities: each is rounded by up to one part in 2048."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Stored predictions of one seed.
+
+    Attributes:
+        digest: SHA-256 of the numbers.
+        scores: The scores of the predictions.
+    """
+
+    digest: str
+    scores: Scores
+
+
+@dataclass(frozen=True, eq=False)
+class RunFolder:
+    """The files of one run, read as someone else's. Each property reads its file at its first use.
+
+    Attributes:
+        path: The run folder.
+    """
+
+    path: Path
+
+    @property
+    def folder(self) -> Folder:
+        """The folder, read within bounds."""
+        return Folder(self.path)
+
+    @cached_property
+    def result(self) -> Result:
+        """What `result.json` holds.
+
+        Raises:
+            Refused: It is not a result.
+        """
+        return _validated(
+            Result, parse_json(self.folder.read("result.json", RESULT_BYTES), "result.json"), "result.json"
+        )
+
+    @cached_property
+    def config(self) -> Config:
+        """What `config.yaml` holds.
+
+        Raises:
+            Refused: It is not the configuration of a run.
+        """
+        value = parse_yaml(self.folder.read("config.yaml", YAML_BYTES), "config.yaml")
+        return _validated(Config, value, "config.yaml")
+
+    @property
+    def configuration(self) -> Config:
+        """The configuration without the folders of whoever ran it. A track from a file is named as in the result."""
+        track, architecture = self.config.track, self.config.architecture
+        if track.endswith((".yaml", ".yml")):
+            track = self.result.track.name
+        if registry.is_file(architecture):
+            architecture = PurePath(architecture).name
+        return self.config.model_copy(update={"track": track, "architecture": architecture})
+
+    def seed_record(self, seed: int) -> SeedRecord:
+        """What `scores.json` of a seed holds.
+
+        Raises:
+            Refused: It is not the record of a seed.
+        """
+        name = f"seed-{seed}/scores.json"
+        return _validated(SeedRecord, parse_json(self.folder.read(name, RESULT_BYTES), name), name)
+
+    def evaluations(self, seed: int) -> list[dict[str, Any]]:
+        """The rows of a seed's `metrics.jsonl` at which the validation split was scored.
+
+        Raises:
+            Refused: The file cannot be read, or has too many rows.
+        """
+        name = f"seed-{seed}/metrics.jsonl"
+        lines = self.folder.read(name, LOG_BYTES).splitlines()
+        if len(lines) > LOG_ROWS:
+            raise Refused(f"{name}: {len(lines):,} rows, more than the {LOG_ROWS:,} it can need")
+        rows = [parse_json(line, name) for line in lines]
+        if not all(isinstance(row, dict) for row in rows):
+            raise Refused(f"{name}: a row is no object")
+        return [row for row in rows if "validation_loss" in row]
+
+    def weights(self, seed: int) -> dict[str, int]:
+        """The number of elements of each tensor of a seed's checkpoint, from its header alone.
+
+        Raises:
+            Refused: It is no checkpoint.
+        """
+        name = f"seed-{seed}/checkpoint.safetensors"
+        head, size = self.folder.head(name, _HEADER_BYTES)
+        return tensor_sizes(head, size, name)[0]
+
+    def scored(self, seed: int, reference: Reference) -> Scored:
+        """A seed's predictions, scored; see `read_scored`."""
+        return read_scored(self.folder, f"seed-{seed}/predictions.npz", reference)
+
+
+def read_scored(folder: Folder, name: str, reference: Reference) -> Scored:
+    """Stored predictions and their scores.
+
+    Raises:
+        Refused: The file does not hold predictions for the reference's test split.
+    """
+    predictions = read_predictions(folder, name, reference)
+    try:
+        scores = score(reference.track.task, reference.test, predictions.batches())
+    except UserError as error:
+        raise Refused(f"{name}: {error}") from None
+    return Scored(predictions.digest, scores)
+
+
+def read_predictions(folder: Folder, name: str, reference: Reference) -> Predictions:
+    """The stored numbers themselves.
+
+    Raises:
+        Refused: The file does not hold predictions for the reference's test split.
+    """
+    expected = {"packed": reference.packed, "lengths": reference.test.lengths}
+    size = sum(array.nbytes for array in expected.values())
+    arrays = parse_arrays(folder.read(name, size + size // 64 + (1 << 16)), expected, name)
+    if not np.array_equal(arrays["lengths"], reference.test.lengths):
+        raise Refused(f"{name}: the lengths are not those of the test split")
+    fault = _row_fault(arrays["packed"], isinstance(reference.track.task.io, VectorIO))
+    if fault:
+        raise Refused(f"{name}: {fault}")
+    return Predictions(arrays["packed"], reference.test.lengths)
 
 
 class Note(str):
@@ -20,14 +179,19 @@ class Note(str):
 class Case:
     """What someone claims, and what there is to compare it with.
 
-    result, instances, recipe: the claim; instances are None as long as they could not be computed.
-    reference: the track.  source: the bytes of the architecture's file kept beside the entry, None of a built-in.
-    run: the folder of the run, where it is there.  scored: predictions of every seed, in the result's order, where they are.
-    announce: is told what takes long.
+    Attributes:
+        result: The claim.
+        configuration: What the claim says the run was asked.
+        reference: The track.
+        instances: The claimed scores of the test instances. None where they could not be computed.
+        source: The bytes of the architecture's file kept beside the entry. None of a built-in architecture.
+        run: The run folder, where there is one.
+        scored: The predictions of every seed, in the result's order, where there are any.
+        announce: Called with a line before something that takes long.
     """
 
     result: Result
-    recipe: Recipe
+    configuration: Config
     reference: Reference
     instances: InstanceScores | None = None
     source: bytes | None = None
@@ -37,12 +201,17 @@ class Case:
 
 
 Check = Callable[[Case], Iterator[str]]
-"""Yields a line for each fault, or a `Note`. The name of the function is what RULES.md calls it."""
+"""Yields a line for each fault, or a `Note`. RULES.md calls a check by the name of its function."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One line about what is wrong, and the check that found it."""
+    """One thing that is wrong.
+
+    Attributes:
+        check: The name of the check that found it.
+        text: What is wrong, in one line.
+    """
 
     check: str
     text: str
@@ -53,13 +222,18 @@ class Fault:
 
 @dataclass
 class Findings:
-    """All that was found, in order."""
+    """All that was found, in order.
+
+    Attributes:
+        faults: What is wrong.
+        notes: What is worth knowing.
+    """
 
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def run(self, checks: Iterable[Check], case: Case) -> bool:
-        """Runs the checks and keeps what they find; whether none found a fault."""
+        """Runs the checks and keeps what they find. Returns whether they found no fault."""
         before = len(self.faults)
         for check in checks:
             self.take(check.__name__, check(case))
@@ -72,3 +246,23 @@ class Findings:
                 self.notes.append(str(text))
             else:
                 self.faults.append(Fault(check, text))
+
+
+def _validated(model: type[_Model], value: Any, name: str) -> _Model:
+    """`value` as a model; of another schema, or no object, it is refused."""
+    try:
+        return model.model_validate(value)
+    except pydantic.ValidationError as error:
+        raise describe_schema(error, name, model.model_fields) from None
+
+
+def _row_fault(packed: NDArray[Any], vectors: bool) -> str | None:
+    """What is wrong with stored predictions (T, V), or vectors (T, D_out), if anything."""
+    if not np.isfinite(packed).all():
+        return "NaN or infinity among the predictions"
+    if vectors:
+        return None
+    if (packed < 0).any():
+        return "negative probabilities"
+    off = np.abs(packed.sum(1, dtype=np.float64) - 1.0).max()
+    return None if off <= _ROW_SUM_TOLERANCE else f"a row of probabilities is off 1 by {off:.3g}"

@@ -1,30 +1,34 @@
-"""The entry schema: a result, how each test instance was scored, and the command that makes it again, in one strict file.
+"""The schema of an entry: a configuration, its result, and how each test instance was scored.
 
-An entry is kept as `leaderboard/entries/<track>/<name>-<configuration>.json`, in one canonical form: what says the same has the
-same bytes.
+An entry is one file, `leaderboard/entries/<track>/<name>-<digits>.json`. It has one canonical form: equal content gives equal
+bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pydantic
+import yaml
 from numpy.typing import NDArray
 
+from regbench.config import Config
 from regbench.leaderboard.guard import Refused, describe_schema
-from regbench.metrics.scores import HIGHER_IS_BETTER, Score, Scores
+from regbench.metrics.metric import METRICS
+from regbench.metrics.scores import Score, Scores
 from regbench.results import Result
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.settings import Strict
 
 DIGITS = 7
-"""Significant digits of an instance's sum: a mean computed again from them is off by at most one part in two million."""
+"""Significant digits of an instance's sum. A mean computed from them is off by at most one part in two million."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_]*([+.=-][a-z0-9_]+)*")
 LONGEST_NAME = 80
@@ -33,18 +37,15 @@ _Count = Annotated[int, pydantic.Field(ge=0)]
 _Sums = list[Annotated[float, pydantic.Field(ge=0)]]
 
 
-class _Strict(pydantic.BaseModel):
-    """Unknown fields, values of another type, NaN and infinity are refused."""
+class InstanceScores(Strict):
+    """How each of the N test instances was scored, in the order of the test split.
 
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
+    A metric's mean over an instance is sum / count. Its mean over the split is the ratio of the totals.
 
-
-class InstanceScores(_Strict):
-    """How each of the N test instances was scored, in the test split's order.
-
-    counts: (N,) scored positions of each.  group_counts: the same by metric, for those that are over a group of positions only.
-    sums: for each seed, in the result's order, by metric the (N,) sums over those positions, to `DIGITS` digits.
-    A metric's mean over an instance is sum / count; over the split it is the ratio of the totals.
+    Attributes:
+        counts: (N,), the number of scored positions of each instance.
+        group_counts: By metric the same counts, for the metrics over a group of positions only.
+        sums: For each seed, in the result's order: by metric the (N,) sums over those positions, to `DIGITS` digits.
     """
 
     counts: list[_Count]
@@ -53,7 +54,7 @@ class InstanceScores(_Strict):
 
     @classmethod
     def of(cls, scores: Sequence[Scores]) -> Self:
-        """From the scores of every seed."""
+        """The instance scores from the scores of every seed."""
         return cls(
             counts=scores[0].counts.tolist(),
             group_counts={metric: counts.tolist() for metric, counts in scores[0].group_counts.items()},
@@ -65,7 +66,7 @@ class InstanceScores(_Strict):
         return [{m: [int(x) if x.is_integer() else x for x in xs] for m, xs in one.items()} for one in sums]
 
     def counts_of(self, metric: str) -> NDArray[np.int64]:
-        """(N,): over how many positions of each instance a metric is."""
+        """(N,): the number of positions of each instance that count for a metric."""
         return np.array(self.group_counts.get(metric, self.counts), np.int64)
 
     def total(self, metric: str) -> NDArray[np.float64]:
@@ -73,50 +74,61 @@ class InstanceScores(_Strict):
         return np.sum([one[metric] for one in self.sums], axis=0, dtype=np.float64)
 
     def score(self, seed: int, metric: str) -> Score:
-        """The score of the seed-th seed (counted from 0), computed again from its instances."""
+        """A score computed from the instances; `seed` is a place in `sums`, counted from 0."""
         return Score.of(np.array(self.sums[seed][metric], np.float64), self.counts_of(metric))
 
 
-class Entry(_Strict):
-    """One line of the board: one configuration on one track, over several seeds.
+class Entry(Strict):
+    """One line of the leaderboard: one configuration on one track, over several seeds.
 
-    name: how it is called in tables, e.g. "gla+ngh-1-2-3".  command: what makes it again.  result: everything the run recorded;
-    scores, curves by position and the baselines are there.  digest: SHA-256 of all the rest, see `digest_of`.
+    Attributes:
+        schema_version: 2. `regbench.leaderboard.store` also reads version 1.
+        name: The entry's name in tables, e.g. "gla+ngh-1-2-3".
+        configuration: What the run was asked, as in `config.yaml`. Files are named without their folders.
+        result: Everything the run recorded, with scores, curves and baselines.
+        instances: How each test instance was scored.
+        digest: SHA-256 of all other fields; see `digest_of`.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     name: str = pydantic.Field(pattern=rf"^{NAME.pattern}$", max_length=LONGEST_NAME)
-    command: str
+    configuration: Config
     result: Result
     instances: InstanceScores
     digest: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
 
     @classmethod
-    def seal(cls, name: str, command: str, result: Result, instances: InstanceScores) -> Self:
+    def seal(cls, name: str, configuration: Config, result: Result, instances: InstanceScores) -> Self:
         """An entry with its digest.
 
         Raises:
-            UserError: the name is no name.
+            UserError: The name is not allowed.
         """
         check_name(name)
-        draft = cls(name=name, command=command, result=result, instances=instances, digest="0" * 64)
+        draft = cls(name=name, configuration=configuration, result=result, instances=instances, digest="0" * 64)
         return draft.model_copy(update={"digest": digest_of(draft.content())})
 
     def content(self) -> dict[str, Any]:
-        """As plain dictionaries, lists, strings and numbers."""
+        """The entry as plain dictionaries, lists, strings and numbers."""
         content: dict[str, Any] = self.model_dump(mode="json")
         return content
 
     @property
+    def command(self) -> str:
+        """The command line that makes the entry again."""
+        return command_of(self.configuration)
+
+    @property
     def track(self) -> str:
+        """The track's name."""
         return self.result.track.name
 
     @property
-    def configuration(self) -> str:
-        """Eight hexadecimal digits that two entries share if what was trained is the same.
+    def digits(self) -> str:
+        """Eight hexadecimal digits of what was trained; two entries that share them are the same configuration.
 
-        Of the track, the architecture's name and where it is from, its options and those of training. Seeds, machine, backend,
-        commit and the source's digest are not part: who runs the same again replaces the entry.
+        The digits depend on the track, the architecture's name and source, its options and the training options. They do not
+        depend on seeds, machine, backend, commit or the source's digest. So a second run of the same replaces the entry.
         """
         architecture = self.result.architecture
         content = {
@@ -129,25 +141,43 @@ class Entry(_Strict):
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}-{self.configuration}.json"
+        """The name that the entry's file must have."""
+        return f"{self.name}-{self.digits}.json"
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics, the track's main score first, the others in the order in which they are always shown."""
-        known = list(HIGHER_IS_BETTER)
+        """The metrics: the track's main score first, then the others in a fixed order."""
+        known = list(METRICS)
         main, scores = self.result.track.main_score, self.result.seeds[0].scores
         return sorted(scores, key=lambda m: (m != main, known.index(m) if m in known else len(known), m))
 
 
 def check_name(name: str) -> None:
-    """Raises:
-    UserError: an entry cannot be called so.
+    """Refuses what cannot be the name of an entry.
+
+    Raises:
+        UserError: The name is not allowed.
     """
     if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise UserError(
             f"{name[:80]!a} cannot name an entry: up to {LONGEST_NAME} small letters, digits and _, joined by + - . or ="
             "; give another with --name"
         )
+
+
+def command_of(configuration: Config) -> str:
+    """The command line that asks for a configuration. Defaults are left out."""
+    asked = configuration
+    words = ["regbench", "run", "--arch", asked.architecture, "--track", asked.track, "--seed", *map(str, asked.seeds)]
+    for key, value in sorted(asked.settings.items()):
+        # Strings are quoted where YAML would read something else; a scalar alone ends with "...".
+        text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+        words += ["--set", f"{key}={text.removesuffix(chr(10)).removesuffix(chr(10) + '...')}"]
+    for field in ("trials", "backend", "device"):
+        value = getattr(asked, field)
+        if value != Config.model_fields[field].default:
+            words += [f"--{field}", str(value)]
+    return shlex.join(words)
 
 
 def rounded(value: float) -> float:
@@ -166,22 +196,18 @@ def canonical(content: Any) -> str:
     return "".join(_lines(content, 0)) + "\n"
 
 
-def write_entry(folder: Path, entry: Entry) -> Path:
-    """Writes the file, whole or not at all, and returns its path."""
-    path = folder / entry.file_name
-    with atomic_write(path) as file:
-        file.write(canonical(entry.content()))
-    return path
-
-
 def parse_entry(content: Any, where: str) -> Entry:
     """An entry from plain dictionaries.
 
+    Args:
+        content: What a JSON file holds.
+        where: The file's name, for messages.
+
     Raises:
-        Refused: it is not of the schema.
+        Refused: The content is not of the schema.
     """
-    if isinstance(content, dict) and content.get("schema_version") not in (1, None):
-        raise Refused(f"{where}: schema_version must be 1, the only one that this version reads")
+    if isinstance(content, dict) and content.get("schema_version") not in (2, None):
+        raise Refused(f"{where}: schema_version must be 1 or 2")
     try:
         return Entry.model_validate(content)
     except pydantic.ValidationError as error:
@@ -189,7 +215,7 @@ def parse_entry(content: Any, where: str) -> Entry:
 
 
 def _lines(value: Any, depth: int) -> list[str]:
-    """Pieces of the text: an object or a list of objects takes a line for each member, all else is on one line."""
+    """Pieces of the text. Members of an object or of a list of objects take a line each; all else is on one line."""
     if isinstance(value, dict) and value:
         keys = sorted(value, key=lambda key: (key != "schema_version", key))
         members = [[json.dumps(key), ": ", *_lines(value[key], depth + 1)] for key in keys]

@@ -1,20 +1,37 @@
-"""Checks against what a run left: its configuration, its logs, its weights and, above all, its predictions."""
+"""Checks against what a run left: its logs, its weights and above all its predictions."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
 
-from regbench.evaluation.baselines import score_records
-from regbench.leaderboard.case import Case, Check
+from regbench.evaluation.predictions import Predictions
+from regbench.leaderboard.case import Case, Check, Findings, Note, RunFolder, read_predictions
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.guard import Refused
-from regbench.results import Curve, SeedRecord
+from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.reference import find_reference
+from regbench.metrics.scores import score_records
+from regbench.models.backbone import build
+from regbench.models.model import Model, ModelPredictor
+from regbench.results import ArchitectureRecord, Curve, SeedRecord
+from regbench.tasks.base import IO
+from regbench.tracks import Track
+from regbench.utils import registry
+
+MEAN_TOLERANCE = 1e-3
+LARGEST_TOLERANCE = 0.05
+"""Of probabilities, or of vectors in units of their standard deviation. Float16 and other kernels stay far below."""
 
 _EXACT = 1e-9
-"""Of figures that are computed again from the same numbers, relative: only the order of a sum may differ."""
+"""Relative, of figures computed twice from the same numbers: only the order of a sum may differ."""
 
 
 def predictions(case: Case) -> Iterator[str]:
@@ -41,12 +58,6 @@ def predictions(case: Case) -> Iterator[str]:
             for metric in sums:
                 if not np.allclose(claimed_sums[metric], sums[metric], rtol=1.1e-6, atol=1e-12):
                     yield f"seed {seed.seed}: instances: {metric} is not that of the predictions"
-
-
-def config(case: Case) -> Iterator[str]:
-    """`config.yaml` asks for what the command asks for."""
-    if case.run is not None and case.run.recipe != case.recipe:
-        yield f"config.yaml asks for: {case.run.recipe}"
 
 
 def logs(case: Case) -> Iterator[str]:
@@ -80,7 +91,23 @@ def weights(case: Case) -> Iterator[str]:
                 )
 
 
-CHECKS: tuple[Check, ...] = (config, logs, weights, predictions)
+CHECKS: tuple[Check, ...] = (logs, weights, predictions)
+
+
+def repredict(run: Path, findings: Findings, track: Track | None = None) -> None:
+    """Predicts again with a run's weights, compares with the stored predictions, and adds what is found.
+
+    Only built-in architectures are built, from this repository's source.
+
+    Args:
+        run: The run folder.
+        findings: What `verify` found before. It must hold no fault: the size of what is built here is bounded by its checks.
+        track: A track of one's own, if the run is of that.
+    """
+    try:
+        findings.take("checkpoint", _compare(RunFolder(run), track))
+    except Refused as error:
+        findings.take("checkpoint", [str(error)])
 
 
 def _recorded(case: Case) -> list[SeedRecord]:
@@ -99,3 +126,46 @@ def _same_curve(claimed: Curve, real: Curve) -> bool:
     if real.stderr is not None:
         pairs.append((claimed.stderr or [], real.stderr))
     return all(len(a) == len(b) and np.allclose(a, b, rtol=0.0, atol=1.5e-6) for a, b in pairs)
+
+
+def _compare(run: RunFolder, track: Track | None) -> Iterator[str]:
+    record = run.result.architecture
+    if not is_built_in(record):
+        yield Note("only the weights of built-in architectures are loaded")
+        return
+    if registry.source_digest(registry.load(registry.ARCHITECTURE, record.name)) != record.source_sha256:
+        yield Note(f"{record.source} has changed since, so the weights may mean something else")
+        return
+    reference = find_reference(run.result.track.name, track)
+    for seed in run.result.seeds:
+        model = _load(run, seed.seed, record, reference.track.task.io)
+        again = Predictions.of(ModelPredictor(model, torch.device("cpu")), reference.test)
+        stored = read_predictions(run.folder, f"seed-{seed.seed}/predictions.npz", reference)
+        scale = float(stored.packed.std(dtype=np.float64)) if stored.of_vectors else 1.0
+        apart = np.abs(again.packed.astype(np.float64) - stored.packed.astype(np.float64)) / scale
+        how_far = f"{apart.max():.2g} apart at most, {apart.mean():.2g} on average"
+        line = f"seed {seed.seed}: predicted again from its weights: {how_far}"
+        yield Note(line) if apart.mean() <= MEAN_TOLERANCE and apart.max() <= LARGEST_TOLERANCE else line
+
+
+def _load(run: RunFolder, seed: int, record: ArchitectureRecord, io: IO) -> Model:
+    """The model with the weights of a seed.
+
+    Raises:
+        Refused: The checkpoint is not of this model.
+    """
+    cls = registry.load(registry.ARCHITECTURE, record.name)
+    options = cls.Options.model_validate_json(json.dumps(record.options))
+    name = f"seed-{seed}/checkpoint.safetensors"
+    with torch.device("meta"):
+        shapes = {key: tensor.numel() for key, tensor in build(cls, options, io).state_dict().items()}
+    if run.weights(seed) != shapes:
+        raise Refused(f"{name}: not the weights of this architecture with these options")
+    content = run.folder.read(name, 8 * sum(shapes.values()) + (1 << 20))
+    tensors: dict[str, Tensor] = safetensors.torch.load(content)
+    model = build(cls, options, io)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise Refused(f"{name}: not the weights of this architecture with these options") from None
+    return model

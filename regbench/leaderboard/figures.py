@@ -1,13 +1,13 @@
-"""Checks on the figures of an entry: that they are of the track, within the rules, and follow from one another.
+"""Checks on the figures of an entry: they are of the track, keep its rules, and follow from the scores of the instances.
 
-`STRUCTURE` comes first: what the others rely on. None of them reads a file of the claim's.
+`STRUCTURE` comes first: the other checks rely on it. No check here reads a file of the claim.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pydantic
@@ -15,32 +15,32 @@ from numpy.typing import NDArray
 
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, canonical, rounded
-from regbench.metrics.scores import NLL_FLOOR, Score, share_of_the_way
-from regbench.report.words import LIMITS
+from regbench.metrics.metric import Metric
+from regbench.metrics.scores import Score, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
 
 FEWEST_SEEDS = 3
-_Record = SeedRecord | BaselineRecord
+PROPER = ("nll", "mse")
+"""The scores in which no predictor can be expected to beat the truth."""
+
 _SHA256 = re.compile("[0-9a-f]{64}")
 _BASELINE_TOLERANCE = 1e-4
-"""Far below the published digits, and far above what another machine's rounding does to a baseline."""
-PROPER = ("nll", "mse")
-"""Scores that nobody can expect to be better at than the truth."""
+"""Below the digits that are published, and above what the rounding of another machine does to a baseline."""
 _CHANCE = 5
-"""Paired standard errors by which a seed may be ahead of it: one honest seed in three million is, were it the truth itself."""
+"""Paired standard errors by which a seed may beat the truth. A seed that predicts the truth does so once in three million."""
 _ROUNDING = 1e-3
-"""More than the float16 of stored predictions moves a mean of nats."""
+"""More than the float16 of stored predictions moves a mean NLL."""
 _CURVE_DIGIT = 1e-6
-"""Curves are kept to six decimals: nats at the floor are rounded up."""
+"""Curves are kept to six decimals. An NLL at its floor is rounded up."""
 _CURVE_TOLERANCE = 1.5 * _CURVE_DIGIT
 _HALF_DIGIT = 0.5 * 10.0 ** (1 - DIGITS)
 """How far an instance's sum may be from the exact one, relative to it."""
 
 
 def track(case: Case) -> Iterator[str]:
-    """Name, version, digest, main score and the fingerprints of all splits are those of the track as it is now."""
+    """Name, version, digest, main score and the fingerprints of all splits are those of the track today."""
     claimed, real = case.result.track, case.reference.record
     for field in ("name", "version", "digest", "main_score"):
         if getattr(claimed, field) != getattr(real, field):
@@ -52,16 +52,11 @@ def track(case: Case) -> Iterator[str]:
 
 
 def metrics(case: Case) -> Iterator[str]:
-    """Every seed and every baseline has exactly the track's scores, their curves, and a value for each instance."""
+    """Every seed, baseline and instance has exactly the track's scores."""
     wanted = set(case.reference.metrics)
-    for seed in case.result.seeds:
-        shares = set(seed.share_of_the_way) or wanted
-        if any(found != wanted for found in (set(seed.scores), set(seed.curves), shares)):
-            yield f"seed {seed.seed} does not have exactly the scores {', '.join(sorted(wanted))}"
-    for name, baseline in case.result.baselines.items():
-        if set(baseline.scores) != wanted or set(baseline.curves) != wanted:
-            yield f"the baseline {name} does not have exactly the scores {', '.join(sorted(wanted))}"
     for where, record in _records(case):
+        if set(record.scores) != wanted or set(record.curves) != wanted:
+            yield f"{where} does not have exactly the scores {', '.join(sorted(wanted))}"
         for curve in record.curves.values():
             if len({len(curve.position), len(curve.value), len(curve.count), len(curve.stderr or curve.value)}) != 1:
                 yield f"{where}: a curve's columns differ in length"
@@ -77,16 +72,12 @@ def metrics(case: Case) -> Iterator[str]:
 
 
 def seeds(case: Case) -> Iterator[str]:
-    """Seeds are 0, 1, 2, ... without a gap, at least three: nobody can choose among them."""
+    """Seeds are 0, 1, 2, ... without a gap, at least three, and no two have the same predictions."""
     given = [seed.seed for seed in case.result.seeds]
     if given != list(range(len(given))):
         yield f"seeds must be 0, 1, 2, ... in order, not {' '.join(map(str, given[:10]))}"
     if len(given) < FEWEST_SEEDS:
         yield f"at least {FEWEST_SEEDS} seeds, not {len(given)}"
-
-
-def distinct(case: Case) -> Iterator[str]:
-    """No two seeds have the same predictions."""
     digests = [seed.predictions_sha256 for seed in case.result.seeds]
     if not all(_SHA256.fullmatch(digest) for digest in digests):
         yield "predictions_sha256 is no SHA-256"
@@ -95,17 +86,8 @@ def distinct(case: Case) -> Iterator[str]:
         yield "two seeds have the same predictions"
 
 
-def budget(case: Case) -> Iterator[str]:
-    """Training saw no more tokens than the track allows."""
-    allowed = case.reference.budget
-    asked = case.result.training.get("train_tokens")
-    most = max([seed.tokens for seed in case.result.seeds] + ([asked] if isinstance(asked, int) else []))
-    if most > allowed:
-        yield f"{most:,} training tokens, and the track allows {allowed:,}"
-
-
-def learning(case: Case) -> Iterator[str]:
-    """Steps and tokens are what the training options give, and the kept weights are the best by validation loss."""
+def training(case: Case) -> Iterator[str]:
+    """Steps and tokens follow from the training options within the track's budget; the best step was kept."""
     try:
         options = TrainingOptions.model_validate(case.result.training, strict=True)
         plans = {seed.seed: case.reference.plan(options, seed.seed) for seed in case.result.seeds if seed.seed >= 0}
@@ -117,47 +99,40 @@ def learning(case: Case) -> Iterator[str]:
         return
     for seed in case.result.seeds:
         if seed.seed in plans:
-            yield from _learning(seed, plans[seed.seed])
+            yield from (f"seed {seed.seed}: {fault}" for fault in _training_faults(seed, plans[seed.seed]))
 
 
-def ranges(case: Case) -> Iterator[str]:
-    """Every score lies where its metric can."""
-    for where, record in _records(case):
-        values = [(m, s.value, 1e-9) for m, s in record.scores.items()]
-        values += [(m, value, _CURVE_DIGIT / 2 + 1e-9) for m, curve in record.curves.items() for value in curve.value]
-        for metric, value, slack in values:
-            low, high = 0.0, _highest(metric)
-            if not low - slack <= value <= high + slack:
-                yield f"{where}: {metric} is {value:g}, outside {low:g} to {high:g}"
-                break
-
-
-def means(case: Case) -> Iterator[str]:
-    """Scores and standard errors are those of the instances, which are scored where the test split is."""
+def scores(case: Case) -> Iterator[str]:
+    """Scores, standard errors and normalized scores follow from the instances, which count where the test split does."""
     instances, frame = case.instances, case.reference.frame
-    if instances is None:
-        return
-    groups = {metric: counts.tolist() for metric, counts in frame.group_counts.items()}
-    if instances.counts != frame.counts.tolist() or instances.group_counts != groups:
-        yield "instances: the counts are not how many positions the test split scores"
-        return
     for i, seed in enumerate(case.result.seeds):
+        wanted = normalized_scores(seed.scores, case.result.baselines)
+        if seed.share_of_the_way.keys() != wanted.keys() or any(
+            not math.isclose(given, wanted[m], rel_tol=1e-9, abs_tol=1e-9) for m, given in seed.share_of_the_way.items()
+        ):
+            yield f"seed {seed.seed}: share_of_the_way is not what the scores and the baselines give"
+        if instances is None:
+            continue
         for metric, record in seed.scores.items():
             sums = np.array(instances.sums[i][metric], np.float64)
-            fault = _sums_fault(metric, sums, frame.counts_of(metric))
+            fault = _sums_fault(case.reference.track.metrics[metric], sums, frame.counts_of(metric))
             fault = fault or _mean_fault(record, sums, frame.counts_of(metric))
             if fault:
                 yield f"seed {seed.seed}: {metric}: {fault}"
+    if instances is not None:
+        groups = {metric: counts.tolist() for metric, counts in frame.group_counts.items()}
+        if instances.counts != frame.counts.tolist() or instances.group_counts != groups:
+            yield "instances: the counts are not how many positions the test split scores"
 
 
 def possible(case: Case) -> Iterator[str]:
-    """No seed predicts better than the truth: its nats, or squared error, are the least that can be expected of anyone."""
+    """No seed predicts better than the truth: nobody can expect a lower NLL, or a lower squared error."""
     if case.instances is None or (truth := case.reference.truth) is None:
         return
     for metric in sorted({*PROPER} & {*case.reference.metrics}):
         for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):
             given = np.array(sums[metric], np.float64)
-            if _beyond_measure(given):  # `means` says so
+            if _beyond_measure(given):  # `scores` says so
                 continue
             ahead = Score.of(truth.sums[metric] - given, truth.counts_of(metric))
             if ahead.value > _CHANCE * ahead.stderr + _ROUNDING:
@@ -168,50 +143,21 @@ def possible(case: Case) -> Iterator[str]:
 
 
 def curves(case: Case) -> Iterator[str]:
-    """Curves have the track's positions and counts, and average to the score, but for what positions in no curve leave open."""
+    """Curves have the track's positions and possible values, and average to the score.
+
+    Positions that are in no curve leave some room.
+    """
     for where, record in _records(case):
         for metric, curve in record.curves.items():
             positions = int(case.reference.frame.counts_of(metric).sum())
-            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value, positions, metric)
+            limits = case.reference.track.metrics[metric].limits
+            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value, positions, limits)
             if fault:
                 yield f"{where}: the curve of {metric} {fault}"
 
 
-def shares(case: Case) -> Iterator[str]:
-    """The share of the way follows from the scores and the baselines."""
-    anchors = [
-        next((b.scores for b in case.result.baselines.values() if b.anchor == anchor), None)
-        for anchor in ("start", "end")
-    ]
-    start, end = anchors
-    for seed in case.result.seeds:
-        if start is None or end is None:
-            if seed.share_of_the_way:
-                yield f"seed {seed.seed}: share_of_the_way without baselines to measure it by"
-            continue
-        for metric, score in seed.scores.items():
-            wanted = share_of_the_way(score.value, start[metric].value, end[metric].value)
-            given = seed.share_of_the_way.get(metric, math.inf)
-            if not abs(given - wanted) <= 1e-9 * max(1.0, abs(wanted)):
-                yield f"seed {seed.seed}: share_of_the_way of {metric} is {given:g}, and the scores give {wanted:g}"
-
-
-def speeds(case: Case) -> Iterator[str]:
-    """Seconds, tokens and tokens per second agree; memory was used."""
-    for seed in case.result.seeds:
-        if seed.seconds <= 0 or seed.tokens_per_second <= 0 or seed.peak_memory_bytes <= 0:
-            yield f"seed {seed.seed}: seconds, tokens_per_second and peak_memory_bytes must be above 0"
-            continue
-        slowest, fastest = (seed.tokens / max(seed.seconds + off, 1e-9) for off in (0.0006, -0.0006))
-        if not slowest - 0.06 <= seed.tokens_per_second <= fastest + 0.06:
-            yield f"seed {seed.seed}: {seed.tokens:,} tokens in {seed.seconds} s are not {seed.tokens_per_second:,} tokens/s"
-    for name, record in case.result.baselines.items():
-        if record.seconds < 0:
-            yield f"the baseline {name} took {record.seconds} s"
-
-
 def baselines(case: Case) -> Iterator[str]:
-    """Every baseline is what it comes out as when it is computed here."""
+    """Every baseline is what comes out when it is computed here."""
     real = case.reference.baselines(case.announce)
     for name in sorted({*case.result.baselines, *real}):
         given, wanted = case.result.baselines.get(name), real.get(name)
@@ -222,52 +168,56 @@ def baselines(case: Case) -> Iterator[str]:
             yield late if wanted.anchor else Note(late)
         elif canonical(given.options) != canonical(wanted.options) or given.anchor != wanted.anchor:  # True == 1
             yield f"{name} has other options"
+        elif given.seconds < 0:
+            yield f"{name} took {given.seconds} s"
         else:
             yield from (f"{name}: {fault}" for fault in _baseline_faults(given, wanted))
 
 
 STRUCTURE: tuple[Check, ...] = (track, metrics)
-ALONE: tuple[Check, ...] = (seeds, distinct, budget, learning, speeds)
-FIGURES: tuple[Check, ...] = (ranges, means, possible, curves, shares)
+ALONE: tuple[Check, ...] = (seeds, training)
+FIGURES: tuple[Check, ...] = (scores, possible, curves)
 COSTLY: tuple[Check, ...] = (baselines,)
 
 
-def _records(case: Case) -> Iterator[tuple[str, _Record]]:
+def _records(case: Case) -> Iterator[tuple[str, SeedRecord | BaselineRecord]]:
     for seed in case.result.seeds:
         yield f"seed {seed.seed}", seed
     for name, record in case.result.baselines.items():
         yield f"the baseline {name}", record
 
 
-def _learning(seed: SeedRecord, plan: NDArray[np.int64]) -> Iterator[str]:
-    rows, where = seed.training_curve, f"seed {seed.seed}"
+def _training_faults(seed: SeedRecord, plan: NDArray[np.int64]) -> Iterator[str]:
+    """What is wrong with the record of a training; `plan`: (S,), tokens seen after each step."""
+    rows = seed.training_curve
     if (seed.steps, seed.tokens) != (len(plan), plan[-1]):
-        yield f"{where}: {seed.steps:,} steps of {seed.tokens:,} tokens, and the options give {len(plan):,} of {plan[-1]:,}"
+        yield f"{seed.steps:,} steps of {seed.tokens:,} tokens, and the options give {len(plan):,} of {plan[-1]:,}"
         return
     steps = [row.step for row in rows]
     if not steps or steps != sorted(set(steps)) or steps[0] < 1 or steps[-1] != seed.steps:
-        yield f"{where}: the steps of the training curve do not rise to the last"
+        yield "the steps of the training curve do not rise to the last"
         return
     if any(row.tokens != plan[row.step - 1] for row in rows):
-        yield f"{where}: the training curve has other tokens than its steps"
+        yield "the training curve has other tokens than its steps"
     if any(set(row.loss) != set(rows[0].loss) or not row.loss for row in rows):
-        yield f"{where}: the training curve has other losses in some rows"
+        yield "the training curve has other losses in some rows"
     best = min(rows, key=lambda row: row.validation_loss)
     if seed.best_step != best.step:
-        yield f"{where}: step {seed.best_step} was kept, and step {best.step} has the best validation loss"
+        yield f"step {seed.best_step} was kept, and step {best.step} has the best validation loss"
+    if seed.seconds <= 0 or seed.tokens_per_second <= 0 or seed.peak_memory_bytes <= 0:
+        yield "seconds, tokens_per_second and peak_memory_bytes must be above 0"
+        return
+    slowest, fastest = (seed.tokens / max(seed.seconds + off, 1e-9) for off in (0.0006, -0.0006))  # as rounded
+    if not slowest - 0.06 <= seed.tokens_per_second <= fastest + 0.06:
+        yield f"{seed.tokens:,} tokens in {seed.seconds} s are not {seed.tokens_per_second:,} tokens/s"
 
 
-def _highest(metric: str) -> float:
-    """The largest value a metric can have at a position."""
-    return LIMITS[metric][1] if metric in LIMITS else -math.log(NLL_FLOOR) if metric == "nll" else math.inf
-
-
-def _sums_fault(metric: str, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
-    """What is impossible about an instance's sums, if anything."""
-    most = np.where(counts > 0, _highest(metric), 0.0) * np.maximum(counts, 1)
+def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
+    """What is impossible about the (N,) sums of instances, if anything."""
+    most = np.where(counts > 0, metric.limits[1], 0.0) * np.maximum(counts, 1)
     if not (sums <= most * (1 + 2 * _HALF_DIGIT)).all():
         return "an instance's sum is more than its positions can give"
-    if metric.endswith("accuracy") and (sums != np.floor(sums)).any():
+    if metric.over.endswith("accuracy") and (sums != np.floor(sums)).any():
         return "an instance has a fraction of a right answer"
     if any(rounded(value) != value for value in sums.tolist()):
         return f"an instance's sum has more than {DIGITS} digits"
@@ -280,7 +230,7 @@ def _beyond_measure(sums: NDArray[np.float64]) -> bool:
 
 
 def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
-    """Whether score and standard error can come from sums that were rounded to these; the bounds are exact, not guesses."""
+    """Whether score and standard error can come from sums that were rounded to these. The bounds are exact."""
     if _beyond_measure(sums):
         return "an instance's sum is beyond all measure"
     own = Score.of(sums, counts)
@@ -296,30 +246,43 @@ def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[
     return None
 
 
-def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, metric: str) -> str | None:
-    """positions: how many the score is over. Those that are in no curve (`Task.progress` below 0) can be anything."""
+def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, limits: tuple[float, float]) -> str | None:
+    """What is wrong with a curve, if anything.
+
+    Args:
+        curve: The curve that is claimed.
+        frame: A curve with the positions and counts it must have.
+        value: The score that it must average to.
+        positions: How many positions the score is over. Those that are in no curve (`Task.progress` below 0) can be anything.
+        limits: The lowest and the highest value that the metric can have.
+    """
     if (curve.position, curve.count, curve.axis) != (frame.position, frame.count, frame.axis):
         return "has other positions than the test split"
     if (curve.stderr is None) != (frame.stderr is None) or min(curve.stderr or [0.0]) < 0:
         return "has standard errors of its own"
-    drawn = sum(v * c for v, c in zip(curve.value, curve.count, strict=True))
+    (lowest, highest), slack = limits, _CURVE_DIGIT / 2 + 1e-9
+    for drawn in curve.value:
+        if not lowest - slack <= drawn <= highest + slack:
+            return f"has a value of {drawn:g}, outside {lowest:g} to {highest:g}"
+    total = sum(v * c for v, c in zip(curve.value, curve.count, strict=True))
     left_out = positions - sum(curve.count)
-    rest = value * positions - drawn
-    most = _highest(metric) * left_out if left_out else 0.0
+    rest = value * positions - total
+    most = highest * left_out if left_out else 0.0
     if not -_CURVE_TOLERANCE * positions <= rest <= most + _CURVE_TOLERANCE * positions:
-        return f"averages to {drawn / sum(curve.count):.6f}, and the score is {value:.6f}"
+        return f"averages to {total / sum(curve.count):.6f}, and the score is {value:.6f}"
     return None
 
 
 def _baseline_faults(given: BaselineRecord, wanted: BaselineRecord) -> Iterator[str]:
+    """How a claimed baseline differs from the one computed here."""
     for metric, score in wanted.scores.items():
-        pair: Mapping[str, tuple[float, float]] = {
-            metric: (given.scores[metric].value, score.value),
-            f"the standard error of {metric}": (given.scores[metric].stderr, score.stderr),
-        }
-        for what, (claimed, real) in pair.items():
-            if not abs(claimed - real) <= _BASELINE_TOLERANCE * max(1.0, abs(real)):
-                yield f"{what} is {claimed:.6g}, and computed here {real:.6g}"
+        claimed = given.scores[metric]
+        for what, own, real in (
+            (metric, claimed.value, score.value),
+            (f"the standard error of {metric}", claimed.stderr, score.stderr),
+        ):
+            if not abs(own - real) <= _BASELINE_TOLERANCE * max(1.0, abs(real)):
+                yield f"{what} is {own:.6g}, and computed here {real:.6g}"
         if _apart(given.curves[metric], wanted.curves[metric]) > _BASELINE_TOLERANCE:
             yield f"the curve of {metric} is not what is computed here"
 

@@ -1,4 +1,7 @@
-"""Reading files that someone else made: bounded in size, depth and time, following no links, executing and unpickling nothing."""
+"""Reading files that someone else made, within bounds of size, depth and time.
+
+No link is followed, and nothing is executed or unpickled.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +30,29 @@ _NPY_HEADER_BYTES = 4096
 
 
 class Refused(UserError):
-    """A file is not what it must be. The message is one line."""
+    """Raised where a file is not what it must be. The message is one line."""
 
 
 class Folder:
-    """A folder of someone else's: its regular files and nothing beyond it, no links, and never more than a stated size."""
+    """A folder of someone else's. Only its regular files are read: no links, and never more than a stated size.
+
+    Attributes:
+        path: The folder.
+    """
 
     def __init__(self, path: Path) -> None:
+        """Names the folder; nothing is read."""
         self.path = path
 
     def read(self, name: str, limit: int) -> bytes:
-        """The bytes of `name` ("seed-0/scores.json"), at most `limit`.
+        """The bytes of a file.
+
+        Args:
+            name: The file's path in the folder, e.g. "seed-0/scores.json".
+            limit: The most bytes it may have.
 
         Raises:
-            Refused: no such file, a link on the way to it, no regular file, or more than `limit` bytes.
+            Refused: There is no such regular file, a link lies on the way to it, or it has more than `limit` bytes.
         """
         content, size = self.head(name, limit + 1)
         if max(size, len(content)) > limit:
@@ -48,7 +60,11 @@ class Folder:
         return content
 
     def head(self, name: str, limit: int) -> tuple[bytes, int]:
-        """The first bytes of `name`, at most `limit`, and the size of the file; for the rest as `read`."""
+        """The first bytes of a file, at most `limit`, and the size of the file.
+
+        Raises:
+            Refused: There is no such regular file, or a link lies on the way to it.
+        """
         parts = name.split("/")
         if any(part in ("", ".", "..") for part in parts):
             raise Refused(f"{name}: not a file of this folder")
@@ -65,7 +81,7 @@ class Folder:
             os.close(handle)
 
     def has(self, name: str) -> bool:
-        """Whether something of that name is there."""
+        """Whether something of this name is there."""
         return os.path.lexists(self.path / name)
 
     def _open(self, name: str, parts: list[str]) -> int:
@@ -91,11 +107,15 @@ class Folder:
 
 
 def parse_json(content: bytes, name: str) -> Any:
-    """Plain dictionaries, lists, strings and numbers.
+    """A JSON file as plain dictionaries, lists, strings and numbers.
+
+    Args:
+        content: The bytes of the file.
+        name: The file's name, for messages.
 
     Raises:
-        Refused: not JSON; a key twice; NaN, infinity or a number beyond bounds; nested too deep; a string that is too long or
-            holds characters that are not printable.
+        Refused: It is not JSON, holds a key twice or a number beyond bounds, is nested too deep, or has a string that is too
+            long or not printable.
     """
     try:
         text = content.decode("utf-8")
@@ -118,10 +138,10 @@ def parse_json(content: bytes, name: str) -> Any:
 
 
 def parse_yaml(content: bytes, name: str) -> Any:
-    """The same of a small YAML file, without aliases and without types of its own.
+    """A small YAML file as plain dictionaries, lists, strings and numbers. Aliases and tags are not allowed.
 
     Raises:
-        Refused: not YAML, too large, or anything in it that `parse_json` would refuse.
+        Refused: It is not YAML, too large, or holds what `parse_json` would refuse.
     """
     # PyYAML takes time that grows as the square of how deep a line is nested.
     if len(content) > YAML_BYTES or max(content.count(b"["), content.count(b"{")) > 256:
@@ -140,8 +160,10 @@ def parse_yaml(content: bytes, name: str) -> Any:
 
 
 def check_plain(value: Any, name: str) -> None:
-    """Raises:
-    Refused: something in `value` is beyond the bounds of this module.
+    """Refuses what is beyond the bounds of this module.
+
+    Raises:
+        Refused: Something in `value` is.
     """
     waiting = [(value, 0)]
     while waiting:
@@ -169,20 +191,30 @@ def check_plain(value: Any, name: str) -> None:
 
 
 def describe_schema(error: pydantic.ValidationError, name: str, known: Iterable[str]) -> Refused:
-    """A fault of the schema, to be raised; of very many, only how many: to list them takes memory without bounds."""
+    """The first fault of the schema, to be raised. Of very many faults only the number is told: to list them takes memory.
+
+    Args:
+        error: What pydantic found.
+        name: The file's name, for messages.
+        known: The names of the schema's fields.
+    """
     if error.error_count() > 1000:
         return Refused(f"{name}: {error.error_count():,} values are not of the schema")
     return Refused(describe_validation(error, name, known))
 
 
 def parse_arrays(content: bytes, expected: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file, which must be of exactly these names, types and shapes.
+    """The arrays of an .npz file. It must hold exactly the expected names, types and shapes.
 
-    Sizes are compared with what is expected before anything is unpacked, and headers are read as data, so no file can claim
-    memory or run code.
+    Sizes are compared before anything is unpacked, and headers are read as data. So no file can claim memory or run code.
+
+    Args:
+        content: The bytes of the file.
+        expected: Arrays of the expected types and shapes, by name.
+        name: The file's name, for messages.
 
     Raises:
-        Refused: the file is broken, or is not these arrays.
+        Refused: The file is broken, or does not hold these arrays.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -197,10 +229,15 @@ def parse_arrays(content: bytes, expected: Mapping[str, NDArray[Any]], name: str
 
 
 def tensor_sizes(head: bytes, size: int, name: str) -> tuple[dict[str, int], dict[str, str]]:
-    """Of a safetensors file, from its first bytes and its size: the number of elements of each tensor, and the notes.
+    """The number of elements of each tensor of a safetensors file, and its notes.
+
+    Args:
+        head: The first bytes of the file.
+        size: The size of the file.
+        name: The file's name, for messages.
 
     Raises:
-        Refused: the header is broken, or does not describe a file of that size.
+        Refused: The header is broken, or does not describe a file of this size.
     """
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or length > len(head) - 8:

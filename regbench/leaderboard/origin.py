@@ -1,55 +1,64 @@
-"""Checks on where an entry comes from: the architecture and its source, the command, the code and the machine."""
+"""Checks on where an entry comes from: its configuration, the architecture and its source, the code and the machine."""
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
 import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pydantic
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
+from regbench.config import Config
 from regbench.leaderboard.case import Case, Check, Note
-from regbench.models.build import build, resolve_options
+from regbench.leaderboard.entry import canonical, command_of
+from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.results import ArchitectureRecord
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions, resolve_training
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
 
 _MOST_PARTS = 10_000
 _LARGEST_OPTION = 65_536
+_MOST_MEMBERS = 64
 _COMMIT = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]{0,60}")
-_PACKAGE = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
-_WORD = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]{0,60}")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def recipe(case: Case) -> Iterator[str]:
-    """The command names the track, the architecture, the seeds and the trials of the result, and runs where that ran."""
-    asked, result = case.recipe, case.result
+def configuration(case: Case) -> Iterator[str]:
+    """The configuration names the track, architecture, seeds and trials of the result, and a backend and device that ran.
+
+    With the run, `config.yaml` says the same.
+    """
+    asked, result = case.configuration, case.result
     for what, given, claimed in (
         ("the track", asked.track, result.track.name),
-        ("the architecture", asked.architecture_name, result.architecture.name),
+        ("the architecture", registry.short_name(asked.architecture), result.architecture.name),
         ("the seeds", list(asked.seeds), [seed.seed for seed in result.seeds]),
         ("the trials", asked.trials, result.selection.trials),
     ):
         if given != claimed:
-            yield f"{what} of the command are not those of the result: {str(given)[:80]!r} and {str(claimed)[:80]!r}"
-    on_cpu = result.environment.device == "cpu"
-    if asked.device != "auto" and (asked.device == "cpu") != on_cpu:
-        yield f"the command asks for the device {asked.device!r}, and the result is of {result.environment.device!r}"
-    if asked.backend != "auto" and set(result.environment.backend.values()) - {asked.backend}:
-        yield f"the command asks for the backend {asked.backend!r}, and another ran"
+            yield f"{what} are not those of the result: {str(given)[:80]!r} and {str(claimed)[:80]!r}"
+    machine = result.environment
+    kind = "cpu" if machine.device == "cpu" else "cuda"
+    if asked.device != "auto" and asked.device.partition(":")[0] != kind:
+        yield f"it asks for the device {asked.device[:80]!r}, and the result is of {machine.device!r}"
+    for part in asked.backend.split(","):
+        op, _, wanted = (text.strip() for text in part.rpartition("="))
+        records = (machine.backend, machine.training_backend or {})
+        ran = {form for record in records for name, form in record.items() if op in ("", name)}
+        if wanted != "auto" and ran != {wanted}:
+            yield f"it asks for the backend {part[:80]!r}, and {', '.join(sorted(ran)) or 'no op'} ran"
+    if case.run is not None and _text(case.run.configuration) != _text(asked):
+        yield f"config.yaml asks for: {command_of(case.run.configuration)[:400]}"
 
 
 def source(case: Case) -> Iterator[str]:
@@ -68,8 +77,8 @@ def source(case: Case) -> Iterator[str]:
             yield f"{record.source} is {record.source_sha256[:12]!r}, but {then[:12]!r} at commit {commit}"
         else:
             yield Note(f"{record.source} has changed since commit {str(commit)[:12]}, by which this entry was made")
-    elif record.source != case.recipe.architecture.partition(":")[0] or not record.source.endswith(".py"):
-        yield f"{record.source[:80]!r} is neither an architecture of regbench nor the file that the command names"
+    elif record.source != case.configuration.architecture.partition(":")[0] or not record.source.endswith(".py"):
+        yield f"{record.source[:80]!r} is neither an architecture of regbench nor the file that the configuration names"
     elif case.source is None:
         yield f"the file {record.source[:80]!r} is not kept beside the entry"
     elif hashlib.sha256(case.source).hexdigest() != record.source_sha256:
@@ -77,34 +86,26 @@ def source(case: Case) -> Iterator[str]:
 
 
 def architecture(case: Case) -> Iterator[str]:
-    """Options are what the command sets; of a built-in architecture, unless changed since, all options and sizes are compared."""
+    """Options are what the configuration sets. Of a built-in architecture all options, parameters and state size are compared.
+
+    Where its source has changed since, a difference from today's class is a note.
+    """
     record = case.result.architecture
-    faults = list(_implausible(record.options))
-    if record.parameters >= 2**48 or (record.state_bytes or 0) >= 2**48 or (record.state_bytes or 0) < 0:
+    settings = case.configuration.settings
+    faults = [*_implausible(record.options), *_implausible(split_settings(settings)[0])]
+    if len(settings) > _MOST_MEMBERS:
+        faults.append(f"{len(settings):,} settings")
+    if record.parameters >= 2**48 or not 0 <= (record.state_bytes or 0) < 2**48:
         faults.append("parameters or state size are beyond all measure")
-    yield from faults
+    faults = faults or list(_given(case))
     if faults:
-        return
-    if not is_built_in(record):
-        yield from _given(case)
-        return
-    if record.source_sha256 != _digest_now(record.name):
-        return
-    cls = _load(record.name)
-    try:
-        yield from _options(case, cls)
-        given = {k: v for k, v in record.options.items() if k in cls.Options.model_fields}
-        counted = _counts(case, cls, cls.Options.model_validate_json(json.dumps(given)))
-    except pydantic.ValidationError as error:
-        yield describe_validation(error, "option", cls.Options.model_fields)
-    except UserError as error:
-        yield str(error)
+        yield from faults
+    elif not is_built_in(record):
+        return  # nothing that came with an entry is loaded
+    elif record.source_sha256 == _digest_now(record.name):
+        yield from _against_class(case)
     else:
-        for what, claimed, real in zip(
-            ("parameters", "bytes of state"), (record.parameters, record.state_bytes), counted, strict=True
-        ):
-            if claimed != real:
-                yield f"{claimed} {what}, and these options give {real}"
+        yield from (Note(f"compared with today's {record.source}: {fault}") for fault in _against_class(case))
 
 
 def code(case: Case) -> Iterator[str]:
@@ -119,23 +120,18 @@ def code(case: Case) -> Iterator[str]:
 
 
 def environment(case: Case) -> Iterator[str]:
-    """The record of the machine has the form it must have."""
+    """The machine and its packages are named."""
     machine = case.result.environment
-    versions = {**machine.packages, "python": machine.python}
-    if not all(_VERSION.fullmatch(version) for version in versions.values()):
-        yield "a version that is none"
-    if not {"regbench", "torch", "numpy"} <= set(versions) or not all(map(_PACKAGE.fullmatch, versions)):
+    if not {"regbench", "torch", "numpy"} <= machine.packages.keys():
         yield "packages must name regbench, torch and numpy"
     if machine.threads < 1:
         yield f"{machine.threads} threads"
-    forms = [*machine.backend.items(), *(machine.training_backend or {}).items()]
-    if not all(_WORD.fullmatch(word) for pair in forms for word in pair):
-        yield "backend must say which form of which op ran"
-    if not all(text.strip() and len(text) <= 200 for text in (machine.platform, machine.processor, machine.device)):
-        yield "platform, processor or device is empty or long"
+    named = (machine.platform, machine.processor, machine.device, machine.python, *machine.packages.values())
+    if not all(text.strip() and len(text) <= 200 for text in named):
+        yield "platform, processor, device or a version is empty or long"
 
 
-CHECKS: tuple[Check, ...] = (recipe, source, architecture, code, environment)
+CHECKS: tuple[Check, ...] = (configuration, source, architecture, code, environment)
 
 
 def is_built_in(record: ArchitectureRecord) -> bool:
@@ -145,7 +141,7 @@ def is_built_in(record: ArchitectureRecord) -> bool:
     return (
         known is not None
         and record.source == known.target == f"{folder}.{record.name}"
-        and known.source == f"{folder}/{record.name}.py"
+        and known.source in (f"{folder}/{record.name}.py", f"{folder}/{record.name}/__init__.py")
     )
 
 
@@ -166,37 +162,38 @@ def _load(name: str) -> type[Any]:
 
 
 def source_digest_at(commit: str, module: str) -> str | None:
-    """What `registry.source_digest` would say of a module at a commit; None where git, the commit or the file is not here."""
+    """What `registry.source_digest` would give for a module at a commit. None where git, the commit or the file is not here."""
     if not _COMMIT.fullmatch(commit):
         return None
     found: dict[str, bytes] = {}
     waiting = [module]
+    seen: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in seen:
             continue
-        content = _at(commit, name.replace(".", "/") + ".py")
-        if content is None:
+        seen.add(name)
+        stem = name.replace(".", "/")
+        for path, package in ((f"{stem}.py", name.rpartition(".")[0]), (f"{stem}/__init__.py", name)):
+            content = _at(commit, path)
+            if content is not None:
+                found[path] = content
+                try:
+                    waiting += registry.imported_modules(content, package, module.partition(".")[0])
+                except (SyntaxError, ValueError, RecursionError):
+                    return None
+                break
+        else:
             if name == module:
                 return None
-            continue
-        found[name] = content
-        try:
-            imports = [node for node in ast.walk(ast.parse(content)) if isinstance(node, ast.ImportFrom)]
-        except (SyntaxError, ValueError, RecursionError):
-            return None
-        package = module.partition(".")[0]
-        for node in imports:
-            if (node.module or "").partition(".")[0] == package:
-                waiting += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-    digests = [hashlib.sha256(found[name]) for name in sorted(found)]
+    digests = [hashlib.sha256(found[path]) for path in sorted(found, key=PurePosixPath)]
     if len(digests) == 1:
         return digests[0].hexdigest()
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
 
 def _at(commit: str, path: str) -> bytes | None:
-    """A file of this repository at a commit; nothing is fetched for it."""
+    """A file of this repository at a commit. Nothing is fetched for it."""
     command = ["git", "-C", str(_ROOT), "cat-file", "blob", f"{commit}:{path}"]
     try:
         return subprocess.run(command, capture_output=True, check=True, timeout=20).stdout
@@ -211,19 +208,39 @@ def _implausible(value: Any) -> Iterator[str]:
         item = waiting.pop()
         if isinstance(item, dict | list):
             waiting += item.values() if isinstance(item, dict) else item
-            if len(item) > 64:
+            if len(item) > _MOST_MEMBERS:
                 yield f"an option with {len(item):,} members"
         elif isinstance(item, int | float) and abs(item) > _LARGEST_OPTION:
             yield f"an option of {item:g}"
 
 
-def _options(case: Case, cls: type[Any]) -> Iterator[str]:
-    """Where options or training options are not what the command sets over the defaults.
+def _against_class(case: Case) -> Iterator[str]:
+    """How options, parameters and state size differ from what today's class gives."""
+    record = case.result.architecture
+    cls = _load(record.name)
+    try:
+        yield from _options(case, cls)
+        given = {k: v for k, v in record.options.items() if k in cls.Options.model_fields}
+        counted = _counts(case, cls, cls.Options.model_validate_json(json.dumps(given)))
+    except pydantic.ValidationError as error:
+        yield describe_validation(error, "option", cls.Options.model_fields)
+    except UserError as error:
+        yield str(error)
+    else:
+        claims = (record.parameters, record.state_bytes)
+        for what, claimed, real in zip(("parameters", "bytes of state"), claims, counted, strict=True):
+            if claimed != real:
+                yield f"{claimed} {what}, and these options give {real}"
 
-    Of an option that the result does not have, because it is newer, the default must hold.
+
+def _options(case: Case, cls: type[Any]) -> Iterator[str]:
+    """Where options or training options are not what the configuration sets over the defaults.
+
+    The result does not have options that are newer. Of these the default must hold.
     """
-    resolved = resolve_options(cls, case.recipe.own_settings).model_dump(mode="json")
-    training = TrainingOptions(**{**cls.training_defaults, **case.recipe.training_settings}).model_dump(mode="json")
+    own, of_training = split_settings(case.configuration.settings)
+    resolved = resolve_options(cls, own).model_dump(mode="json")
+    training = resolve_training(cls, of_training).model_dump(mode="json")
     for given, wanted, model in (
         (case.result.architecture.options, resolved, cls.Options),
         (case.result.training, training, TrainingOptions),
@@ -233,29 +250,46 @@ def _options(case: Case, cls: type[Any]) -> Iterator[str]:
             if key not in wanted:
                 yield f"there is no option '{key[:60]}'"
             elif not _same(given.get(key, default[key]), wanted[key]):
-                yield f"{key} is {str(given.get(key))[:60]}, and the command gives {str(wanted[key])[:60]}"
+                yield f"{key} is {str(given.get(key))[:60]}, and the configuration gives {str(wanted[key])[:60]}"
 
 
 def _given(case: Case) -> Iterator[str]:
-    """Where a result does not have what the command sets; all that can be said of an architecture that is not loaded."""
-    for given, asked in (
-        (case.result.architecture.options, case.recipe.own_settings),
-        (case.result.training, case.recipe.training_settings),
-    ):
+    """Where the result has not what the configuration sets."""
+    own, of_training = split_settings(case.configuration.settings)
+    for given, asked in ((case.result.architecture.options, own), (case.result.training, of_training)):
         for key, value in asked.items():
-            if given.get(key) != value:
-                yield f"{key} is {str(given.get(key))[:60]}, and the command sets {str(value)[:60]}"
+            there = given.get(key)
+            if key not in given or not _gives(value, there):
+                yield f"{key[:60]} is {str(there)[:60]}, and the configuration sets {str(value)[:60]}"
+
+
+def _gives(value: Any, recorded: Any) -> bool:
+    """Whether a setting gives the recorded option: it is equal, or the same number as text, as in "1e-3"."""
+    if isinstance(value, list) and isinstance(recorded, list):
+        return len(value) == len(recorded) and all(map(_gives, value, recorded))
+    if isinstance(value, str) and isinstance(recorded, int | float):
+        try:
+            value = float(value)
+        except ValueError:
+            return False
+    return isinstance(value, bool) == isinstance(recorded, bool) and bool(value == recorded)
 
 
 def _same(a: Any, b: Any) -> bool:
+    """Whether two plain values are equal and of the same type."""
     return type(a) is type(b) and bool(a == b)
 
 
+def _text(asked: Config) -> str:
+    """A configuration as text: 1, 1.0 and true differ."""
+    return canonical(asked.model_dump(mode="json"))
+
+
 def _counts(case: Case, cls: type[Any], options: Options) -> tuple[int, int | None]:
-    """Parameters and bytes of state of a model without memory of its own.
+    """Parameters and bytes of state of a model that is built without memory.
 
     Raises:
-        UserError: it cannot be built, or only from very many parts.
+        UserError: The model cannot be built, or has very many parts.
     """
     parts = 0
 

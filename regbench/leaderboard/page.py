@@ -1,264 +1,311 @@
-"""The board's page: one HTML file that needs no server and no network, with a table and charts for each track.
+"""The leaderboard's page: one HTML file that needs no server and no network, with a table and charts for each track.
 
-The tables are plain HTML, to be read, searched and printed without scripts; sorting, filtering and charts are added by
-`assets/board.js` from the data embedded in the page. The same entries give the same bytes.
+`templates/board.html` has the tables. The scripts in `assets/` draw the charts from what `chart_data` gives. The same entries
+give the same bytes.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.page_data import chart_data, machine, median_speed, size_panels
-from regbench.leaderboard.rank import SIGNIFICANCE, Board, Row
-from regbench.report.cells import about_way, metric_words, score_cell, way_cell
-from regbench.report.curves import by_what
-from regbench.report.html import asset, page, text
-from regbench.report.words import arrow, human_bytes, human_seconds, label
+from regbench.leaderboard.rank import TIES, Board, Row, mean_score
+from regbench.report.content import (
+    about_normalized,
+    axis,
+    baseline_series,
+    by_what,
+    human_seconds,
+    label,
+    metric_words,
+    points,
+)
+from regbench.report.html import render_page
+from regbench.results import Curve
+from regbench.tracks.track import frozen_tracks
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
-    ("state", "Bytes of recurrent state for one sequence; some grow with its length L.", "ascending", "bytes"),
-    ("tokens/s", "Training speed, median over seeds, on the machine that the entry names.", "descending", "speed"),
+    ("state", "Bytes of recurrent state for one sequence. Some states grow with its length L.", "ascending", "bytes"),
+    ("tokens/s", "Training speed on the entry's machine, median over seeds.", "descending", "speed"),
     ("seeds", "Trained models.", "descending", "few"),
 )
-"""Columns behind the scores: head, meaning, the order in which they are sorted first, class."""
+"""Columns after the scores: name, meaning, the order in which they are sorted first, class."""
+
+_SIZES = ("train_tokens", "epochs")
+"""Training options that say how much is seen. Entries on one curve may differ in them."""
 
 
 def build_page(boards: Sequence[Board]) -> str:
-    """The whole page as HTML; boards as `rank.rank` gives them. The one with the most entries is shown first."""
-    current = sorted((board for board in boards if board.retired is None), key=lambda board: -len(board.entries))
-    retired = [board for board in boards if board.retired is not None]
-    ids = {id(board): board.file_stem for board in current} | {id(b): f"retired-{i}" for i, b in enumerate(retired)}
-    parts = [_HEADER.format(lead=_LEAD if boards else "There are no entries yet.")]
-    for i, board in enumerate(current):
-        parts.append(_track(board, ids[id(board)], boards, current=i == 0))
-    if retired:
-        parts.append('<h2 id="retired">Retired versions</h2>\n')
-        parts += [_retired(board, ids[id(board)]) for board in retired]
-    body = f"<main>\n{''.join(parts)}</main>\n{_FOOTER}"
-    styles = [asset("regbench.report", "base.css"), asset(__package__, "board.css")]
-    scripts = [asset("regbench.report", "chart.js"), *(asset(__package__, name) for name in ("scatter.js", "board.js"))]
-    data = chart_data({ids[id(board)]: board for board in current}, retired)
-    return page("regbench leaderboard", body, data, styles, scripts)
+    """The whole page as HTML.
 
-
-def _track(board: Board, name: str, boards: Sequence[Board], *, current: bool) -> str:
-    ranked = f"ranked by {label(board.main_score)}, on {board.n_instances:,} test instances"
-    summary = f"{board.summary} " if board.summary else ""
-    position = _POSITION.format(by=text(by_what(board.entries[0].result)))
-    sizes = "".join(_SIZE.format(axis=text(panel["axis"])) for panel in size_panels(board, boards))
-    return (
-        f'<section class="track{" current" * current}" id="{text(name)}" data-name="{text(board.track)}" '
-        f'data-summary="{text(board.summary)}">\n<h2>{text(board.track)}</h2>\n'
-        f'<p class="soft">{text(summary)}{text(_count(board))}, {text(ranked)}. {_links(board)}</p>\n'
-        f"{_FILTER}{_table(board, name)}{_note(board)}{_SCATTER}{position}{sizes}{_details(board, name)}</section>\n"
+    Args:
+        boards: The boards of `rank.rank`. The one with the most entries is shown first.
+    """
+    ordered = sorted((board for board in boards if board.retired is None), key=lambda board: -len(board.entries))
+    current = {board.file_stem: board for board in ordered}
+    retired = {f"retired-{i}": board for i, board in enumerate(board for board in boards if board.retired is not None)}
+    return render_page(
+        "leaderboard/templates/board.html",
+        styles=["report/assets/base.css", "leaderboard/assets/board.css"],
+        scripts=["report/assets/chart.js", "leaderboard/assets/scatter.js", "leaderboard/assets/board.js"],
+        data=chart_data(current, list(retired.values())),
+        title="regbench leaderboard",
+        ties=TIES,
+        current=[_section(board, name, boards) for name, board in current.items()],
+        retired=[_section(board, name, boards) for name, board in retired.items()],
     )
 
 
-def _retired(board: Board, name: str) -> str:
-    return (
-        f'<section class="retired" id="{text(name)}">\n<h3>{text(board.track)}</h3>\n'
-        f'<p class="soft">{text(_count(board))}. No more are taken: {text(board.retired)}. {_links(board)}</p>\n'
-        f"{_table(board, name)}{_note(board)}{_details(board, name)}</section>\n"
-    )
+def chart_data(boards: Mapping[str, Board], retired: Sequence[Board] = ()) -> dict[str, Any]:
+    """What the scripts of the page read.
+
+    Args:
+        boards: The boards with charts, by the id of their section.
+        retired: Boards without charts. Their entries may be on curves by training size.
+    """
+    everything = [*boards.values(), *retired]
+    variants = _variants(everything)
+    return {
+        "architectures": sorted({name for name, _ in variants}),
+        "boards": [_charts(board, name, everything, variants) for name, board in boards.items()],
+    }
 
 
-def _count(board: Board) -> str:
-    n = len(board.entries)
-    return "One entry" if n == 1 else f"{n} entries"
+def size_panels(board: Board, boards: Sequence[Board]) -> list[dict[str, Any]]:
+    """Curves of scores by how much was trained on, of configurations that differ in nothing else.
+
+    One panel is by the training tokens, of entries on this board. One is by the instances of the training split, of entries on
+    all boards with the same test split.
+
+    Args:
+        board: The board.
+        boards: All boards.
+
+    Returns:
+        For each panel {axis, series: [{name, architecture, points: [{x, scores: {metric: value}}]}]}. Without such entries none.
+    """
+    here = [(_tokens(entry), entry) for entry in board.entries]
+    same_test = [b for b in boards if _test_split(b) == _test_split(board) and b.metrics == board.metrics]
+    across = [(_instances(e, n), e) for b in same_test if (n := _train_instances(b)) is not None for e in b.entries]
+    panels = []
+    for title, sized, leave_out in (
+        ("training tokens", here, _SIZES),
+        ("training instances", across, ("train_instances",)),
+    ):
+        series = _size_series(sized, leave_out, board)
+        if series:
+            panels.append({"axis": title, "series": series})
+    return panels
 
 
-def _links(board: Board) -> str:
-    """To the same table in other forms, which lie beside the page."""
-    stem = quote(board.file_stem, safe="")
-    links = (
-        f'<a href="{stem}.{end}">{form}</a>' for form, end in (("Markdown", "md"), ("CSV", "csv"), ("LaTeX", "tex"))
-    )
-    return f"As {', '.join(links)}."
+# --- Tables. ---
 
 
-def _table(board: Board, name: str) -> str:
+def _section(board: Board, name: str, boards: Sequence[Board]) -> dict[str, Any]:
+    """What the template shows of a board; `name`: the id of its section."""
     anchors: dict[str | None, str] = {row.anchor: row.name for row in board.rows if row.anchor}
     heads = [
-        _head("rank", "Among entries; ≈ names the ranks within noise of this one.", "rank", "ascending"),
-        _head("entry", "Follow a name to what makes it again.", "name", "ascending"),
+        ("rank", "Rank among entries. A range is a tie.", "ascending", "rank"),
+        ("entry", "A name leads to the command that trains the entry again.", "ascending", "name"),
     ]
-    for metric in board.metrics:
-        words = metric_words(metric)
+    for words in (metric_words(board.known[metric]) for metric in board.metrics):
         first = "descending" if words["higher"] else "ascending"
-        heads.append(_head(f"{label(metric)} {arrow(metric)}", words["meaning"], "score", first))
-    heads.append(_head("way to oracle", about_way(board.main_score, anchors), "way", "descending"))
-    heads += [_head(fact, meaning, kind, first) for fact, meaning, first, kind in _FACTS]
-    classes = ["rank", "name", *["score"] * len(board.metrics), "way", *(kind for *_, kind in _FACTS)]
-    columns = "".join(f'<col class="{c}">' for c in classes)
-    rows = "\n".join(_row(row, board.metrics, name) for row in board.rows)
-    return (
-        f'<div class="scroll"><table class="board">\n<caption class="hidden">{text(board.track)}</caption>\n'
-        f"<colgroup>{columns}</colgroup>\n<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>\n"
-    )
+        heads.append((f"{words['label']}\u00a0{words['arrow']}", words["meaning"], first, "score"))
+    heads.append(("normalized score", about_normalized(board.main_score, anchors), "descending", "normalized"))
+    return {
+        "id": name,
+        "board": board,
+        "stem": quote(board.file_stem, safe=""),
+        "heads": [dict(zip(("name", "meaning", "first", "kind"), head, strict=True)) for head in (*heads, *_FACTS)],
+        "by_what": by_what(board.entries[0].result),
+        "sizes": [panel["axis"] for panel in size_panels(board, boards)],
+        "entries": {e.name: _words(e) for e in board.entries},
+    }
 
 
-def _head(name: str, meaning: str, kind: str, first: str) -> str:
-    """first: the order in which the column is sorted when its head is pressed once."""
-    return f'<th scope="col" class="{kind}" data-first="{first}" title="{text(meaning)}">{text(name)}</th>'
-
-
-def _row(row: Row, metrics: Sequence[str], board: str) -> str:
-    scores = "".join(score_cell(row.scores[metric]) for metric in metrics) + way_cell(row.way)
-    if row.entry is None:
-        kind = {"start": "baseline start", "end": "baseline truth"}.get(row.anchor or "", "baseline")
-        badge = {"end": "truth"}.get(row.anchor or "", "baseline")
-        empty = '<td data-value=""></td>'
-        return (
-            f'<tr class="{kind}"><td class="rank" data-value=""></td><th scope="row" class="name">{text(row.name)} '
-            f'<span class="badge">{badge}</span></th>{scores}{empty * len(_FACTS)}</tr>'
-        )
-    link = f'<a href="#{text(_anchor(board, row.entry))}">{text(row.name)}</a>'
-    return (
-        f'<tr class="entry" data-more="{text(_more(row.entry))}">'
-        f'<td class="rank" data-value="{row.rank}">{row.rank}{_tie(row)}</td>'
-        f'<th scope="row" class="name">{link}</th>{scores}{_facts(row.entry)}</tr>'
-    )
-
-
-def _tie(row: Row) -> str:
-    if not row.level_with:
-        return ""
-    ranks = spans(row.level_with)
-    p = f" Against the next rank p = {row.p_next:.2f}." if row.p_next is not None else ""
-    return f' <span class="tie" title="{text(f"Within noise of rank {ranks}.{p}")}">≈ {text(ranks)}</span>'
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Whole numbers in ascending order, runs of three and more as spans: (1, 3, 4, 5) -> "1, 3–5"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [[f"{run[0]}–{run[-1]}"] if len(run) > 2 else [str(n) for n in run] for run in runs]
-    return ", ".join(part for run in parts for part in run)
-
-
-def _facts(entry: Entry) -> str:
-    result = entry.result
-    state = result.architecture.state_bytes
-    speed = median_speed(entry)
-    cells = (
-        (result.architecture.parameters, f"{result.architecture.parameters:,}"),
-        ("Infinity" if state is None else state, human_bytes(state)),
-        (f"{speed:.1f}", f"{speed:,.0f}"),
-        (len(result.seeds), len(result.seeds)),
-    )
-    return "".join(f'<td data-value="{value}">{text(shown)}</td>' for value, shown in cells)
+def _words(entry: Entry) -> dict[str, Any]:
+    """What the template shows of an entry. A line may break between the pieces of its name."""
+    pieces = re.findall(r"[+]?[^_+-]+[_-]?|[_+-]", entry.name)
+    return {"pieces": pieces, "more": _more(entry), "speed": _speed(entry), "facts": _facts(entry)}
 
 
 def _more(entry: Entry) -> str:
     """What a row can be found by besides its cells."""
     architecture = entry.result.architecture
-    return f"{architecture.name} {architecture.source} {_settings(architecture.options)} {machine(entry)}"
+    return f"{architecture.name} {architecture.source} {_settings(architecture.options)} {_machine(entry)}"
 
 
-def _anchor(board: str, entry: Entry) -> str:
-    return f"{board}--{entry.name}"
-
-
-def _note(board: Board) -> str:
-    return (
-        '<p class="soft note">Entries are ranked by the median over their seeds. ± is the standard deviation over seeds / √n; of '
-        "a baseline, and of a single seed, the standard error over instances. ≈ names the ranks within noise: a paired "
-        f"bootstrap over the {board.n_instances:,} test instances gives p ≥ {SIGNIFICANCE:g}. "
-        "It knows nothing of the noise over seeds.</p>\n"
-    )
-
-
-def _details(board: Board, name: str) -> str:
-    """What makes each entry again, and what it was made with."""
-    blocks = "\n".join(_entry_details(entry, name) for entry in board.entries)
-    return f'<div class="entries">\n<h3>Entries</h3>\n{blocks}\n</div>\n'
-
-
-def _entry_details(entry: Entry, board: str) -> str:
+def _facts(entry: Entry) -> dict[str, str]:
+    """What an entry was made with."""
     result = entry.result
     a, e, main = result.architecture, result.environment, result.track.main_score
     seconds = sum(seed.seconds for seed in result.seeds)
-    facts: dict[str, Any] = {
+    return {
         "architecture": f"{a.name} ({a.source}, SHA-256 {a.source_sha256[:12]})",
         "options": _settings(a.options),
         "training": _settings(result.training),
         f"{label(main)} by seed": ", ".join(f"{seed.seed}: {seed.scores[main].value:.4f}" for seed in result.seeds),
         "tokens": f"{max(seed.tokens for seed in result.seeds):,} a seed, {human_seconds(seconds)} of training in all",
         "selection": f"{result.selection.trials:,} configurations tried, on {result.selection.split}",
-        "machine": f"{machine(entry)}, {e.threads} threads, {e.precision}",
+        "machine": f"{_machine(entry)}, {e.threads} thread{'s' * (e.threads != 1)}, {e.precision}",
         "backend": _settings(e.backend) or "plain PyTorch",
         **({} if e.training_backend is None else {"backend in training": _settings(e.training_backend)}),
         "packages": " ".join(f"{package} {version}" for package, version in e.packages.items()),
         "commit": f"{(result.code.commit or 'none')[:12]}{', changed since' * bool(result.code.dirty)}",
         "digest": entry.digest,
     }
-    rows = "".join(f"<dt>{text(key)}</dt><dd>{text(value)}</dd>" for key, value in facts.items())
-    return (
-        f'<details id="{text(_anchor(board, entry))}"><summary>{text(entry.name)}</summary>'
-        f"<div><pre><code>{text(entry.command)}</code></pre><dl>{rows}</dl></div></details>"
-    )
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    """As one would set them: key=value, without spaces in the values, so that words of a filter fit."""
+    """Settings as key=value, without spaces in the values, so that words of a filter fit."""
     plain = {k: v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in settings.items()}
     return " ".join(f"{key}={value}" for key, value in plain.items())
 
 
-_LEAD = (
-    "How well sequence architectures learn in context, beside classical learners that see the same prompt and beside the truth. "
-    "Each name leads to the command that makes the entry again."
-)
-_HEADER = """\
-<header>
-<h1>regbench leaderboard</h1>
-<p class="lead">{lead}</p>
-<nav class="needs-js" id="tracks" aria-label="tracks"></nav>
-</header>
-"""
-_FILTER = """\
-<div class="controls needs-js">
-<input type="search" placeholder="filter: words, d_model=64, …" aria-label="filter entries">
-<label><input type="checkbox" checked>baselines</label>
-<span class="count" role="status"></span>
-</div>
-"""
-_SCATTER = """\
-<section class="scatter keep needs-js">
-<h3>Score against size and speed</h3>
-<div class="controls"></div>
-<div class="trio">
-<figure><div class="chart" data-x="parameters"></div></figure>
-<figure><div class="chart" data-x="state"></div></figure>
-<figure><div class="chart" data-x="speed"></div></figure>
-</div>
-<ul class="marks"></ul>
-</section>
-"""
-_POSITION = """\
-<section class="position keep needs-js">
-<h3>Score by {by}</h3>
-<div class="controls"></div>
-<div class="chart"></div>
-<ul class="legend"></ul>
-</section>
-"""
-_SIZE = """\
-<section class="size keep needs-js">
-<h3>Score by {axis}</h3>
-<div class="controls"></div>
-<div class="chart"></div>
-</section>
-"""
-_FOOTER = """\
-<footer>Written by <code>regbench leaderboard</code> from the files in <code>leaderboard/entries</code>; the rules are in
-<a href="RULES.md">RULES.md</a>.</footer>"""
+def _speed(entry: Entry) -> float:
+    """Training tokens per second, median over seeds."""
+    return statistics.median(seed.tokens_per_second for seed in entry.result.seeds)
+
+
+def _machine(entry: Entry) -> str:
+    """What an entry was trained on."""
+    environment = entry.result.environment
+    return environment.processor if environment.device == "cpu" else environment.device
+
+
+# --- Charts. ---
+
+
+def _charts(
+    board: Board, name: str, boards: Sequence[Board], variants: Mapping[tuple[str, str], int]
+) -> dict[str, Any]:
+    """What the scripts draw of a board."""
+    sizes = size_panels(board, boards)
+    for panel in sizes:
+        for series in panel["series"]:
+            series["variant"] = variants[series["architecture"], series["name"]]
+    return {
+        "id": name,
+        "metrics": [metric_words(board.known[m], axis(board.entries[0].result, m)) for m in board.metrics],
+        "entries": [_entry(row, row.entry, board, variants) for row in board.rows if row.entry is not None],
+        "baselines": _baselines(board),
+        "levels": _levels(board),
+        "sizes": sizes,
+    }
+
+
+def _entry(row: Row, entry: Entry, board: Board, variants: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+    architecture = entry.result.architecture
+    return {
+        "name": entry.name,
+        "rank": row.place,
+        "architecture": architecture.name,
+        "variant": variants[architecture.name, entry.name],
+        "parameters": architecture.parameters,
+        "state": architecture.state_bytes,
+        "speed": round(_speed(entry), 1),
+        "machine": _machine(entry),
+        "scores": {m: [round(row.scores[m].value, 6), round(row.scores[m].stderr, 6)] for m in board.metrics},
+        "curves": {m: [points(_mean_curve(entry, m))] for m in board.metrics},
+    }
+
+
+def _mean_curve(entry: Entry, metric: str) -> Curve:
+    """At each position the mean over seeds. All seeds are scored on the same positions."""
+    curves = [seed.curves[metric] for seed in entry.result.seeds]
+    values = [statistics.fmean(at) for at in zip(*(curve.value for curve in curves), strict=True)]
+    return Curve(position=curves[0].position, value=values, count=curves[0].count)
+
+
+def _baselines(board: Board) -> list[dict[str, Any]]:
+    """Lines of the baselines, best first. Shown from the start: the oracle and the two best others."""
+    rows = {row.name: row.baseline for row in board.rows if row.baseline is not None}
+    others = [name for name, record in rows.items() if record.anchor != "end"]
+    shown = {*others[:2], *(name for name, record in rows.items() if record.anchor == "end")}
+    series = baseline_series({name: record.curves for name, record in rows.items()})
+    return [{**one, "shown": one["name"] in shown} for one in series]
+
+
+def _levels(board: Board) -> list[dict[str, Any]]:
+    """The baselines as levels to compare with, without those that are worse than the unigram model."""
+    rows = [row for row in board.rows if row.baseline is not None]
+    start = next((row.scores[board.main_score].value for row in rows if row.anchor == "start"), None)
+    sign = 1 if board.known[board.main_score].higher_is_better else -1
+    kept = [r for r in rows if start is None or sign * (r.scores[board.main_score].value - start) >= 0]
+    styles = {one["name"]: one for one in _baselines(board)}
+    return [
+        {
+            "name": row.name,
+            "colour": styles[row.name]["colour"],
+            "dash": styles[row.name]["dash"],
+            "scores": {metric: round(row.scores[metric].value, 6) for metric in board.metrics},
+        }
+        for row in kept
+    ]
+
+
+def _variants(boards: Sequence[Board]) -> dict[tuple[str, str], int]:
+    """By (architecture, entry) the entry's place among the names of that architecture's entries, the same on every track."""
+    names: dict[str, set[str]] = {}
+    for board in boards:
+        for entry in board.entries:
+            names.setdefault(entry.result.architecture.name, set()).add(entry.name)
+    return {(architecture, name): i for architecture, found in names.items() for i, name in enumerate(sorted(found))}
+
+
+def _size_series(sized: Sequence[tuple[int, Entry]], leave_out: Sequence[str], board: Board) -> list[dict[str, Any]]:
+    """Curves through entries that differ only in their size and in the training options left out."""
+    groups: dict[str, list[tuple[int, Entry]]] = {}
+    for size, entry in sized:
+        groups.setdefault(_all_but(entry, leave_out), []).append((size, entry))
+    series = []
+    for group in groups.values():
+        by_size = dict(sorted(group, key=lambda pair: (pair[0], pair[1].name)))  # one entry a size
+        if len(by_size) < 2 or not any(entry in board.entries for entry in by_size.values()):
+            continue
+        largest = list(by_size.values())[-1]
+        series.append(
+            {
+                "name": largest.name,
+                "architecture": largest.result.architecture.name,
+                "points": [
+                    {"x": size, "scores": {m: round(mean_score(entry.result, m).value, 6) for m in board.metrics}}
+                    for size, entry in by_size.items()
+                ],
+            }
+        )
+    return sorted(series, key=lambda one: str(one["name"]))
+
+
+def _all_but(entry: Entry, leave_out: Sequence[str]) -> str:
+    """What an entry is, without some of its training options."""
+    architecture = entry.result.architecture
+    training = {key: value for key, value in entry.result.training.items() if key not in leave_out}
+    return json.dumps([architecture.name, architecture.source, architecture.options, training], sort_keys=True)
+
+
+def _tokens(entry: Entry) -> int:
+    return int(statistics.median(seed.tokens for seed in entry.result.seeds))
+
+
+def _instances(entry: Entry, available: int) -> int:
+    """How many training instances an entry used, of those that its track has."""
+    return int(entry.result.training.get("train_instances") or available)
+
+
+def _test_split(board: Board) -> str | None:
+    return board.entries[0].result.track.fingerprints.get("test")
+
+
+def _train_instances(board: Board) -> int | None:
+    """The size of a frozen track's training split. None if the board is of another definition."""
+    frozen = frozen_tracks().get(board.track)
+    if frozen is None or frozen["digest"] != board.digest:
+        return None
+    return int(frozen["statistics"]["train"]["instances"])

@@ -1,30 +1,63 @@
-"""The leaderboard as people see it: tables and page, made from the entries, and compared with what is there."""
+"""The leaderboard as people see it: ranked tables (Markdown, CSV, LaTeX) and the page. The same entries give the same bytes."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from regbench.leaderboard import tables
+import pandas as pd
+from tabulate import tabulate
+
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.page import build_page
-from regbench.leaderboard.rank import Board, rank, retirement
-from regbench.leaderboard.store import Stored, form_faults, stored_entries
+from regbench.leaderboard.rank import TIES, Board, Row, mean_score, rank, retirement
+from regbench.leaderboard.store import Stored, stored_entries
 from regbench.leaderboard.verify import verify_entry
+from regbench.report.content import human_bytes, label
+from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
 
 PAGE = "index.html"
 _GENERATED = (".md", ".csv", ".tex", ".html")
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
+    c: f"\\{c}" for c in "&%$#_{}"
+}
+_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "—": "---", "–": "--", "≥": r"$\ge$"}
+_escape_markdown = {ord(c): f"\\{c}" for c in "\\|*_`[]<>"}
+_escape_latex = {ord(c): text for c, text in (_LATEX | _SIGNS).items()}
+
+_INTRODUCTION = """\
+# Leaderboard
+
+Here are architectures that were trained within a track's budget and scored on its test split. Beside them stand baselines that
+learn from the prompt alone. [RULES.md](RULES.md) has the rules. [index.html](index.html) shows the same tables with curves.
+`regbench leaderboard` makes all of it from the files in `entries/`. `regbench leaderboard --check` says if it is up to date."""
+
+_HOW_TO = """\
+## Submitting
+
+```
+regbench run --arch NAME --seed 0 1 2 --out runs/mine
+regbench submit runs/mine
+regbench leaderboard
+```
+
+`regbench submit` makes the checks of [RULES.md](RULES.md). It refuses a run with a line for each fault. `regbench verify FILE`
+makes the same checks on an entry that is here. With `--run DIR` it also compares the entry with its run."""
 
 
 def load_boards(folder: Path, track: Track | None = None) -> tuple[list[Board], list[str]]:
-    """The ranked boards of all entries, and what is wrong with entries, a line each; then there are no boards.
+    """The ranked boards of all entries, and a line for each fault in the entries. With a fault there are no boards.
 
-    Every entry is verified but for its baselines, which take minutes to compute; that the entries agree on them is checked.
-    track: one's own track, if entries may be of that.
+    Every entry is verified except for its baselines, which take minutes to compute. The entries must agree on them.
+
+    Args:
+        folder: The leaderboard's folder.
+        track: A track of one's own, if entries may be of that.
     """
     entries: list[Entry] = []
     faults: list[str] = []
@@ -40,20 +73,20 @@ def load_boards(folder: Path, track: Track | None = None) -> tuple[list[Board], 
 
 
 def render(boards: Sequence[Board]) -> dict[str, str]:
-    """Every generated file of the leaderboard's folder, by name."""
+    """The content of every generated file of the leaderboard's folder, by name."""
     tracks = [load_track(name) for name in track_names()]
     current = [track for track in tracks if retirement(track.name, track.definition.digest) is None]
-    files = {"README.md": tables.readme(boards, current)}
+    files = {"README.md": readme(boards, current)}
     for board in boards:
-        files[f"{board.file_stem}.md"] = tables.markdown(board)
-        files[f"{board.file_stem}.csv"] = tables.csv(board)
-        files[f"{board.file_stem}.tex"] = tables.latex(board)
+        files[f"{board.file_stem}.md"] = markdown(board)
+        files[f"{board.file_stem}.csv"] = csv(board)
+        files[f"{board.file_stem}.tex"] = latex(board)
     files[PAGE] = build_page(boards)
     return files
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
-    """Writes the files that differ, and takes away those of tracks that are no longer there."""
+    """Writes the files that differ, and removes generated files that are no longer among `files`."""
     with explain_full_disk(folder):
         for name in outdated(folder, files):
             if name not in files:
@@ -64,7 +97,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def outdated(folder: Path, files: dict[str, str]) -> list[str]:
-    """Names of generated files that are missing, differ, or should not be there."""
+    """The names of generated files that are missing, differ, or should not be there."""
     there = {
         path.name: path
         for path in folder.iterdir()
@@ -74,22 +107,75 @@ def outdated(folder: Path, files: dict[str, str]) -> list[str]:
     return sorted([*differ, *(name for name in there if name not in files)])
 
 
+def markdown(board: Board) -> str:
+    """`<track>.md`: the ranking, and what its figures mean."""
+    main = label(board.main_score)
+    anchors = {row.anchor: row.name for row in board.rows if row.anchor}
+    normalized = ""
+    if {"start", "end"} <= set(anchors):
+        normalized = f" The normalized score is by {main}: 0 at {anchors['start']}, 100 at {anchors['end']}."
+    retired = ""
+    if board.retired is not None:
+        retired = f"**Retired: {board.retired}.** These entries stay as they were; no more are taken.\n\n"
+    return (
+        f"# {board.track}\n\n{retired}{board.summary}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
+        f"Entries are ranked by the mean of {main} over their seeds. Their ± is the standard error of that mean over seeds. "
+        f"Baselines are in italics and have no rank. Their ± is the standard error over the {board.n_instances:,} test instances."
+        f"{normalized}\n\n{TIES}\n"
+    )
+
+
+def latex(board: Board) -> str:
+    """`<track>.tex`: the same table, with the rules of the package booktabs."""
+    above, head, body, rest = _grid(board, "latex_raw", _escape_latex).split("\\hline")
+    return f"% {board.track}; needs booktabs\n{above}\\toprule{head}\\midrule{body}\\bottomrule{rest}\n"
+
+
+def csv(board: Board) -> str:
+    """`<track>.csv`: a line for each row, every figure in full."""
+    rows = [_record(board, row) for row in board.rows]
+    return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
+    """`README.md` of the leaderboard's folder.
+
+    Args:
+        boards: The ranked boards.
+        tracks: The tracks that take entries, with or without a board.
+    """
+    retired = [board for board in boards if board.retired is not None]
+    here = {board.track: board for board in boards if board.retired is None}
+    rows = [_track_row(track, here.get(track.name)) for track in tracks]
+    parts = [_INTRODUCTION, "## Tracks\n\nWhat an entry may spend, and who is first.", _list(rows)]
+    others = [here[name] for name in sorted(set(here) - {track.name for track in tracks})]
+    if others:
+        parts += ["## Tracks of one's own", _list([_board_row(board) for board in others])]
+    if retired:
+        about = "These tracks take no more entries. Their entries stay readable."
+        parts += [
+            f"## Retired\n\n{about}",
+            _list([_board_row(board) | {"why": str(board.retired)} for board in retired]),
+        ]
+    return "\n\n".join([*parts, _HOW_TO]) + "\n"
+
+
 def _load(stored: Stored, track: Track | None) -> tuple[list[str], Entry | None]:
     """What is wrong with an entry, and the entry if nothing is."""
     try:
-        entry, content = stored.read()
+        entry, form = stored.read()
     except Refused as error:
         return [str(error)], None
     own = track is not None and track.name == entry.track
     if own or retirement(entry.track, entry.result.track.digest) is None:
         faults = [str(fault) for fault in verify_entry(stored.path, track=track, costly=False).faults]
-    else:  # its track may be gone, so only what it says of itself can be compared
-        faults = [*form_faults(entry, content, stored.path), *_shape_faults(entry)]
+    else:  # the track may be gone, so only the entry itself can be checked
+        faults = [*form, *_shape_faults(entry)]
     return faults, None if faults else entry
 
 
 def _shape_faults(entry: Entry) -> Iterator[str]:
-    """Whether an entry can be ranked at all."""
+    """Why an entry cannot be ranked, if anything."""
     result, instances = entry.result, entry.instances
     wanted = set(entry.metrics)
     scores = [set(seed.scores) for seed in result.seeds] + [set(b.scores) for b in result.baselines.values()]
@@ -98,3 +184,104 @@ def _shape_faults(entry: Entry) -> Iterator[str]:
     lengths = {len(column) for one in instances.sums for column in one.values()}
     if lengths != {len(instances.counts)} or len(instances.sums) != len(result.seeds):
         yield "not every instance has a score"
+
+
+def _track_row(track: Track, board: Board | None) -> dict[str, str]:
+    splits = track.definition.splits
+    row = {
+        "track": track.name,
+        "training instances": f"{splits.train:,}",
+        "training tokens": f"{track.definition.budget.train_tokens:,}",
+        "test instances": f"{splits.test:,}",
+        "ranked by": label(track.definition.main_score),
+    }
+    return row | (_board_row(board) if board is not None else {"entries": "0", "first": "", "as data": ""})
+
+
+def _board_row(board: Board) -> dict[str, str]:
+    best = board.entries[0]
+    return {
+        "track": f"[{board.track}]({board.file_stem}.md)",
+        "entries": str(len(board.entries)),
+        "first": f"{best.name}, {_pair(mean_score(best.result, board.main_score))}",
+        "as data": f"[CSV]({board.file_stem}.csv), [LaTeX]({board.file_stem}.tex)",
+    }
+
+
+def _list(rows: Sequence[dict[str, str]]) -> str:
+    return tabulate(rows, headers="keys", tablefmt="pipe", showindex=False, disable_numparse=True)
+
+
+def _grid(board: Board, form: str, escape: dict[int, str]) -> str:
+    rows = [
+        {head.translate(escape): _set(cell, row, form, escape) for head, cell in _cells(board, row).items()}
+        for row in board.rows
+    ]
+    columns = list(rows[0])
+    align = ["right", "left", *["right"] * (len(columns) - 4), "left", "right"]
+    return tabulate(rows, headers="keys", tablefmt=form, showindex=False, disable_numparse=True, colalign=align)
+
+
+def _set(cell: str, row: Row, form: str, escape: dict[int, str]) -> str:
+    """A cell in the form of the table: escaped, and of a baseline in italics."""
+    text = cell.translate(escape)
+    if row.kind == "entry" or not text:
+        return text
+    return f"*{text}*" if form == "pipe" else f"\\textit{{{text}}}"
+
+
+def _cells(board: Board, row: Row) -> dict[str, str]:
+    """A row's cells for people, by column."""
+    cells = {"rank": row.place, "predictor": row.name}
+    cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(row.scores[m]) for m in board.metrics}
+    cells["normalized score"] = "—" if row.normalized is None else f"{100 * row.normalized:.0f}"
+    result = row.entry.result if row.entry is not None else None
+    speeds = [seed.tokens_per_second for seed in result.seeds] if result else []
+    cells["parameters"] = f"{result.architecture.parameters:,}" if result else ""
+    cells["state"] = human_bytes(result.architecture.state_bytes) if result else ""
+    cells["tokens/s"] = f"{statistics.median(speeds):,.0f}" if speeds else ""
+    cells["backend"] = _backend(row)
+    cells["seeds"] = str(len(speeds)) if speeds else ""
+    return cells
+
+
+def _record(board: Board, row: Row) -> dict[str, object]:
+    """A row's cells for programs, by column."""
+    best, worst = row.ties or (None, None)
+    record: dict[str, object] = {"rank": row.rank, "best_rank": best, "worst_rank": worst}
+    record |= {"kind": row.kind, "name": row.name}
+    for metric in board.metrics:
+        score = row.scores[metric]
+        record |= {metric: round(score.value, 6), f"{metric}_spread": round(score.stderr, 6)}
+        values = [seed.scores[metric].value for seed in row.entry.result.seeds] if row.entry is not None else []
+        record[f"{metric}_by_seed"] = " ".join(f"{value:.6f}" for value in values)
+    record["normalized_score"] = None if row.normalized is None else round(row.normalized, 6)
+    if row.entry is not None:
+        result = row.entry.result
+        record |= {
+            "architecture": result.architecture.name,
+            "source": result.architecture.source,
+            "parameters": result.architecture.parameters,
+            "state_bytes": result.architecture.state_bytes,
+            "train_tokens": max(seed.tokens for seed in result.seeds),
+            "tokens_per_second": round(statistics.median(seed.tokens_per_second for seed in result.seeds), 1),
+            "backend": _backend(row),
+            "device": result.environment.device,
+            "trials": result.selection.trials,
+            "commit": result.code.commit,
+            "entry": row.entry.file_name,
+            "command": row.entry.command,
+        }
+    return record
+
+
+def _backend(row: Row) -> str:
+    """Which implementation of each op ran. Without such an op it is plain PyTorch."""
+    if row.entry is None:
+        return ""
+    ran = row.entry.result.environment.backend
+    return ", ".join(f"{op} {name}" for op, name in sorted(ran.items())) or "torch"
+
+
+def _pair(score: ScoreRecord) -> str:
+    return f"{score.value:.3f} ± {score.stderr:.3f}"

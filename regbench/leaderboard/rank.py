@@ -1,63 +1,85 @@
-"""From entries to ranked boards: the median over seeds decides, and a paired bootstrap says which ranks are within noise."""
+"""From entries to ranked boards. The mean over seeds ranks; a test that knows seeds and instances says which ranks are ties."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from regbench.leaderboard.entry import Entry
-from regbench.metrics.scores import higher_is_better, share_of_the_way
-from regbench.results import BaselineRecord, ScoreRecord
+from regbench.metrics.metric import METRICS, Metric, Metrics
+from regbench.metrics.scores import normalized_scores
+from regbench.metrics.significance import Sample, compare
+from regbench.results import BaselineRecord, Result, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, track_names
 from regbench.utils.errors import UserError
 
-RESAMPLES = 10_000
 SIGNIFICANCE = 0.05
-"""Two entries whose difference has a larger p-value are level with each other."""
-_BOOTSTRAP_SEED = 20240123
+"""Two-sided. Two entries are tied unless their difference has a smaller p-value."""
+
+TIES = (
+    "A rank such as 9–11 is a tie: the entry can have any of these ranks. Two entries are tied unless a two-sided test of the "
+    f"difference of their means gives p < {SIGNIFICANCE:g}. The test counts the noise of seeds and of instances. It is not "
+    "corrected for the number of pairs."
+)
+"""What people are told of ranges of ranks."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One predictor on a board.
 
-    name: as shown.  kind: "entry" is ranked; "baseline" stands among them unranked.
-    scores: by metric; of an entry the median over seeds and the spread (standard deviation over seeds / sqrt(n)), of a baseline
-    the mean and its standard error over instances.
-    way: how far from the unigram model (0) to the truth (1) by the main score; None where the track has no such two.
-    rank: 1 for the best entry; None of a baseline.  level_with: the ranks of other entries within noise of this one.
-    p_next: two-sided p-value of the difference to the entry one rank below; None of the last one and of baselines.
-    entry, baseline: all there is to know of it: `entry.result.seeds[i].curves`, `baseline.curves`, ...; one of them is None.
+    Attributes:
+        name: The name in tables.
+        kind: "entry" has a rank; "baseline" stands among the entries without one.
+        scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
+            its standard error over instances.
+        normalized: The normalized score by the main score: 0 unigram, 1 oracle. None where the track has no such baselines.
+        rank: 1 for the best mean. None of a baseline.
+        ties: The best and the worst rank that the test leaves open: 1 + the number of significantly better entries, and the
+            number of entries that are not significantly worse. Both are `rank` without a tie. None of a baseline.
+        entry: The entry. None of a baseline.
+        baseline: The baseline's record. None of an entry.
     """
 
     name: str
     kind: Literal["entry", "baseline"]
     scores: Mapping[str, ScoreRecord]
-    way: float | None
+    normalized: float | None
     rank: int | None = None
-    level_with: tuple[int, ...] = ()
-    p_next: float | None = None
+    ties: tuple[int, int] | None = None
     entry: Entry | None = None
     baseline: BaselineRecord | None = None
 
     @property
     def anchor(self) -> Literal["start", "end"] | None:
-        """Whether the way starts here ("start", the unigram model) or ends ("end", the truth)."""
+        """Whether the normalized score is 0 here ("start", the unigram model) or 1 ("end", the oracle)."""
         return self.baseline.anchor if self.baseline is not None else None
+
+    @property
+    def place(self) -> str:
+        """The rank as people read it: "3", or with ties "9–11". Empty of a baseline."""
+        if self.ties is None:
+            return ""
+        best, worst = self.ties
+        return str(best) if best == worst else f"{best}–{worst}"
 
 
 @dataclass(frozen=True)
 class Board:
     """One track's entries and baselines, best first by the main score.
 
-    track: its name.  summary: the track in a line; "" where its file is gone.  digest: of its definition.
-    main_score, metrics: the score that ranks; all scores, that one first.
-    retired: why entries can no longer be submitted here; None of a current track.
-    n_instances: of the test split.
+    Attributes:
+        track: The track's name.
+        summary: The track in one line. Empty if its file is gone.
+        digest: The digest of the track's definition.
+        main_score: The score that ranks.
+        metrics: All scores, the main score first.
+        known: What each score is.
+        n_instances: The size of the test split.
+        retired: Why the track takes no more entries. None of a current track.
+        rows: The predictors.
     """
 
     track: str
@@ -65,30 +87,33 @@ class Board:
     digest: str
     main_score: str
     metrics: tuple[str, ...]
+    known: Metrics
     n_instances: int
     retired: str | None
     rows: tuple[Row, ...]
 
     @property
     def entries(self) -> list[Entry]:
-        """By rank."""
+        """The entries by rank."""
         return [row.entry for row in self.rows if row.entry is not None]
 
     @property
     def file_stem(self) -> str:
-        """What its tables are called: the track's name, and where that now means something else its digest too."""
+        """The name of the board's files: the track's name, and the digest if the name now means another definition."""
         frozen = frozen_tracks().get(self.track)
         edited = frozen is not None and frozen["digest"] != self.digest
         return f"{self.track}-{self.digest[:8]}" if edited else self.track
 
 
 def rank(entries: Sequence[Entry], own: Track | None = None) -> list[Board]:
-    """A board for each track there are entries of: current ones first, then the retired, each by name.
+    """A board for each track that has entries: current tracks first, then the retired, each by name.
 
-    own: one's own track, which counts as current though it is not among the built-in ones.
+    Args:
+        entries: The entries, in any order.
+        own: A track of one's own, which counts as current.
 
     Raises:
-        UserError: two entries of a track have one name or one configuration, or do not agree on what they were measured by.
+        UserError: Two entries of a track have one name or one configuration, or were not measured by the same.
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: e.name):
@@ -98,7 +123,12 @@ def rank(entries: Sequence[Entry], own: Track | None = None) -> list[Board]:
 
 
 def retirement(track: str, digest: str) -> str | None:
-    """Why a track takes no more entries; None where it does. A track retires when a higher version of it appears."""
+    """Why a track takes no more entries; None if it takes them. A track retires when a higher version of it appears.
+
+    Args:
+        track: The track's name.
+        digest: The digest of the definition that the entries were made on.
+    """
     names = track_names()
     stem, _, version = track.rpartition("-v")
     if track not in names:
@@ -110,30 +140,13 @@ def retirement(track: str, digest: str) -> str | None:
     return f"{max(later, key=lambda n: int(n.rpartition('-v')[2]))} has taken its place" if later else None
 
 
-def compare(totals: NDArray[np.float64], resamples: int = RESAMPLES) -> NDArray[np.float64]:
-    """Two-sided p-values of "no difference", by a paired bootstrap over instances: (E, N) -> (E, E), 1 on the diagonal.
-
-    totals: each entry's sums over an instance's scored positions, averaged over its seeds. Every resample draws N instances with
-    replacement, the same for all entries, so what makes an instance hard for all of them cancels; since all are scored on
-    the same positions, the sign of a difference of sums is that of the scores. The noise over seeds is not in it.
-    p = 2 (1 + k) / (1 + resamples), at most 1, where k counts the resamples on the rarer side of no difference; a resample
-    without a difference counts on both. (Efron and Tibshirani 1993, "An Introduction to the Bootstrap".)
-    """
-    n = totals.shape[1]
-    rng = np.random.Generator(np.random.PCG64(_BOOTSTRAP_SEED))
-    below = np.zeros((len(totals), len(totals)), np.int64)
-    above = np.zeros_like(below)
-    small = 1e-9 * np.abs(totals).sum(1).max(initial=0.0)  # what rounding leaves of no difference
-    for start in range(0, resamples, 1000):
-        size = min(1000, resamples - start)
-        drawn = rng.integers(0, n, (size, n)) + n * np.arange(size)[:, None]
-        weights = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
-        sums = weights @ totals.T
-        for i in range(len(totals)):
-            difference = sums[:, i : i + 1] - sums
-            below[i] += (difference <= small).sum(0)
-            above[i] += (difference >= -small).sum(0)
-    return np.minimum(1.0, 2.0 * (1 + np.minimum(below, above)) / (1 + resamples))
+def mean_score(result: Result, metric: str) -> ScoreRecord:
+    """The mean over seeds and its standard error over seeds. Of a single seed the standard error is over instances."""
+    records = [seed.scores[metric] for seed in result.seeds]
+    if len(records) == 1:
+        return records[0]
+    values = [record.value for record in records]
+    return ScoreRecord(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
 
 
 def _board(entries: Sequence[Entry], own: Track | None) -> Board:
@@ -142,12 +155,16 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
     current = own is not None and (own.name, own.definition.digest) == (first.track, digest)
     _check_agreement(entries)
     main = first.result.track.main_score
-    best_first = -1 if higher_is_better(main) else 1
-    ordered = sorted(entries, key=lambda e: (best_first * e.result.score(main).value, e.name))
-    p = compare(np.stack([e.instances.total(main) / len(e.result.seeds) for e in ordered]))
+    described = METRICS if own is None else Metrics(METRICS | own.metrics)
+    known = Metrics({name: described[name] for name in first.metrics})
+    best_first = -1 if known[main].higher_is_better else 1
+    ordered = sorted(entries, key=lambda e: (best_first * mean_score(e.result, main).value, e.name))
+    ties = _ties(ordered, known[main])
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
-    rows = [_entry_row(e, i, p, baselines) for i, e in enumerate(ordered)]
-    rows += [_baseline_row(name, record, main, baselines) for name, record in baselines.items()]
+    rows = [_entry_row(e, i + 1, ties[i], baselines) for i, e in enumerate(ordered)]
+    for name, record in baselines.items():
+        normalized = normalized_scores(record.scores, baselines).get(main)
+        rows.append(Row(name=name, kind="baseline", scores=record.scores, normalized=normalized, baseline=record))
     rows.sort(key=lambda row: (best_first * row.scores[main].value, row.kind, row.rank or 0, row.name))
     return Board(
         track=first.track,
@@ -155,45 +172,46 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
         digest=digest,
         main_score=main,
         metrics=tuple(first.metrics),
+        known=known,
         n_instances=len(first.instances.counts),
         retired=None if current else retirement(first.track, digest),
         rows=tuple(rows),
     )
 
 
-def _entry_row(entry: Entry, i: int, p: NDArray[np.float64], baselines: Mapping[str, BaselineRecord]) -> Row:
+def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:
+    """The best and the worst rank that noise leaves open to each entry; `ordered`: best first."""
+    samples = []
+    for entry in ordered:
+        values = [seed.scores[main.name].value for seed in entry.result.seeds]
+        samples.append(Sample(values, entry.instances.total(main.name) / len(values)))
+    counts, higher = ordered[0].instances.counts_of(main.name), main.higher_is_better
+    better, worse = [0] * len(ordered), [0] * len(ordered)
+    for i, upper in enumerate(samples):
+        for j, lower in enumerate(samples[i + 1 :], i + 1):
+            if compare(upper, lower, counts, higher_is_better=higher, level=SIGNIFICANCE / 2).worse:
+                better[j] += 1
+                worse[i] += 1
+    return [(1 + better[i], len(ordered) - worse[i]) for i in range(len(ordered))]
+
+
+def _entry_row(entry: Entry, rank: int, ties: tuple[int, int], baselines: Mapping[str, BaselineRecord]) -> Row:
     main = entry.result.track.main_score
-    scores = {metric: entry.result.score(metric) for metric in entry.metrics}
-    return Row(
-        name=entry.name,
-        kind="entry",
-        scores=scores,
-        way=_way(scores[main].value, main, baselines),
-        rank=i + 1,
-        level_with=tuple(int(j) + 1 for j in np.flatnonzero(p[i] >= SIGNIFICANCE) if j != i),
-        p_next=float(p[i, i + 1]) if i + 1 < len(p) else None,
-        entry=entry,
-    )
-
-
-def _baseline_row(name: str, record: BaselineRecord, main: str, baselines: Mapping[str, BaselineRecord]) -> Row:
-    way = _way(record.scores[main].value, main, baselines)
-    return Row(name=name, kind="baseline", scores=record.scores, way=way, baseline=record)
-
-
-def _way(value: float, main: str, baselines: Mapping[str, BaselineRecord]) -> float | None:
-    start = next((b.scores[main].value for b in baselines.values() if b.anchor == "start"), None)
-    end = next((b.scores[main].value for b in baselines.values() if b.anchor == "end"), None)
-    return None if start is None or end is None else share_of_the_way(value, start, end)
+    scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
+    return Row(entry.name, "entry", scores, normalized_scores(scores, baselines).get(main), rank, ties, entry)
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:
-    """What must be one and the same for entries to be compared."""
+    """Refuses entries that cannot be compared.
+
+    Raises:
+        UserError: Something that must be the same for all entries differs.
+    """
     first = entries[0]
     names: dict[str, Entry] = {}
     configurations: dict[str, Entry] = {}
     for entry in entries:
-        for seen, key in ((names, entry.name), (configurations, entry.configuration)):
+        for seen, key in ((names, entry.name), (configurations, entry.digits)):
             if key in seen:
                 raise UserError(f"{entry.track} has an entry twice: {seen[key].file_name} and {entry.file_name}")
             seen[key] = entry

@@ -1,4 +1,4 @@
-"""What a track says itself, to compare claims with: its splits, what is scored where, the plan of training, the baselines."""
+"""What the track itself says, to compare claims with: splits, scored positions, the plan of training, the baselines."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import lineup, score_baseline, score_baselines, score_records
+from regbench.evaluation.baselines import default_baselines, predict_baseline, score_baselines, score_stored
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import Scores, score
+from regbench.leaderboard.guard import Refused
+from regbench.metrics.scores import Scores, score, score_records
 from regbench.results import BaselineRecord, Curve, TrackRecord
 from regbench.tasks.base import VectorIO
-from regbench.tracks import SPLITS, Track
-from regbench.training.trainer import TrainingOptions, training_steps
+from regbench.tracks import SPLITS, Track, load_track, track_names
+from regbench.training.options import TrainingOptions
+from regbench.training.trainer import training_steps
+from regbench.utils.errors import nearest
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A track, and what follows from it; everything is computed once, when it is first asked for."""
+    """A track and what follows from it. Everything is computed once, at its first use.
+
+    Attributes:
+        track: The track.
+    """
 
     track: Track
 
@@ -41,29 +48,28 @@ class Reference:
 
     @cached_property
     def test(self) -> Instances:
+        """The N instances of the test split."""
         return self.track.instances("test")
 
     @property
     def metrics(self) -> tuple[str, ...]:
+        """The names of the track's scores."""
         return self.track.task.scores
-
-    @property
-    def budget(self) -> int:
-        """Training tokens that an entry may spend."""
-        return self.track.definition.budget.train_tokens
 
     @cached_property
     def frame(self) -> Scores:
-        """The scores of a predictor that knows nothing: what counts where is the same for every other."""
+        """The scores of a uniform predictor. Which positions count for which metric is the same for every predictor."""
         width = self.packed.shape[1]
         fill = np.full(self.packed.shape, 1.0 / width, self.packed.dtype)
         return score(self.track.task, self.test, Predictions(fill, self.test.lengths).batches())
 
     @cached_property
     def truth(self) -> Scores | None:
-        """The scores of the truth itself; None where nobody knows it."""
-        found = [baseline for baseline in lineup(self.track, self.test) if baseline.anchor == "end"]
-        return score_baseline(found[0], self.track.task, self.test) if found else None
+        """The scores of the oracle, or None where the task has no known truth."""
+        found = [baseline for baseline in default_baselines(self.track, self.test) if baseline.anchor == "end"]
+        if not found:
+            return None
+        return score_stored(self.track, self.test, predict_baseline(found[0], self.track, self.test).stored)
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
@@ -89,7 +95,11 @@ class Reference:
         return _plan(self, tuple(sorted(shortened.items())), seed)
 
     def baselines(self, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:
-        """Every baseline's record, from the cache or computed now; `announce` is told of each that is computed."""
+        """Every baseline's record, from the cache or computed now.
+
+        Args:
+            announce: Called with a line for each baseline that is computed.
+        """
         if "_baselines" not in self.__dict__:
             told = score_baselines(self.track, self.test, lambda name: announce(f"computing the baseline {name}"))
             self.__dict__["_baselines"] = told
@@ -97,8 +107,37 @@ class Reference:
         return records
 
 
+def find_reference(name: str, given: Track | None = None) -> Reference:
+    """The track that a claim is about. A name is never taken for a path.
+
+    Args:
+        name: The track's name, as the claim states it.
+        given: A track of one's own; it is taken if it has this name.
+
+    Raises:
+        Refused: There is no such track, or it takes no entries.
+    """
+    if given is None or given.name != name:
+        if name not in track_names():
+            hint = nearest(name[:80], track_names(), " (one of your own: --track FILE.yaml)")
+            raise Refused(f"unknown track {name[:80]!a}{hint}")
+        given = _built_in(name)
+    reference = _reference(given)
+    if not given.task.knows_truth:
+        raise Refused(
+            f"{name} takes no entries: its text depends on the machine it was made on and its truth is unknown, "
+            "so nobody else could check a claim"
+        )
+    return reference
+
+
+_built_in = lru_cache(maxsize=16)(load_track)
+_reference = lru_cache(maxsize=16)(Reference)
+
+
 @lru_cache(maxsize=64)
 def _plan(reference: Reference, options: tuple[tuple[str, Any], ...], seed: int) -> NDArray[np.int64]:
     lengths = reference.track.instances("train").lengths
-    steps = training_steps(lengths, TrainingOptions(**dict(options)), reference.budget, seed)
+    budget = reference.track.definition.budget.train_tokens
+    steps = training_steps(lengths, TrainingOptions(**dict(options)), budget, seed)
     return np.cumsum([tokens for tokens, _ in steps])

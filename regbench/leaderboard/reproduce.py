@@ -1,43 +1,48 @@
-"""Reproducing: an entry's command run again, and its scores compared with the entry's.
+"""Reproducing: an entry's configuration is run again, and its scores are compared with the entry's.
 
-Two trainings of one seed on the same machine and versions end in the same predictions, to the bit. Elsewhere the rounding of a
-single sum is enough to send them apart as two seeds are. So scores are held against the noise of seeds and instances, by
-`regbench.metrics.significance`. Only architectures that regbench has are trained: nothing of the entry is executed.
+Two trainings of one seed with the same machine and versions end in the same predictions, to the bit. Elsewhere the rounding of
+one sum sends them as far apart as two seeds. So scores are compared within the noise of seeds and instances, by
+`regbench.metrics.significance`. Only built-in architectures are trained: nothing of the entry is executed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from regbench import runner
+from regbench.config import Config
+from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.leaderboard.examine import find_reference
 from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.origin import is_built_in
-from regbench.leaderboard.recipe import Recipe
-from regbench.leaderboard.run_folder import RunFolder
+from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry
-from regbench.metrics.scores import higher_is_better
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
+from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 
 LEVEL = 0.0005
-"""Of either side: an entry that reproduces is called different once in a thousand times, for each score."""
+"""One-sided. An entry that reproduces is called different once in a thousand times, for each score."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
     """An entry beside its second run.
 
-    changes: by score, from the entry to the run.  means: by score, that of the entry and of the run, over seeds.
-    identical: the seeds whose predictions are the same to the bit.
+    Attributes:
+        entry: The entry.
+        result: The result of the second run.
+        folder: The second run's folder.
+        changes: By score, the change from the entry to the run.
+        means: By score, the means over seeds of the entry and of the run.
+        identical: The seeds whose predictions are the same to the bit.
     """
 
     entry: Entry
@@ -49,7 +54,7 @@ class Reproduction:
 
     @property
     def differs(self) -> list[str]:
-        """The scores that chance does not explain."""
+        """The scores whose change is beyond noise."""
         return [metric for metric, change in self.changes.items() if change.worse or change.better]
 
 
@@ -59,37 +64,41 @@ def reproduce(
     seeds: Sequence[int] = (),
     out: Path | None = None,
     track: str | None = None,
-    reporter: runner.Reporter | None = None,
+    reporter: Reporter | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Reproduction:
-    """Trains what an entry's command says, and compares all scores.
+    """Trains what an entry's configuration asks for, and compares all scores.
 
     Args:
-        seeds: which of the entry's; by default all.
-        out: the run folder, by default under `runs/reproduced/`; an unfinished run of it goes on.
-        track: the YAML file of one's own track, if the entry is of that.
+        path: The entry's file.
+        seeds: Which of the entry's seeds; by default all.
+        out: The run folder, by default under `runs/reproduced/`. An unfinished run there goes on.
+        track: The YAML file of one's own track, if the entry is of that.
+        reporter: Shows the progress of the run.
+        announce: Called with a line when an unfinished run goes on.
 
     Raises:
-        UserError: the entry has faults, is of an architecture that is not built in, or has no such seed.
+        UserError: The entry has faults, its architecture is not built in, or it has no such seed.
     """
     own = load_track(track) if track is not None else None
     findings = verify_entry(path, track=own, costly=False)
     if findings.faults:
         raise UserError(f"{path} is no entry that could be reproduced: {findings.faults[0]}")
     entry = Stored(path).read()[0]
-    recipe = Recipe.parse(entry.command)
     if not is_built_in(entry.result.architecture):
-        raise UserError(f"{entry.name} is not built in, and nothing that came with an entry is run: {recipe} trains it")
-    chosen = _chosen(entry, seeds)
-    asked = replace(recipe, seeds=chosen)
+        raise UserError(
+            f"{entry.name} is not built in, and nothing that came with an entry is run: {entry.command} trains it"
+        )
+    where = track if own is not None and own.name == entry.track else entry.track
+    asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
     folder = out or Path("runs") / "reproduced" / path.stem
     if (folder / "config.yaml").exists():
-        _check_same(folder, asked, track)
+        _check_same(folder, asked)
         announce(f"going on with {folder}")
         result = runner.resume(folder, reporter)
     else:
         result = runner.run(
-            track or asked.track,
+            asked.track,
             asked.architecture,
             asked.seeds,
             settings=asked.settings,
@@ -110,20 +119,29 @@ def _chosen(entry: Entry, seeds: Sequence[int]) -> tuple[int, ...]:
     return tuple(seeds) or known
 
 
-def _check_same(folder: Path, asked: Recipe, track: str | None) -> None:
-    """Raises:
-    UserError: the run in the folder is another, be it only of another track, backend or device.
+def _check_same(folder: Path, asked: Config) -> None:
+    """Refuses a folder with another run, even if only the track, backend or device differs.
+
+    Raises:
+        UserError: The run in the folder is another.
     """
     try:
         there = RunFolder(folder).config
     except Refused as error:
         raise UserError(f"{folder} cannot be gone on with: {error}") from None
-    if Recipe.of(there, asked.track) != asked or there.track != (track or asked.track):
+    if there != asked:
         raise UserError(f"{folder} holds another run; choose another --out")
 
 
 def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None = None) -> Reproduction:
-    """An entry beside a finished run of its track, whose folder holds the predictions. track: one's own, if it is of that."""
+    """Compares an entry with a finished run of its track.
+
+    Args:
+        entry: The entry.
+        result: The run's result.
+        folder: The run folder, which holds the predictions.
+        track: A track of one's own, if the entry is of that.
+    """
     reference = find_reference(entry.track, track)
     run = RunFolder(folder)
     scored = [run.scored(seed.seed, reference) for seed in result.seeds]
@@ -135,7 +153,7 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
             values = [seed.scores[metric].value for seed in records]
             samples.append(Sample(values, instances.total(metric) / len(records)))
         counts = np.asarray(entry.instances.counts_of(metric))
-        better = higher_is_better(metric)
+        better = reference.track.metrics[metric].higher_is_better
         changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=LEVEL)
         means[metric] = (samples[0].mean, samples[1].mean)
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}

@@ -1,14 +1,16 @@
-"""The leaderboard's folder: where it is, which files belong to an entry, and all entries read as someone else's files."""
+"""The leaderboard's folder: where it is, and which files belong to an entry. Everything is read as someone else's files."""
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
-from regbench.leaderboard.guard import Folder, Refused, parse_json
+from regbench.leaderboard.guard import Folder, Refused, parse_json, parse_yaml
 from regbench.utils.errors import UserError
 
 ENTRY_BYTES = 2 << 20
@@ -18,68 +20,76 @@ _CHECKOUT = Path(__file__).resolve().parents[2] / "leaderboard"
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry's file, and what is kept beside it: the source of an architecture that is not built in, predictions."""
+    """An entry's file and the files kept beside it: the source of an architecture that is not built in, and predictions.
+
+    Attributes:
+        path: The entry's file.
+    """
 
     path: Path
 
     @property
     def folder(self) -> Folder:
+        """The folder of the entry's file."""
         return Folder(self.path.parent)
 
     @property
     def source_name(self) -> str:
+        """The name of the file with the architecture's source."""
         return f"{self.path.stem}.py.txt"
 
     def predictions_name(self, seed: int) -> str:
+        """The name of the file with a seed's predictions."""
         return f"{self.path.stem}.seed-{seed}.npz"
 
     @property
     def source(self) -> bytes | None:
-        """Raises:
-        Refused: it is there and cannot be read.
+        """The source kept beside the entry, or None.
+
+        Raises:
+            Refused: The file is there and cannot be read.
         """
         return self.folder.read(self.source_name, SOURCE_BYTES) if self.folder.has(self.source_name) else None
 
-    def read(self) -> tuple[Entry, bytes]:
-        """The entry and the bytes of its file.
+    @property
+    def files(self) -> list[Path]:
+        """All files of the entry that are there."""
+        if not self.path.parent.is_dir():
+            return []
+        own = (self.path.name, self.source_name)
+        return sorted(
+            path
+            for path in self.path.parent.iterdir()
+            if path.name in own or (path.name.startswith(f"{self.path.stem}.seed-") and path.suffix == ".npz")
+        )
+
+    def read(self) -> tuple[Entry, list[str]]:
+        """The entry, and a line for each thing wrong with the file itself: its form, digest, name and folder.
 
         Raises:
-            Refused: it cannot be read, or is not of the schema.
+            Refused: The file cannot be read, or is not of the schema.
         """
         content = self.folder.read(self.path.name, ENTRY_BYTES)
-        return parse_entry(parse_json(content, self.path.name), self.path.name), content
-
-    def remove(self) -> None:
-        """Takes the entry and what is kept beside it away."""
-        self.remove_predictions()
-        for path in (self.path, self.path.with_name(self.source_name)):
-            path.unlink(missing_ok=True)
-
-    def remove_predictions(self) -> None:
-        """Takes the predictions of all seeds away."""
-        for path in list(self.path.parent.iterdir()):
-            if path.name.startswith(f"{self.path.stem}.seed-") and path.suffix == ".npz":
-                path.unlink()
-
-
-def form_faults(entry: Entry, content: bytes, path: Path) -> Iterator[str]:
-    """What is wrong with the file itself: its form, its digest, its name, its folder."""
-    plain = entry.content()
-    if content != canonical(plain).encode():
-        yield "not in the form in which entries are written"
-    if entry.digest != digest_of(plain):
-        yield "the digest is not that of the content: the file was changed after it was written"
-    if path.name != entry.file_name:
-        yield f"the file must be called {entry.file_name}"
-    if path.resolve().parent.name != entry.track:
-        yield f"it must lie in a folder called {entry.track[:80]}"
+        raw = parse_json(content, self.path.name)
+        current = _current(raw, self.path.name)
+        entry = parse_entry(current, self.path.name)
+        plain, faults = entry.content(), []
+        if content != canonical(raw).encode() or canonical(current) != canonical(plain):
+            faults.append("not in the form in which entries are written")
+        if entry.digest != digest_of(plain):
+            faults.append("the digest is not that of the content: the file was changed after it was written")
+        if self.path.name != entry.file_name:
+            faults.append(f"the file must be called {entry.file_name}")
+        if self.path.resolve().parent.name != entry.track:
+            faults.append(f"it must lie in a folder called {entry.track[:80]}")
+        return entry, faults
 
 
 def find_board(given: str | None) -> Path:
-    """The leaderboard's folder: the one given, else `leaderboard/` here, else that of the checkout regbench runs from.
+    """The leaderboard's folder: `given`, else `leaderboard/` here, else the one of the checkout that regbench runs from.
 
     Raises:
-        UserError: there is none.
+        UserError: There is none.
     """
     if given is not None:
         if not Path(given).is_dir():
@@ -92,16 +102,26 @@ def find_board(given: str | None) -> Path:
 
 
 def stored_entries(board: Path) -> list[Stored]:
-    """The files of all entries of a board, by track and name; nothing in them is read.
+    """The files of all entries of a board, by track and name. Nothing in them is read.
 
     Raises:
-        Refused: a link or something else that is neither a folder nor a file lies among them.
+        Refused: Among them lies a link, or something that is neither a folder nor a file.
     """
-    return [stored for folder in _members(board / "entries", folders=True) for stored in stored_in(folder)]
+    return [stored for folder in _members(board / "entries", folders=True) for stored in _of_track(folder)]
 
 
 def stored_in(folder: Path) -> list[Stored]:
-    """The files of the entries of one track. Raises as `stored_entries`."""
+    """The files of the entries in a folder: the leaderboard's, its `entries`, or that of one track.
+
+    Raises:
+        Refused: As `stored_entries`.
+    """
+    if (folder / "entries").is_dir():
+        return stored_entries(folder)
+    return stored_entries(folder.parent) if folder.name == "entries" else _of_track(folder)
+
+
+def _of_track(folder: Path) -> list[Stored]:
     return [Stored(path) for path in _members(folder, folders=False) if path.suffix == ".json"]
 
 
@@ -117,3 +137,54 @@ def _members(folder: Path, *, folders: bool) -> list[Path]:
         if not (stat.S_ISDIR(mode) if folders else stat.S_ISREG(mode)):
             raise Refused(f"{path} is not a {'folder' if folders else 'file'}")
     return paths
+
+
+def _current(content: Any, where: str) -> Any:
+    """Content of schema version 1 as content of version 2; all other content as it is.
+
+    Version 1 has a command in the place of the configuration. The digest is computed anew where it was right.
+    """
+    if not isinstance(content, dict) or "configuration" in content or not isinstance(content.get("command"), str):
+        return content
+    if type(content.get("schema_version")) is not int or content["schema_version"] != 1:
+        return content
+    kept = {key: value for key, value in content.items() if key not in ("schema_version", "command", "digest")}
+    new = {"schema_version": 2, "configuration": _configuration(content["command"], where), **kept}
+    digest = content.get("digest")
+    return {**new, "digest": digest_of(new) if digest == digest_of(content) else digest}
+
+
+class _Command(argparse.ArgumentParser):
+    """Reads the command of an entry of version 1."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where, add_help=False, allow_abbrev=False)
+        self.add_argument("--arch", dest="architecture", required=True)
+        self.add_argument("--track", required=True)
+        self.add_argument("--seed", dest="seeds", type=int, nargs="+", required=True)
+        self.add_argument("--set", dest="settings", action="append", default=[])
+        self.add_argument("--backend", default="auto")
+        self.add_argument("--device", default="auto")
+        self.add_argument("--trials", type=int, default=1)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuses the command."""
+        raise Refused(f"{self.prog}: not a command of schema version 1: {message[:200]}")
+
+
+def _configuration(command: str, where: str) -> dict[str, Any]:
+    """What a command of schema version 1 asks for.
+
+    Raises:
+        Refused: It is no such command.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise Refused(f"{where}: not a command: {str(error).lower()}") from None
+    if words[:2] != ["regbench", "run"]:
+        raise Refused(f"{where}: not a `regbench run` command")
+    asked = vars(_Command(where).parse_args(words[2:]))
+    pairs = [pair.partition("=") for pair in asked["settings"]]
+    asked["settings"] = {key: parse_yaml(value.encode(), f"{where}: --set {key}") for key, _, value in pairs}
+    return asked

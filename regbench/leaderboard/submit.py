@@ -1,4 +1,4 @@
-"""Submitting: a finished run becomes an entry, if every check that `verify` makes, and some more, finds nothing wrong."""
+"""Submitting: a finished run becomes an entry if no check finds anything wrong."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regbench.leaderboard.case import Case, Findings
+from regbench.config import Config
+from regbench.leaderboard.case import Case, Findings, RunFolder, read_predictions
 from regbench.leaderboard.entry import Entry, canonical, check_name
 from regbench.leaderboard.guard import Folder, Refused
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import retirement
-from regbench.leaderboard.recipe import Recipe
-from regbench.leaderboard.run_folder import RunFolder, read_predictions
 from regbench.leaderboard.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored_entries
 from regbench.leaderboard.verify import name_faults, verify_run
 from regbench.results import Result
 from regbench.tracks import Track
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import resolve_training
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
@@ -28,11 +27,19 @@ from regbench.utils.files import atomic_write, explain_full_disk
 
 @dataclass
 class Submission:
-    """What came of it. path: the entry's file, None if it was refused.  replaced: files of entries it takes the place of."""
+    """What came of a submission.
+
+    Attributes:
+        findings: What the checks found.
+        path: The entry's file. None if the run was refused.
+        replaced: Files of earlier entries that were overwritten.
+        removed: Files of earlier entries that are gone.
+    """
 
     findings: Findings
     path: Path | None = None
     replaced: list[Path] = field(default_factory=list)
+    removed: list[Path] = field(default_factory=list)
 
 
 def submit(
@@ -45,17 +52,19 @@ def submit(
     track: Track | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Submission:
-    """Checks a run folder and writes its entry, which takes the place of one of the same configuration.
+    """Checks a run folder and writes its entry. The entry takes the place of one of the same configuration.
 
     Args:
-        name: what the entry is called; by default the architecture's name and the settings that are not its defaults.
-        publish_predictions: whether the predictions are copied beside it, so that anyone can compute the scores again.
-        source: the file of an architecture that is not built in; by default the one the run was told.
-        track: one's own track, if the run is of that.
-        announce: is told what takes long.
+        run: The run folder.
+        board: The leaderboard's folder.
+        name: The entry's name; by default the architecture's name and the settings that are not its defaults.
+        publish_predictions: Whether to copy the predictions beside the entry, so that anyone can compute the scores again.
+        source: The file of an architecture that is not built in; by default the one that the run was told.
+        track: A track of one's own, if the run is of that.
+        announce: Called with a line before something that takes long.
 
     Raises:
-        UserError: there is no finished run, the name is none or is another entry's, or the source is not found.
+        UserError: There is no finished run, the name is not allowed or another entry's, or the source is not found.
     """
     if name is not None:
         check_name(name)
@@ -64,29 +73,30 @@ def submit(
     case, findings = verify_run(run, track, kept, announce)
     reason = retirement(case.result.track.name, case.result.track.digest) if track is None else None
     findings.take("retired", [f"{case.result.track.name} takes no more entries: {reason}"] if reason else [])
-    name = name if name is not None else default_name(case.recipe, case.result)
+    name = name if name is not None else default_name(case.configuration, case.result)
     findings.take("name", name_faults(name, case.result))
     if findings.faults:
         return Submission(findings)
     assert case.instances is not None
-    entry = Entry.seal(name, str(case.recipe), case.result, case.instances)
+    entry = Entry.seal(name, case.configuration, case.result, case.instances)
     if len(canonical(entry.content())) > ENTRY_BYTES:
         findings.take("form", [f"an entry has at most {ENTRY_BYTES:,} bytes"])
         return Submission(findings)
-    replaced = _replaced(board, entry)
+    stored = Stored(board / "entries" / entry.track / entry.file_name)
+    before = sorted({path for other in (stored, *_replaced(board, entry)) for path in other.files})
     with explain_full_disk(board):
-        path = _write(board / "entries" / entry.track, entry, case, publish_predictions)
-        for old in replaced:
-            if old.path != path:
-                old.remove()
-    return Submission(findings, path, [old.path for old in replaced])
+        written = _write(stored, entry, case, publish_predictions)
+        gone = [old for old in before if old not in written]
+        for old in gone:
+            old.unlink(missing_ok=True)
+    return Submission(findings, stored.path, [old for old in before if old in written], gone)
 
 
-def default_name(recipe: Recipe, result: Result) -> str:
-    """ "gla+ngh-1-2-3": the architecture, and the settings that are not its defaults; `ngram_heads` for short."""
+def default_name(configuration: Config, result: Result) -> str:
+    """The architecture's name and the settings that are not its defaults, e.g. "gla+ngh-1-2-3"; `ngh` is `ngram_heads`."""
     defaults = _defaults(result) if is_built_in(result.architecture) else {}
     parts = [_slug(result.architecture.name)]
-    for key, value in recipe.settings.items():
+    for key, value in configuration.settings.items():
         if key not in defaults or json.dumps(defaults[key]) != json.dumps(value):
             parts.append(
                 f"{'ngh' if key == 'ngram_heads' else _slug(key.removeprefix('training.'))}-{_slug(json.dumps(value))}"
@@ -95,10 +105,14 @@ def default_name(recipe: Recipe, result: Result) -> str:
 
 
 def read_source(run: RunFolder, given: Path | None) -> bytes:
-    """The file of an architecture that is not built in; it is read, never run.
+    """The file of an architecture that is not built in. It is read and never run.
+
+    Args:
+        run: The run folder.
+        given: Where the file is; by default where the run found it.
 
     Raises:
-        UserError: it is not found, or there is no one file.
+        UserError: The file is not found, or the architecture is not from a file.
     """
     named = run.config.architecture
     path = given or Path(re.sub(r"\.py:\w+$", ".py", named))
@@ -126,15 +140,15 @@ def same_configuration(a: Entry, b: Entry) -> bool:
 
 
 def _defaults(result: Result) -> dict[str, Any]:
-    """What is set if nothing is, by the names that `--set` has for it."""
+    """The defaults of all settings, by the names that `--set` has for them."""
     cls = registry.load(registry.ARCHITECTURE, result.architecture.name)
-    training = TrainingOptions(**cls.training_defaults).model_dump(mode="json")
+    training = resolve_training(cls, {}).model_dump(mode="json")
     own: dict[str, Any] = cls.Options().model_dump(mode="json")
     return {**own, **{f"training.{key}": value for key, value in training.items()}}
 
 
 def _slug(text: str) -> str:
-    """Small letters, digits and _, joined by what a name may have between them."""
+    """`text` in small letters, digits and _, joined by what a name may have between them."""
     words = re.split(r"[^a-z0-9_.]+", text.lower())
     return "-".join(word.strip(".") for word in words if word.strip("."))
 
@@ -143,35 +157,33 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
     """The entries of the same configuration.
 
     Raises:
-        UserError: another configuration has this name.
+        UserError: Another configuration has this name.
     """
     found = []
     for stored in stored_entries(board):
         if stored.path.parent.name != entry.track:
             continue
         other = stored.read()[0]
-        if other.configuration == entry.configuration or (
-            other.name == entry.name and same_configuration(entry, other)
-        ):
+        if other.digits == entry.digits or (other.name == entry.name and same_configuration(entry, other)):
             found.append(stored)
         elif other.name == entry.name:
             raise UserError(f"{stored.path} is another configuration of the name '{entry.name}': give one with --name")
     return found
 
 
-def _write(folder: Path, entry: Entry, case: Case, publish_predictions: bool) -> Path:
-    """Writes what belongs to the entry, and the entry last."""
-    stored = Stored(folder / entry.file_name)
+def _write(stored: Stored, entry: Entry, case: Case, publish_predictions: bool) -> list[Path]:
+    """Writes what belongs to the entry, and the entry last. Returns the paths of all files."""
+    folder, written = stored.path.parent, [stored.path]
     if case.source is not None:
-        with atomic_write(folder / stored.source_name, "wb") as file:
+        written.append(folder / stored.source_name)
+        with atomic_write(written[-1], "wb") as file:
             file.write(case.source)
-    if stored.path.exists():
-        stored.remove_predictions()
     if publish_predictions:
         assert case.run is not None
         for seed in case.result.seeds:
             kept = read_predictions(case.run.folder, f"seed-{seed.seed}/predictions.npz", case.reference)
-            kept.save(folder / stored.predictions_name(seed.seed))
+            written.append(folder / stored.predictions_name(seed.seed))
+            kept.save(written[-1])
     with atomic_write(stored.path) as file:
         file.write(canonical(entry.content()))
-    return stored.path
+    return written

@@ -1,21 +1,29 @@
-"""Verifying: an entry by itself, or with the predictions or the whole run it was made from. Nothing that came with it is run."""
+"""Verifying an entry by itself, or with the predictions or the whole run it was made from. Nothing that came with it is run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from regbench.leaderboard.case import Case, Findings
+from regbench.leaderboard import evidence, figures, origin
+from regbench.leaderboard.case import Case, Check, Findings, RunFolder, Scored, read_scored
 from regbench.leaderboard.entry import Entry, InstanceScores, canonical
-from regbench.leaderboard.examine import examine, find_reference
 from regbench.leaderboard.guard import Folder, Refused
 from regbench.leaderboard.origin import is_built_in, registered
-from regbench.leaderboard.recipe import Recipe
-from regbench.leaderboard.reference import Reference
-from regbench.leaderboard.run_folder import RunFolder, Scored, read_scored
-from regbench.leaderboard.store import Stored, form_faults
+from regbench.leaderboard.reference import Reference, find_reference
+from regbench.leaderboard.store import Stored
 from regbench.results import Result
 from regbench.tracks import Track
+
+CHECKS: tuple[Check, ...] = (
+    *figures.STRUCTURE,
+    *figures.ALONE,
+    *origin.CHECKS,
+    *figures.FIGURES,
+    *evidence.CHECKS,
+    *figures.COSTLY,
+)
+"""Every check on a claim, in the order of what it costs. RULES.md says what each holds."""
 
 
 def verify_entry(
@@ -27,28 +35,27 @@ def verify_entry(
     costly: bool = True,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Findings:
-    """All that can be found wrong with an entry's file; it never raises for what the file holds.
+    """All that can be found wrong with an entry's file. Whatever the file holds, nothing is raised.
 
     Args:
-        track: one's own track, if the entry may be of that.
-        run: the folder of the run it was made from, to compare with.
-        predictions: a folder with `seed-N/predictions.npz`; by default those kept beside the entry, where they are.
-        costly: whether the baselines are computed again, if nothing else is wrong.
-        announce: is told what takes long.
+        path: The entry's file.
+        track: A track of one's own, if the entry may be of that.
+        run: The folder of the run that the entry was made from, to compare with.
+        predictions: A folder with `seed-N/predictions.npz`; by default those kept beside the entry, if any.
+        costly: Whether the baselines are computed again, if nothing else is wrong.
+        announce: Called with a line before something that takes long.
     """
     findings, stored = Findings(), Stored(path)
     try:
-        entry, content = stored.read()
+        entry, faults = stored.read()
     except Refused as error:
         findings.take("schema", [str(error)])
         return findings
-    findings.take("form", form_faults(entry, content, path))
+    findings.take("form", faults)
     findings.take("name", name_faults(entry.name, entry.result))
     step = "track"
     try:
         reference = find_reference(entry.track, track)
-        step = "recipe"
-        recipe = Recipe.parse(entry.command)
         step = "source"
         source = stored.source
         step = "logs"
@@ -57,9 +64,9 @@ def verify_entry(
             findings.take(step, ["result.json is not the entry's result"])
         step = "predictions"
         scored = _scored(entry, stored, reference, run or predictions)
-        case = Case(entry.result, recipe, reference, entry.instances, source, folder, scored, announce)
-        step = "config"
-        examine(case, findings, costly=costly)
+        case = Case(entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce)
+        step = "configuration"
+        _examine(case, findings, costly=costly)
     except Refused as error:
         findings.take(step, [str(error)])
     return findings
@@ -73,10 +80,14 @@ def verify_run(
 ) -> tuple[Case, Findings]:
     """All that can be found wrong with a run folder that is to become an entry.
 
-    source: the bytes of the architecture's file, if it is not built in.
+    Args:
+        path: The run folder.
+        track: A track of one's own, if the run may be of that.
+        source: The bytes of the architecture's file, if it is not built in.
+        announce: Called with a line before something that takes long.
 
     Raises:
-        UserError: it is not the folder of a finished run, or of an unknown track.
+        UserError: It is not the folder of a finished run, or the track is unknown.
     """
     folder, findings = RunFolder(path), Findings()
     result = folder.result
@@ -89,12 +100,18 @@ def verify_run(
             findings.take("predictions", [str(error)])
     complete = len(scored) == len(result.seeds)
     instances = InstanceScores.of([one.scores for one in scored]) if complete else None
-    case = Case(result, folder.recipe, reference, instances, source, folder, scored if complete else None, announce)
-    return case, examine(case, findings)
+    case = Case(
+        result, folder.configuration, reference, instances, source, folder, scored if complete else None, announce
+    )
+    _examine(case, findings)
+    return case, findings
 
 
 def name_faults(name: str, result: Result) -> Iterator[str]:
-    """An entry is called by its architecture's name and what distinguishes it; no stranger by that of a built-in one."""
+    """What is wrong with an entry's name.
+
+    An entry of a built-in architecture is called by the architecture's name and what distinguishes it. No other entry is.
+    """
     if is_built_in(result.architecture):
         if not _is_called(name, result.architecture.name):
             yield f"{name!r} must be {result.architecture.name!r}, or begin with it and one of + - . ="
@@ -102,12 +119,22 @@ def name_faults(name: str, result: Result) -> Iterator[str]:
         yield f"{name!r} is called as the built-in {taken[0]!r} is: give another with --name"
 
 
+def _examine(case: Case, findings: Findings, *, costly: bool = True) -> None:
+    """Makes all checks and adds what they find. Those that rely on others are made only if these found nothing."""
+    whole = findings.run(figures.STRUCTURE, case)
+    findings.run((*figures.ALONE, *origin.CHECKS), case)
+    if whole:
+        findings.run((*figures.FIGURES, *evidence.CHECKS), case)
+    if costly and not findings.faults:
+        findings.run(figures.COSTLY, case)
+
+
 def _is_called(name: str, architecture: str) -> bool:
     return name == architecture or (name.startswith(architecture) and name[len(architecture)] in "+-.=")
 
 
 def _scored(entry: Entry, stored: Stored, reference: Reference, folder: Path | None) -> list[Scored] | None:
-    """The predictions in a folder, or those beside the entry; None where there are none beside it."""
+    """The predictions in a folder, or those beside the entry. None if there are none beside it."""
     seeds = [seed.seed for seed in entry.result.seeds]
     if folder is not None:
         return [read_scored(Folder(folder), f"seed-{seed}/predictions.npz", reference) for seed in seeds]

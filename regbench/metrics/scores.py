@@ -1,4 +1,4 @@
-"""Metrics with confidence: predictions against the truth, by instance and by position in the context."""
+"""Scores of predictions, with standard errors, by instance and by position in the context."""
 
 from __future__ import annotations
 
@@ -10,127 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.models.predictor import Predictor
-from regbench.tasks.base import IO, Task, VectorIO
-from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError, nearest
+from regbench.metrics.metric import WITHOUT_TRUTH, TokenPrediction, score_positions, score_tokens, score_vectors
+from regbench.results import BaselineRecord, Curve, ScoreRecord
+from regbench.tasks.base import Task, VectorIO
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
 
-NLL_FLOOR = 1e-7
-"""Probabilities are raised to this before the logarithm, so that a zero costs 16.1 nats and not infinity."""
+SCORING_VERSION = 1
+"""Raised whenever the same predictions would get other scores or curves. Kept scores of an older version are not used."""
 
-HIGHER_IS_BETTER = {
-    "legal_accuracy": True,
-    "token_accuracy": True,
-    "last_two_accuracy": True,
-    "final_accuracy": True,
-    "in_context_accuracy": True,
-    "tvd": False,
-    "global_tvd": False,
-    "nll": False,
-    "nll_behind_cut": False,
-    "mse": False,
-    "truth_mse": False,
-}
-"""Of the metrics, and of the built-in tasks' group scores."""
-
-METRICS = ("legal_accuracy", "token_accuracy", "tvd", "nll", "mse", "truth_mse")
-"""What can be asked of one position: see `score_positions` and `score_vectors`."""
-
-_GROUP_SCORES: dict[str, bool] = {}
-"""Which way is better of other tasks' group scores: see `know_scores`."""
-
-WITHOUT_TRUTH = ("nll", "token_accuracy")
-"""The metrics that compare a prediction with the token alone; all others of tokens need the task's truth."""
-
-BATCH_BYTES = 128 << 20
-"""The most memory that the predictions for one batch may take: while one is scored the next is made, so there are two."""
-
-
-def know_scores(task: Task) -> None:
-    """Checks the names of a task's scores, and remembers for `higher_is_better` those that it has of its own.
-
-    Raises:
-        UserError: a score is neither a metric nor a group score, a group score is over no metric, or one of that name of
-            another task is better the other way.
-    """
-    for name in task.scores:
-        metric, _ = task.group_scores.get(name, (name, None))
-        if metric not in METRICS:
-            known = METRICS if name in task.group_scores else (*METRICS, *task.group_scores)
-            over = f" is over '{metric}', no metric" if name in task.group_scores else " is no metric or group score"
-            raise UserError(f"{type(task).__name__}: the score '{name}'{over}{nearest(metric, known)}")
-        higher = HIGHER_IS_BETTER[metric]
-        if {**_GROUP_SCORES, **HIGHER_IS_BETTER}.get(name, higher) != higher:
-            raise UserError(
-                f"{type(task).__name__}: the score '{name}' is over '{metric}', but of another score of that name "
-                f"{'lower' if higher else 'higher'} is better; give it another name"
-            )
-        _GROUP_SCORES[name] = higher
-
-
-def higher_is_better(score_name: str) -> bool:
-    """Which way a score is better: of a metric, a built-in group score, or one of a task that was loaded in this process.
-
-    Raises:
-        UserError: there is no such score, or no track was loaded whose task has it.
-    """
-    known = {**_GROUP_SCORES, **HIGHER_IS_BETTER}
-    if score_name not in known:
-        raise UserError(f"unknown score '{score_name}'{nearest(score_name, known)}")
-    return known[score_name]
-
-
-@dataclass(frozen=True)
-class Brief:
-    """Of predictions for tokens (B, L) no more than `WITHOUT_TRUTH` needs.
-
-    given: (B, L), the probability given to each token.  best: (B, L), the most likely token; of equal maxima the first.
-    """
-
-    given: FloatArray
-    best: IntArray
-
-    def __len__(self) -> int:
-        return len(self.given)
-
-    @classmethod
-    def of(cls, predicted: FloatArray, tokens: IntArray) -> Brief:
-        """From (B, L, V) distributions and the (B, L) tokens."""
-        token = tokens.astype(np.int64)[..., None]
-        return cls(np.take_along_axis(predicted, token, -1)[..., 0], predicted.argmax(-1))
-
-
-def score_brief(brief: Brief, tokens: IntArray) -> dict[str, FloatArray]:
-    """The metrics `WITHOUT_TRUTH` at every position, each (B, L) float64; see `score_positions`."""
-    return {
-        "token_accuracy": (brief.best == tokens.astype(np.int64)).astype(np.float64),
-        "nll": -np.log(np.maximum(brief.given.astype(np.float64), NLL_FLOOR)),
-    }
-
-
-def score_positions(predicted: FloatArray, truth: FloatArray, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:
-    """Every metric at every position: (B, L, V), (B, L, V), (B, L) -> each (B, L) float64.
-
-    legal_accuracy: 1 where the argmax has non-zero true probability (ICLL Eq. 10).  token_accuracy: 1 where the argmax is the
-    sampled token.  tvd: half the L1 distance of the two distributions (ICLL Eq. 11).  nll: -log of the probability given to the
-    sampled token, in nats, with NLL_FLOOR. Of equal maxima the first counts.
-    """
-    brief = Brief.of(predicted, tokens)
-    alone = score_brief(brief, tokens)
-    return {
-        "legal_accuracy": (np.take_along_axis(truth, brief.best[..., None], -1)[..., 0] > 0).astype(np.float64),
-        "token_accuracy": alone["token_accuracy"],
-        "tvd": 0.5 * np.abs(predicted - truth).sum(-1),
-        "nll": alone["nll"],
-    }
-
-
-def score_vectors(predicted: FloatArray, truth: FloatArray, targets: FloatArray) -> dict[str, FloatArray]:
-    """Every metric of vectors at every position: three times (B, L, D_out) -> each (B, L) float64.
-
-    mse: the mean over components of the squared difference to what was sampled.  truth_mse: the same to its true mean.
-    """
-    return {"mse": ((predicted - targets) ** 2).mean(-1), "truth_mse": ((predicted - truth) ** 2).mean(-1)}
+MOST_BINS = 64
+"""The most bins that a curve has."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +32,12 @@ class Score:
 
     @classmethod
     def of(cls, sums: FloatArray, counts: NDArray[np.int64]) -> Score:
-        """Of (N,) sums over (N,) numbers of positions: their ratio, with its standard error over instances."""
+        """Computes a ratio of sums to counts, with its standard error.
+
+        Args:
+            sums: (N,), the sum over each instance's positions.
+            counts: (N,), the number of those positions.
+        """
         value = float(sums.sum() / counts.sum())
         n = len(counts)
         if n < 2:
@@ -153,16 +48,25 @@ class Score:
 
 @dataclass(frozen=True)
 class Steps:
-    """A metric by progress, of tasks that tell theirs: (N, K) sums and how many positions they are over; what is counted."""
+    """A metric by progress in the context, for tasks that have a `progress` of their own.
+
+    Attributes:
+        sums: (N, K), the sum over each instance's positions at each step.
+        counts: (N, K), the number of those positions.
+        label: What the steps count.
+    """
 
     sums: FloatArray
     counts: NDArray[np.int64]
     label: str
 
     def curve(self) -> tuple[FloatArray, list[Score], NDArray[np.int64]]:
-        """The steps at which something is scored, their scores with standard errors, and over how many positions.
+        """Computes the score at every step at which something is scored.
 
-        More than 64 steps are put together, `bin_width` to a bin: the step is then the mean one of the positions in it.
+        More than `MOST_BINS` steps are put into bins of `bin_width`. The step of a bin is the mean over its positions.
+
+        Returns:
+            Steps, scores with standard errors, and numbers of positions.
         """
         k = self.counts.shape[1]
         edges = np.arange(0, k, bin_width(k) if k > MOST_BINS else 1)
@@ -175,12 +79,16 @@ class Steps:
 
 @dataclass(frozen=True)
 class Scores:
-    """The metrics of one predictor on N instances of length L.
+    """The scores of one predictor on N instances of length L.
 
-    sums: by metric the (N,) sums over an instance's scored positions.  counts: (N,) how many those are.
-    by_position: by metric the (L,) sums over instances.  position_counts: (L,).
-    group_counts, group_position_counts: the same counts of scores that are over a group of positions only.
-    steps: by metric, where the task tells its `progress`.
+    Attributes:
+        sums: By score (N,), the sum over an instance's scored positions.
+        counts: (N,), the number of scored positions of an instance.
+        by_position: By score (L,), the sum over instances.
+        position_counts: (L,), the number of instances in which a position is scored.
+        group_counts: As `counts`, by score, where only a group of positions counts.
+        group_position_counts: As `position_counts`, by score, where only a group of positions counts.
+        steps: By score, where the task has a `progress` of its own.
     """
 
     sums: Mapping[str, FloatArray]
@@ -196,16 +104,18 @@ class Scores:
         return Score.of(self.sums[metric], self.counts_of(metric))
 
     def counts_of(self, metric: str) -> NDArray[np.int64]:
-        """(N,): over how many positions of each instance a metric is."""
+        """The number of positions of each instance that a score is over, (N,)."""
         return self.group_counts.get(metric, self.counts)
 
     def table(self) -> dict[str, Score]:
+        """Every score by name."""
         return {metric: self[metric] for metric in self.sums}
 
     def curve(self, metric: str, width: int) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
-        """Over bins of `width` positions: mean position, mean score, and how many positions of all instances they are over.
+        """Computes the mean score over bins of `width` positions. Bins in which nothing is scored are left out.
 
-        A bin in which nothing is scored is left out.
+        Returns:
+            Mean positions, mean scores, and numbers of positions.
         """
         position_counts = self.group_position_counts.get(metric, self.position_counts)
         edges = np.arange(0, len(position_counts), width)
@@ -216,23 +126,23 @@ class Scores:
         return position[some] / counts[some], sums[some] / counts[some], counts[some]
 
 
-MOST_BINS = 64
-"""Of a curve: more could not be told apart."""
-
-
 def bin_width(length: int) -> int:
-    """The bins of a curve over `length` positions: the power of two, at least 4, that gives at most 64 of them."""
+    """The width of a curve's bins: the power of two, at least 4, that gives at most `MOST_BINS` bins."""
     return max(4, 1 << int(np.ceil(np.log2(max(1, length / MOST_BINS)))))
 
 
-def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | Brief]) -> Scores:
-    """Scores predictions that come as consecutive batches (B, L, V) of the instances, in order; of vectors (B, L, D_out).
+def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | TokenPrediction]) -> Scores:
+    """Scores predictions for instances.
 
-    Of a task that does not know its truth they may come as `Brief` too.
+    Args:
+        task: The task of the instances.
+        instances: What was predicted, (N, L).
+        predictions: Consecutive batches in the order of the instances: (B, L, V), or (B, L, D_out) for vectors. They may be
+            `TokenPrediction` where the task does not know its truth.
 
     Raises:
-        UserError: wrong shape, or rows that are not distributions; of vectors, NaN or infinity.
-        TypeError: the task asks for a metric that needs a truth, and knows none.
+        UserError: Predictions of a wrong shape, rows that are not distributions, vectors that are not finite.
+        TypeError: The task asks for a metric that needs a truth, and does not know its truth.
     """
     _check_metrics(task)
     n, length = instances.scored.shape
@@ -246,8 +156,8 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | B
         rows = slice(start, start + len(predicted))
         part = instances[rows]
         wide = part.scored.shape[1]
-        if isinstance(predicted, Brief):
-            predicted = Brief(predicted.given[:, :wide], predicted.best[:, :wide])
+        if isinstance(predicted, TokenPrediction):
+            predicted = TokenPrediction(predicted.probability[:, :wide], predicted.most_likely[:, :wide])
         else:
             predicted = predicted[:, :wide]
         metrics = _position_scores(task, part, predicted)
@@ -276,9 +186,7 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | B
 
 
 def _check_metrics(task: Task) -> None:
-    """Raises:
-    TypeError: the task asks for a metric that needs a truth, and knows none.
-    """
+    """Checks that a task without a known truth asks for no metric that needs it."""
     asked = [task.group_scores.get(name, (name, None))[0] for name in task.scores]
     unfit = [metric for metric in asked if metric not in WITHOUT_TRUTH]
     if unfit and not task.knows_truth:
@@ -289,7 +197,7 @@ def _check_metrics(task: Task) -> None:
 
 
 def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-    """By score, the positions that count for it: (N, L)."""
+    """By score the positions that count for it, (N, L)."""
     groups = task.groups(instances)
     masks = {}
     for name in task.scores:
@@ -299,33 +207,40 @@ def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
 
 
 def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], label: str) -> Steps:
-    """Sums of zero, and the counts: (N, K) for the K steps there are. What is below step 0 is not counted."""
+    """Sums of zero and the counts, (N, K) for K steps. Positions below step 0 are not counted."""
     n, k = len(steps), int(steps.max(initial=0)) + 1
     counts = np.zeros((n, k), np.int64)
     np.add.at(counts, (np.arange(n)[:, None], np.maximum(steps, 0)), counted & (steps >= 0))
     return Steps(np.zeros((n, k)), counts, label)
 
 
-def _position_scores(task: Task, instances: Instances, predicted: FloatArray | Brief) -> dict[str, FloatArray]:
+def _position_scores(
+    task: Task, instances: Instances, predicted: FloatArray | TokenPrediction
+) -> dict[str, FloatArray]:
     """Every metric at every position of these instances, each (B, L) float64."""
     io = task.io
-    if isinstance(predicted, Brief):
+    if isinstance(predicted, TokenPrediction):
         if task.knows_truth:
             raise TypeError(f"{type(task).__name__} knows its truth: it is scored on whole distributions")
-        check_brief(predicted, instances.scored.shape, io.vocab_size)
-        return score_brief(predicted, instances.tokens)
+        check_token_prediction(predicted, instances.scored.shape, io.vocab_size)
+        return score_tokens(predicted, instances.tokens)
     if isinstance(io, VectorIO):
         check_finite(predicted, (*instances.scored.shape, io.d_out))
         return score_vectors(predicted, task.truth(instances), instances.tokens[..., -io.d_out :].astype(np.float64))
     check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
     if not task.knows_truth:
-        return score_brief(Brief.of(predicted, instances.tokens), instances.tokens)
+        return score_tokens(TokenPrediction.of(predicted, instances.tokens), instances.tokens)
     return score_positions(predicted, task.truth(instances), instances.tokens)
 
 
+# --- Checks of predictions. ---
+
+
 def check_finite(predicted: FloatArray, shape: tuple[int, ...]) -> None:
-    """Raises:
-    UserError: predictions of another shape, or NaN or infinity among them.
+    """Checks that predictions have the shape and are finite.
+
+    Raises:
+        UserError: They do not.
     """
     if predicted.shape != shape:
         raise UserError(f"predictions have the shape {predicted.shape}, not {shape}")
@@ -334,8 +249,10 @@ def check_finite(predicted: FloatArray, shape: tuple[int, ...]) -> None:
 
 
 def check_distributions(predicted: FloatArray, shape: tuple[int, ...]) -> None:
-    """Raises:
-    UserError: predictions of another shape, or rows that are not finite, not negative and summing to 1 (within 1e-3).
+    """Checks that predictions have the shape, and that every row is a distribution: not negative, with the sum 1 within 1e-3.
+
+    Raises:
+        UserError: They do not, or a row is none.
     """
     check_finite(predicted, shape)
     if (predicted < 0).any():
@@ -345,34 +262,59 @@ def check_distributions(predicted: FloatArray, shape: tuple[int, ...]) -> None:
         raise UserError(f"predicted rows must sum to 1; one is off by {off:.3g}")
 
 
-def check_brief(predicted: Brief, shape: tuple[int, ...], vocab_size: int) -> None:
-    """Raises:
-    UserError: another shape, what is no probability, or a token outside the vocabulary.
+def check_token_prediction(predicted: TokenPrediction, shape: tuple[int, ...], vocab_size: int) -> None:
+    """Checks that both arrays have the shape, with probabilities in the one and tokens of the vocabulary in the other.
+
+    Raises:
+        UserError: They do not.
     """
-    check_finite(predicted.given, shape)
-    if predicted.best.shape != shape:
-        raise UserError(f"the most likely tokens have the shape {predicted.best.shape}, not {shape}")
-    if predicted.given.size and (predicted.given.min() < 0 or predicted.given.max() > 1 + 1e-3):
+    probability, token = predicted.probability, predicted.most_likely
+    check_finite(probability, shape)
+    if token.shape != shape:
+        raise UserError(f"the most likely tokens have the shape {token.shape}, not {shape}")
+    if probability.size and (probability.min() < 0 or probability.max() > 1 + 1e-3):
         raise UserError("predictions hold numbers that are no probabilities")
-    if predicted.best.size and (predicted.best.min() < 0 or predicted.best.max() >= vocab_size):
+    if token.size and (token.min() < 0 or token.max() >= vocab_size):
         raise UserError(f"a most likely token is outside the vocabulary [0, {vocab_size})")
 
 
-def rows_at_once(io: IO, length: int, most: int) -> int:
-    """How many instances of `length` tokens are predicted at once: at most `most`, so that a batch stays under BATCH_BYTES.
+# --- Scores as a result keeps them. ---
 
-    That is counted in float64, (B, L, V) or of vectors (B, L, D_out). It is one instance at least.
+
+def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Curve]]:
+    """Turns scores into what a result keeps: by score its value and error, and its curve.
+
+    Curves are by position in the context, or by the task's own `progress`.
     """
-    width = io.d_out if isinstance(io, VectorIO) else io.vocab_size
-    return max(1, min(most, BATCH_BYTES // max(1, 8 * length * width)))
+    width = bin_width(len(scores.position_counts))
+    curves = {}
+    for metric in scores.sums:
+        if metric in scores.steps:
+            step, at_step, count = scores.steps[metric].curve()
+            curves[metric] = Curve(
+                position=step.round(2).tolist(),
+                value=[round(s.value, 6) for s in at_step],
+                count=count.tolist(),
+                stderr=[round(s.stderr, 6) for s in at_step],
+                axis=scores.steps[metric].label,
+            )
+            continue
+        position, value, count = scores.curve(metric, width)
+        curves[metric] = Curve(position=position.round(2).tolist(), value=value.round(6).tolist(), count=count.tolist())
+    return {m: ScoreRecord(value=s.value, stderr=s.stderr) for m, s in scores.table().items()}, curves
 
 
-def predict_in_batches(predictor: Predictor, instances: Instances, batch_size: int = 64) -> Iterable[FloatArray]:
-    """The predictions for `instances`, a batch at a time, each cut to its longest instance."""
-    for start in range(0, len(instances), batch_size):
-        yield predictor.predict(instances[start : start + batch_size].tokens)
-
-
-def share_of_the_way(value: float, start: float, end: float) -> float:
-    """How far `value` has come from `start` (the unigram model) to `end` (the truth): 0 at the one, 1 at the other."""
+def normalized_score(value: float, start: float, end: float) -> float:
+    """How far a score has come from that of the unigram model, `start` (0), to that of the oracle, `end` (1)."""
     return (value - start) / (end - start) + 0.0 if end != start else 0.0  # + 0.0 makes a zero of -0.0
+
+
+def normalized_scores(scores: Mapping[str, ScoreRecord], baselines: Mapping[str, BaselineRecord]) -> dict[str, float]:
+    """Normalizes every score. The result is empty where the baselines lack the unigram model or the oracle."""
+    start, end = (
+        next((baseline.scores for baseline in baselines.values() if baseline.anchor == anchor), None)
+        for anchor in ("start", "end")
+    )
+    if start is None or end is None:
+        return {}
+    return {m: normalized_score(record.value, start[m].value, end[m].value) for m, record in scores.items()}

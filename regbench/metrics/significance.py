@@ -1,19 +1,19 @@
-"""Whether a score has changed: models trained then and models trained now, on the same test split, against what chance does.
+"""Whether two scores differ by more than chance: of models trained then and models trained now, on the same test split.
 
-Two things vary though nothing was changed for the worse, and both enter the standard error of the change in quadrature.
+Two things vary even where nothing was changed. Both are in the standard error of the change, as the root of the sum of squares.
 
 *Seeds.* Two trainings that differ in a seed, or in the rounding of one sum, end at different scores. With K and K' trainings
-the means differ by s sqrt(1/K + 1/K'). The spread s of a handful of seeds is itself badly known, and of one seed not at all; so
-the spread found is pooled with one expected beforehand, which weighs as much as `SEED_NOISE_WEIGHT` degrees of freedom found
-(the moderated t of Smyth 2004, "Linear models and empirical Bayes methods", section 3). The weight keeps seeds that happen to
-agree from making any change a significant one, and it is why the spread never counts as zero.
+the means differ by s sqrt(1/K + 1/K'). A handful of seeds tells little about their spread s, and one seed tells nothing. So the
+spread found is pooled with one expected beforehand, which counts as `SEED_NOISE_WEIGHT` degrees of freedom (the moderated t of
+Smyth 2004, "Linear models and empirical Bayes methods", section 3). Thanks to this weight, seeds that agree by chance do not
+make every change significant, and the spread never counts as zero.
 
-*Instances.* Every instance is answered then and now: the standard error of the mean of the paired differences, which is far less
-than that of either score. It is there although the split stays the same, since a change that moves successes from some instances
-to others is none for the worse. Part of the seeds' effect on single instances is thereby counted twice, on the safe side.
+*Instances.* Every instance is answered then and now. The error is that of the mean of the paired differences, which is far less
+than that of either score. It counts although the split stays the same: a change may help some instances as much as it hurts
+others. Part of the seeds' effect on single instances is counted twice in this way, on the safe side.
 
-A change counts when it is more standard errors away from 0 than Student's t reaches with probability `level`, one-sided.
-Seeds in common are not paired: one changed bit is enough for them to have no more in common than any others.
+A change counts when it is more standard errors away from 0 than Student's t reaches with probability `level`, on one side.
+Seeds are not paired: one changed bit is enough to make two trainings with the same seed as different as any others.
 """
 
 from __future__ import annotations
@@ -26,48 +26,60 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from regbench.utils.errors import UserError
 
 LEVEL = 0.001
-"""How often a test that nothing is wrong with may fail, if its seeds spread as expected: once in a thousand."""
+"""How often a test may fail although nothing is wrong, if its seeds spread as expected: once in a thousand."""
 
 SEED_NOISE = 0.008
-"""The spread over seeds expected beforehand: a standard deviation, as a share of the score.
+"""The spread over seeds that is expected beforehand: a standard deviation, as a share of the score.
 
-Measured on `pfa-small-v1`, root mean squares over four scores: 0.006 for 24 LSTMs and 0.008 for 12 Mambas of width 32 trained on
-250,000 tokens (single scores 0.004 to 0.010), 0.006 for the README's architectures trained on all 8 million. The largest is
-taken. Of these LSTMs and Mambas, one drawn against one other or three against three, at level 0.05 between 0 and 6 % of the
-tests failed, depending on the score, and at level 0.001 none of 1,500.
+It is the largest of three that were measured on `pfa-small-v1`, root mean squares over four scores: 0.006 for 24 LSTMs and 0.008
+for 12 Mambas of width 32 trained on 250,000 tokens (single scores 0.004 to 0.010), 0.006 for architectures trained on all 8
+million. Then such LSTMs and Mambas were drawn and compared, one with one or three with three. At level 0.05 between 0 and 6 % of
+the tests failed, depending on the score. At level 0.001 none of 1,500 failed.
 """
 
 SEED_NOISE_WEIGHT = 8
-"""How many degrees of freedom the expected spread is worth.
+"""How many degrees of freedom the expected spread counts as.
 
 One seed against one may then fall by 6.4 times the expected spread (5 % of the score), three against three by 3.1 times (2.5 %).
-Where the true spread is twice the expected, one test in 70 with one seed and one in 150 with three fail for nothing; where it is
-three times, one in 15 and one in 60. Half the weight would let one seed fall by 10 times the spread; twice the weight would more
-than double the false alarms of a spread twice the expected.
+If the true spread is twice the expected one, one test in 70 fails for nothing with one seed, and one in 150 with three. If it is
+three times the expected one, these are one in 15 and one in 60. Half the weight would let one seed fall by 10 times the spread.
+Twice the weight would more than double the false alarms at twice the expected spread.
 """
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What is compared: the score of each seed, (K,), and of each instance the sum over its positions, the seeds' mean, (N,)."""
+    """The scores of some trained models.
+
+    Attributes:
+        seeds: (K,), the score of each seed.
+        instances: (N,), the sum over each instance's positions, averaged over seeds.
+    """
 
     seeds: Sequence[float]
     instances: NDArray[np.float64]
 
     @property
     def mean(self) -> float:
+        """The mean score over seeds."""
         return statistics.fmean(self.seeds)
 
 
 @dataclass(frozen=True)
 class Change:
-    """From the expected score to the one got, in the score's unit; positive is better.
+    """The way from an expected score to the one that came out.
 
-    instances, seeds: the standard errors of the change from either source.  freedom: degrees of freedom of the two together.
+    Attributes:
+        change: The difference in the score's unit. Positive is better.
+        instances: The part of its standard error that comes from instances.
+        seeds: The part of its standard error that comes from seeds.
+        freedom: Degrees of freedom of the whole standard error.
+        level: The probability with which chance alone may be called a change, on one side.
     """
 
     change: float
@@ -83,15 +95,17 @@ class Change:
 
     @property
     def allowed(self) -> float:
-        """How large a change may be and still be put down to chance."""
+        """The largest change that chance explains."""
         return student_quantile(self.level, self.freedom) * self.noise
 
     @property
     def worse(self) -> bool:
+        """Whether the score fell by more than chance explains."""
         return self.change < -self.allowed
 
     @property
     def better(self) -> bool:
+        """Whether the score rose by more than chance explains."""
         return self.change > self.allowed
 
 
@@ -104,12 +118,19 @@ def compare(
     level: float = LEVEL,
     seed_noise: float | None = None,
 ) -> Change:
-    """The change of a score that is a mean over positions; counts: (N,), each instance's number of them.
+    """Compares two scores that are means over the positions of the same instances.
 
-    seed_noise: the spread over seeds expected beforehand, in the score's unit; by default `SEED_NOISE` of the expected score.
+    Args:
+        expected: The models trained then.
+        got: The models trained now.
+        counts: (N,), the number of positions of each instance.
+        higher_is_better: Whether the score is better when it is higher.
+        level: The probability with which chance alone may be called a change, on one side.
+        seed_noise: The spread over seeds that is expected beforehand, in the score's unit. By default it is `SEED_NOISE` times
+            the expected score.
 
     Raises:
-        UserError: a level that is no probability below one half, or a negative seed_noise.
+        UserError: The level is no probability below one half, or seed_noise is negative.
     """
     if not 0.0 < level < 0.5:
         raise UserError(f"level must be above 0 and below 0.5, not {level}")
@@ -126,7 +147,16 @@ def compare(
 
 
 def seed_error(expected: Sequence[float], got: Sequence[float], prior: float) -> tuple[float, int]:
-    """The standard error of the difference of two means over seeds, and its degrees of freedom; prior: see `SEED_NOISE`."""
+    """Estimates the standard error of the difference of two means over seeds.
+
+    Args:
+        expected: The score of each seed then.
+        got: The score of each seed now.
+        prior: The spread over seeds that is expected beforehand, in the score's unit.
+
+    Returns:
+        The standard error and its degrees of freedom.
+    """
     freedom = len(expected) + len(got) - 2
     squares = sum((x - statistics.fmean(part)) ** 2 for part in (expected, got) for x in part)
     variance = (SEED_NOISE_WEIGHT * prior**2 + squares) / (SEED_NOISE_WEIGHT + freedom)
@@ -134,34 +164,12 @@ def seed_error(expected: Sequence[float], got: Sequence[float], prior: float) ->
 
 
 def student_quantile(level: float, freedom: int) -> float:
-    """What Student's t with `freedom` degrees of freedom exceeds with probability `level` < 1/2."""
-    low, high = 0.0, 1.0
-    while _student_tail(high, freedom) > level:
-        low, high = high, 2.0 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _student_tail(middle, freedom) > level:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _student_tail(t: float, freedom: int) -> float:
-    """P(T > t) for t >= 0, by the finite series for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term = total = (cosine if odd else 1.0) if freedom > 1 else 0.0
-    for k in range(2 + odd, freedom - 1, 2):
-        term *= (k - 1) / k * cosine**2
-        total += term
-    inside = 2.0 / math.pi * (angle + sine * total) if odd else sine * total
-    return (1.0 - inside) / 2.0
+    """The value that Student's t with `freedom` degrees of freedom exceeds with probability `level`."""
+    return float(-stdtrit(freedom, level))
 
 
 def _paired_error(difference: NDArray[np.float64], counts: NDArray[np.integer[Any]]) -> float:
-    """The standard error over instances of sum(difference) / sum(counts), as of a ratio."""
+    """The standard error over instances of the ratio sum(difference) / sum(counts)."""
     n = len(counts)
     if n < 2:
         return 0.0

@@ -1,1 +1,1 @@
-"""What architectures are built on: options, the mixer's contract, the common skeleton."""
+"""What architectures are built on: options, the contract of a mixer, the common backbone."""

@@ -1,25 +1,28 @@
-"""The common skeleton: embed, blocks of mixer and feed-forward, unembed (ICLL Appendix A, Eq. 14-20)."""
+"""The common backbone: embedding, blocks of mixer and feed-forward network, unembedding (ICLL Appendix A, Eq. 14-20)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
-from regbench.models.ngram_heads import NGramHeads
-from regbench.ops.ngram import NGramIndex, NGramState, ngram_index
 from regbench.tasks.base import IO, VectorIO
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blame, describe_validation
+
+if TYPE_CHECKING:
+    from regbench.models.ngram_heads import NGramHeads
+    from regbench.ops.ngram import NGramIndex, NGramState
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a GELU between them, applied to each position alone."""
+    """Two linear maps with a GELU between them, at each position. The width between them is `expand` D."""
 
     def __init__(self, d_model: int, expand: int = 4) -> None:
         super().__init__()
@@ -33,7 +36,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """x + mixer(norm(x)), then the same with a feed-forward network where the mixer wants one (ICLL Eq. 17-18)."""
+    """One block: x + mixer(norm(x)), then the same with a feed-forward network if the mixer asks for one (ICLL Eq. 17-18)."""
 
     def __init__(self, mixer: Mixer, options: Options) -> None:
         super().__init__()
@@ -46,7 +49,11 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
-        """(B, L, D) -> (B, L, D), with the index of the tokens where the mixer reads them."""
+        """(B, L, D) -> (B, L, D). A mixer that reads tokens needs their index.
+
+        Raises:
+            UserError: the mixer returns something else than a tensor like x.
+        """
         normed = self.mixer_norm(x)
         mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
         _require_like(x, mixed, self.mixer)
@@ -56,7 +63,19 @@ class Block(nn.Module):
         return x
 
     def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
-        """One position of the recurrent form: (B, D), tokens (B,) -> (B, D), and the mixer's state after it."""
+        """One position of the recurrent form.
+
+        Args:
+            x: (B, D).
+            state: the mixer's state before this position.
+            tokens: (B,), the tokens at this position.
+
+        Returns:
+            (B, D), and the mixer's state after this position.
+
+        Raises:
+            UserError: the mixer returns something else than a tensor like x and a state.
+        """
         step: Callable[..., Any] = self.mixer.step
         returned = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
         if not isinstance(returned, tuple) or len(returned) != 2:
@@ -73,9 +92,9 @@ class Block(nn.Module):
 
 
 def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None:
-    """Refuses a mixer's output that is no tensor of x's shape and type, or under autocast of the type of its products.
+    """Refuses a mixer's output that is not a tensor of x's shape and type. Under autocast the type of its products will do.
 
-    Else a wrong width would be broadcast in silence, and a wrong type would fail in code that is not the mixer's.
+    Otherwise a wrong width would be broadcast in silence, and a wrong type would fail in code that is not the mixer's.
     """
     if isinstance(mixed, Tensor) and mixed.shape == x.shape:
         kind = x.device.type
@@ -94,29 +113,35 @@ def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None
 
 @dataclass
 class StreamState:
-    """What a streaming model keeps: how many tokens it has read, a state for each mixer, and the n-gram heads' sums."""
+    """The state of a model that reads one token at a time.
+
+    Attributes:
+        position: how many tokens it has read.
+        mixers: the state of each block's mixer.
+        heads: the sums of the n-gram heads, by the block they follow.
+    """
 
     position: int
     mixers: list[Any]
     heads: dict[str, list[NGramState]]
 
     def state_bytes(self) -> int:
-        """Bytes that all of it holds now, for all streams together."""
+        """Bytes that it holds now, for all streams together."""
         return held_bytes([self.mixers, self.heads])
 
     def ngram_bytes(self) -> int:
-        """Bytes that n-gram heads hold now; they grow with the distinct n-grams met, not with the length."""
+        """Bytes that n-gram heads hold now. They grow with the number of distinct n-grams, not with the length."""
         parts = [*_parts(self.mixers), *_parts(self.heads)]
         return sum(part.state_bytes() for part in parts if isinstance(part, NGramState))
 
 
 def held_bytes(state: Any) -> int:
-    """Bytes of the tensors and of the n-gram heads' sums in a state, however it nests them, for all streams together."""
+    """Bytes of the tensors and of the n-gram heads' sums in a state, nested in any way, for all streams together."""
     return sum(part.nbytes if isinstance(part, Tensor) else part.state_bytes() for part in _parts(state))
 
 
 def _parts(state: Any) -> Iterator[Tensor | NGramState]:
-    """The tensors and the n-gram heads' sums in a state: in mappings, sequences and dataclasses."""
+    """The tensors and the n-gram heads' sums in a nest of mappings, sequences and dataclasses."""
     if isinstance(state, Tensor | NGramState):
         yield state
     elif isinstance(state, Mapping):
@@ -128,29 +153,37 @@ def _parts(state: Any) -> Iterator[Tensor | NGramState]:
         yield from _parts([getattr(state, part.name) for part in fields(state)])
 
 
-class Skeleton(Model):
-    """An architecture that differs from others in its token mixer alone."""
+class Backbone(Model):
+    """The model of an architecture that is a token mixer."""
 
     takes = ("tokens", "vectors")
 
     def __init__(self, mixer: Callable[[Options], Mixer], options: Options, io: IO) -> None:
+        """Makes the model.
+
+        Args:
+            mixer: makes the mixer of a block.
+            options: the options of the architecture.
+            io: what the task's models read and predict.
+
+        Raises:
+            UserError: n-gram heads stand after a block that is not there, or their task is of vectors; or the mixer has no
+                `forward`.
+        """
         super().__init__(options, io)
         self.embedding = embedding(io, options.d_model)
         self.blocks = nn.ModuleList(Block(mixer(options), options) for _ in range(options.n_layers))
         if options.ngram_heads and max(options.ngram_after) > options.n_layers:
             raise UserError(f"ngram_after={max(options.ngram_after)} is past the last of {options.n_layers} blocks")
         places = sorted(set(options.ngram_after)) if options.ngram_heads else []
-        self.ngram_heads = nn.ModuleDict(
-            {str(place): NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp) for place in places}
-        )
+        self.ngram_heads = nn.ModuleDict({str(place): _ngram_heads(options) for place in places})
         reads = [block for block in self.blocks if block.mixer.reads_tokens]  # type: ignore[union-attr]
         if isinstance(io, VectorIO) and (places or reads):
-            raise UserError(
-                "n-gram heads look for tokens that occur again, and this task's are vectors: leave them out"
-            )
+            raise UserError("n-gram heads need tokens, and this task is one of vectors: leave them out")
         first = self.blocks[0].mixer
         assert isinstance(first, Mixer)
-        if getattr(first.forward, "__func__", None) is Mixer.forward:
+        pairs = ((first.forward, Mixer.forward), (first.advance, Mixer.advance))
+        if all(getattr(method, "__func__", None) is inherited for method, inherited in pairs):
             raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
         self._layer_state_bytes = first.state_bytes(options)
         self.positions: nn.Embedding | None = None
@@ -163,10 +196,10 @@ class Skeleton(Model):
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, L) int64 -> (B, L, V) logits; of vectors (B, L, D_in) -> (B, L, D_out).
+        """Logits of every token: (B, L) int64 -> (B, L, V). Of vectors (B, L, D_in) -> (B, L, D_out).
 
         Raises:
-            UserError: L is above the longest position that was learned.
+            UserError: there are more tokens than learned positions.
         """
         inputs = shift_in(tokens, self.io.separator)
         x = self.embedding(inputs)
@@ -179,7 +212,7 @@ class Skeleton(Model):
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = self.dropout(x)
         reads = self.ngram_heads or any(block.mixer.reads_tokens for block in self.blocks)  # type: ignore[union-attr]
-        index = ngram_index(inputs) if reads else None
+        index = _ngram_index(inputs) if reads else None
         for number, block in enumerate(self.blocks, 1):
             x = block(x, index)
             if str(number) in self.ngram_heads:
@@ -202,9 +235,17 @@ class Skeleton(Model):
         return StreamState(0, mixers, heads)
 
     def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
-        """One token of each stream: (B,) -> (B, V) logits of the next, equal to `forward`'s to rounding.
+        """One token of each stream. The logits are those of `forward`, but for rounding. There is no dropout.
 
-        The first input is the separator, as in `shift_in`. Dropout is not applied. The old state must not be used again.
+        Args:
+            inputs: (B,), the tokens. The first is the separator, as in `shift_in`.
+            state: the state before this token. It must not be used again.
+
+        Returns:
+            Logits (B, V) of the next token, and the state after this one.
+
+        Raises:
+            UserError: there are more tokens than learned positions.
         """
         x = self.embedding(inputs)
         if self.positions is not None:
@@ -222,20 +263,25 @@ class Skeleton(Model):
         return self.unembed(self.norm(x)), StreamState(state.position + 1, mixers, state.heads)
 
     def state_bytes(self) -> int | None:
-        """Bytes of recurrent state for one sequence in float32; None where it grows with L, is unknown, or has n-gram heads.
+        """Bytes of recurrent state for one sequence in float32. None: it grows with L, or is not known, or has n-gram heads.
 
-        Theirs grows with the distinct n-grams met: a stream's `StreamState.state_bytes` counts them.
+        The state of n-gram heads grows with the number of distinct n-grams. `StreamState.state_bytes` counts it.
         """
         one = self._layer_state_bytes
         return None if one is None or self.ngram_heads else one * len(self.blocks)
 
 
 def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
-    """What brings a task's tokens to the residual stream: a vector for each token, or of vectors a linear map. -> (B, L, D)."""
+    """The map from a task's tokens (B, L) to (B, L, D): a table of vectors, or for a task of vectors a linear map.
+
+    Args:
+        io: what the task's models read.
+        width: D.
+    """
     if isinstance(io, VectorIO):
         linear = nn.Linear(io.d_in, width)
         nn.init.normal_(linear.weight, std=0.02)
-        nn.init.normal_(linear.bias, std=0.02)  # what the vector of zeros that begins an input becomes
+        nn.init.normal_(linear.bias, std=0.02)  # an input begins with a vector of zeros, which becomes this
         return linear
     table = nn.Embedding(io.vocab_size, width)
     nn.init.normal_(table.weight, std=0.02)
@@ -243,15 +289,89 @@ def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
 
 
 def unembedding(io: IO, width: int) -> nn.Linear:
-    """What makes predictions of the residual stream: (B, L, D) -> (B, L, V) logits, or of vectors (B, L, D_out)."""
+    """The map from (B, L, D) to logits (B, L, V), or for a task of vectors to predictions (B, L, D_out).
+
+    Args:
+        io: what the task's models predict.
+        width: D.
+    """
     linear = nn.Linear(width, io.d_out if isinstance(io, VectorIO) else io.vocab_size, bias=False)
     nn.init.normal_(linear.weight, std=0.02)
     return linear
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """(L, D): sines and cosines whose wavelengths grow geometrically from 2 pi to 2 pi L (Vaswani et al. 2017, section 3.5)."""
+    """Sines and cosines (L, D). Wavelengths grow geometrically from 2 pi to 2 pi L (Vaswani et al. 2017, section 3.5)."""
     half = (width + 1) // 2
     frequency = float(length) ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divides settings into those of the architecture and those of training.
+
+    Args:
+        settings: by their keys. Those of training have keys `training.NAME`.
+
+    Returns:
+        The architecture's settings, and the training settings by NAME.
+    """
+    own = {key: value for key, value in settings.items() if not key.startswith("training.")}
+    return own, {key.removeprefix("training."): value for key, value in settings.items() if key not in own}
+
+
+def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
+    """The architecture's options: its defaults, with these settings in their place.
+
+    Args:
+        cls: the architecture's class.
+        settings: option values by name.
+
+    Raises:
+        UserError: a key is unknown (the line has the nearest known one), or a value has the wrong type.
+    """
+    try:
+        options: Options = cls.Options(**settings)
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "option", cls.Options.model_fields)) from None
+    return options
+
+
+def build(cls: type[Any], options: Options, io: IO) -> Model:
+    """A model of an architecture: a mixer on the common backbone, or the architecture's own `Model`.
+
+    Args:
+        cls: the architecture's class.
+        options: an instance of `cls.Options`.
+        io: what the task's models read and predict.
+
+    Raises:
+        UserError: the architecture is for another kind of task, or its own code raises (the line says where).
+    """
+    try:
+        if issubclass(cls, Mixer):
+            return Backbone(cls, options, io)
+        if options.ngram_heads:
+            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
+        if io.kind not in cls.takes:
+            raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
+        model: Model = cls(options, io)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{cls.__name__} cannot be built: {blame(error)}") from error
+    return model
+
+
+def _ngram_heads(options: Options) -> NGramHeads:
+    """The n-gram heads after one block. They are imported here, as few models have them."""
+    from regbench.models.ngram_heads import NGramHeads
+
+    return NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp)
+
+
+def _ngram_index(inputs: Tensor) -> NGramIndex:
+    from regbench.ops.ngram import ngram_index
+
+    return ngram_index(inputs)

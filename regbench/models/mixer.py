@@ -1,4 +1,4 @@
-"""The two contracts an architecture can choose from: a token mixer for the common skeleton, or a whole model."""
+"""The contract of a token mixer, which is what most architectures are, and the options and the paper of any architecture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from regbench.utils.settings import Settings
 
 @dataclass(frozen=True)
 class Paper:
-    """Where an architecture comes from: shown by `regbench ls architectures`."""
+    """The paper of an architecture, as `regbench ls architectures` shows it.
+
+    Attributes:
+        title: its title.
+        authors: such as "Gu and Dao" or "Vaswani et al.".
+        year: of publication.
+        arxiv: its number on arXiv, such as "2312.00752"; None if it is not there.
+    """
 
     title: str
     authors: str
@@ -24,9 +31,9 @@ class Paper:
 
 
 class Options(Settings):
-    """Options common to every architecture. A subclass adds its own as typed fields with defaults.
+    """The options of every architecture. A subclass adds its own as typed fields with defaults.
 
-    Unknown keys and values of the wrong type are errors, and so are n-gram options where there are no n-gram heads.
+    Unknown keys and values of the wrong type are errors. So are options of n-gram heads where there are none.
     """
 
     d_model: int = pydantic.Field(default=64, ge=1, description="width of the residual stream, D")
@@ -44,7 +51,7 @@ class Options(Settings):
     )
 
     @pydantic.model_validator(mode="after")
-    def _nothing_is_said_of_heads_that_are_not_there(self) -> Self:
+    def _no_ngram_options_without_heads(self) -> Self:
         for name in () if self.ngram_heads else ("ngram_after", "ngram_mlp"):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is about n-gram heads, and there are none: give ngram_heads too")
@@ -52,57 +59,102 @@ class Options(Settings):
 
 
 class Mixer(nn.Module):
-    """A causal map (B, L, D) -> (B, L, D): all that most architectures differ in.
+    """A causal map (B, L, D) -> (B, L, D). Most architectures differ in this alone. ICLL Eq. 17.
 
-    The least to write is `forward`. An instance is made per layer as `TheMixer(options)`; D is `options.d_model`.
-    ICLL Eq. 17.
+    A subclass writes `forward`, and for a recurrent form `init_state` and `step`. Instead of `forward` and `step` it may write
+    `advance`, from which both follow. Each layer has one instance, made as `TheMixer(options)`. D is `options.d_model`.
     """
 
     Options: ClassVar[type[Options]] = Options
     paper: ClassVar[Paper | None] = None
     feed_forward: ClassVar[bool] = True
-    """Whether the skeleton puts a feed-forward network after this mixer (ICLL Eq. 18)."""
+    """Whether the backbone puts a feed-forward network after this mixer (ICLL Eq. 18)."""
     compiles: ClassVar[bool] = True
-    """Whether it works under torch.compile, as the contract demands unless this says no."""
+    """Whether it works under torch.compile. The contract checks this only where it is True."""
     reads_tokens: bool = False
-    """Whether it also wants the tokens read at these positions; a class or an instance may say so. The skeleton then calls
+    """Whether the mixer also needs the tokens of its positions. A class or an instance may set it. Then the backbone calls
     `forward(x, index)`, with the `NGramIndex` of the tokens (B, L), and `step(x, state, tokens)`, with the tokens (B,)."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Fields of `regbench.training.trainer.TrainingOptions` that suit this architecture better than the common defaults."""
+    """Training options (`regbench.training.trainer.TrainingOptions`) that suit this architecture better than the defaults."""
 
     def __init__(self, options: Any) -> None:
-        """options: an instance of this class's `Options`."""
+        """Takes an instance of this class's `Options`."""
         super().__init__()
         self.options = options
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D); output t may depend on inputs up to and including t."""
-        raise NotImplementedError
+        """(B, L, D) -> (B, L, D). Output t may depend on the inputs up to t, t included."""
+        y, _ = self.advance(x, self.init_state(x.shape[0], x.device, x.dtype))
+        return y
 
     @classmethod
     def learned_positions(cls, options: Any) -> bool:
-        """Whether the embedding adds a learned vector for each position (ICLL Eq. 16). Default: no."""
+        """Whether the embedding adds a learned vector for each position (ICLL Eq. 16)."""
         return False
 
     @classmethod
-    def memorises(cls, options: Any) -> bool:
-        """Whether it can learn a few instances by heart, as the contract then demands. False for one that is shown too little."""
+    def can_overfit(cls, options: Any) -> bool:
+        """Whether it can overfit one batch of a few instances, which the contract then checks.
+
+        False is for an architecture that cannot tell those instances apart, as it sees too little of them.
+        """
         return True
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Any:
-        """The state before the first position, for a mixer that has a recurrent form; see `step`.
+        """The state before the first position. Every mixer that has a recurrent form writes it.
+
+        Args:
+            batch: how many sequences are streamed.
+            device: where the state is made.
+            dtype: its floating-point type.
+
+        Returns:
+            A tensor, or a nest of tuples, lists, mappings and dataclasses that holds tensors.
 
         Raises:
-            NotImplementedError: it has none.
+            NotImplementedError: there is no recurrent form.
         """
         raise NotImplementedError
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position of the recurrent form: (B, D) and a state -> (B, D) and the state after it; equal to `forward`."""
+        """One position of the recurrent form. It gives what `forward` gives there.
+
+        Args:
+            x: (B, D), the input.
+            state: the state before this position.
+
+        Returns:
+            The output (B, D), and the state after this position.
+
+        Raises:
+            NotImplementedError: there is no recurrent form.
+        """
+        y, state = self.advance(x[:, None], state)
+        return y[:, 0], state
+
+    def advance(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Many positions at once, from any state.
+
+        Args:
+            x: (B, L, D), the inputs.
+            state: the state before the first of them.
+
+        Returns:
+            The outputs (B, L, D), and the state after the last position.
+
+        Raises:
+            NotImplementedError: the mixer has not written it.
+        """
         raise NotImplementedError
 
     @classmethod
     def state_bytes(cls, options: Any) -> int | None:
-        """Bytes of recurrent state of one layer for one sequence in float32; None where it grows with L or is unknown."""
+        """Bytes of recurrent state of one layer, for one sequence in float32. None: it grows with L, or is not known."""
         return None
+
+
+def no_weight_decay(*parameters: nn.Parameter) -> None:
+    """Marks parameters that weight decay must not touch, such as those that set a time scale."""
+    for parameter in parameters:
+        parameter._no_weight_decay = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What the training loop and the scoring see of any architecture: a `Model`."""
+"""What training and scoring see of any architecture: a `Model`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from regbench.utils.errors import UserError
 class Model(nn.Module):
     """A trainable predictor, made as `TheModel(options, io)`.
 
-    `forward(tokens)[b, t]` are the logits of `tokens[b, t]` given `tokens[b, :t]`. A model that is more than a mixer on the
-    common skeleton subclasses this; it turns the tokens into its inputs by `shift_in`, the only place where anything is shifted.
-    Where a token is a vector (`VectorIO`) the output is not logits but the prediction: (B, L, D_in) -> (B, L, D_out).
+    `forward(tokens)[b, t]` are the logits of `tokens[b, t]` given `tokens[b, :t]`. An architecture that is more than a mixer on
+    the common backbone is a subclass. It makes its inputs with `shift_in`, the only place where tokens are shifted. For a task
+    of vectors (`VectorIO`) the output is the prediction itself, (B, L, D_in) -> (B, L, D_out).
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -30,66 +30,95 @@ class Model(nn.Module):
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
     """The kinds of task it is for: "tokens", "vectors" or both."""
     compiles: ClassVar[bool] = True
-    """Whether it works under torch.compile, as the contract demands unless this says no."""
+    """Whether it works under torch.compile. The contract checks this only where it is True."""
+    analysis: ClassVar[str | None] = None
+    """Name of the module that `regbench analyze` and `regbench specialize` call for this architecture, if it has one."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Training options (`regbench.training.trainer.TrainingOptions`) that suit this architecture better than the defaults."""
 
     def __init__(self, options: Any, io: IO) -> None:
-        """options: an instance of this class's `Options`."""
+        """Makes the model.
+
+        Args:
+            options: an instance of this class's `Options`.
+            io: what the task's models read and predict.
+        """
         super().__init__()
         self.options = options
-        self.io: Any = io  # a model of one kind of task knows which it is
+        self.io: Any = io  # Any, as a model for one kind of task knows the type
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, L) int64 -> (B, L, V) logits."""
+        """Logits of every token: (B, L) int64 -> (B, L, V).
+
+        Raises:
+            UserError: the subclass has not written it.
+        """
         name = type(self).__name__
         raise UserError(f"{name} has no forward(self, tokens), which maps tokens (B, L) to logits (B, L, V)")
 
     def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
-        """Named terms of the loss, in nats; their sum is minimised. (B, L) int64, (B, L) bool -> scalars.
+        """Named terms of the loss. Training minimises their sum. The first alone decides which checkpoint is best.
 
-        The first alone decides the best checkpoint: `cross_entropy`, the mean over scored positions (ICLL Eq. 8), or for
-        vectors `mse`, the mean over their components of the squared error. (B, L, D_in) float32, (B, L) bool -> scalars.
+        Args:
+            tokens: (B, L) int64; of a task of vectors (B, L, D_in) float32.
+            scored: (B, L) bool, the positions that count.
+
+        Returns:
+            For tokens `cross_entropy` in nats, the mean over scored positions (ICLL Eq. 8). For vectors `mse`, the squared
+            error, the mean over scored positions and components.
         """
         if isinstance(self.io, VectorIO):
             return {"mse": F.mse_loss(self(tokens)[scored], tokens[..., -self.io.d_out :][scored])}
         return {"cross_entropy": F.cross_entropy(self(tokens)[scored], tokens[scored])}
 
     @classmethod
-    def memorises(cls, options: Any) -> bool:
-        """Whether it can learn a few instances by heart, as the contract then demands. False for one that is shown too little."""
+    def can_overfit(cls, options: Any) -> bool:
+        """Whether it can overfit one batch of a few instances, which the contract then checks.
+
+        False is for an architecture that cannot tell those instances apart, as it sees too little of them.
+        """
         return True
 
     def state_bytes(self) -> int | None:
-        """Bytes of recurrent state for one sequence in float32; None where it grows with L or is unknown."""
+        """Bytes of recurrent state for one sequence in float32. None: it grows with L, or is not known."""
         return None
 
 
 def shift_in(tokens: Tensor, separator: float) -> Tensor:
-    """The inputs that predict `tokens`: a separator, then every token but the last. (B, L) or, of vectors, (B, L, D)."""
+    """The inputs that predict `tokens`: a separator, then every token but the last.
+
+    Args:
+        tokens: (B, L), or of vectors (B, L, D).
+        separator: the separator token, or of vectors each component of the first vector.
+
+    Returns:
+        The inputs, of the same shape.
+    """
     if tokens.ndim == 3:
         return F.pad(tokens, (0, 0, 1, 0), value=separator)[:, :-1]
     return F.pad(tokens, (1, 0), value=separator)[:, :-1]
 
 
 def token_tensor(tokens: NDArray[Any], device: torch.device) -> Tensor:
-    """Instances' tokens as a model takes them: int64, or float32 where they are vectors."""
+    """The tokens of instances as a model takes them: int64, or for vectors float32."""
     kind = np.float32 if np.issubdtype(tokens.dtype, np.floating) else np.int64
     return torch.from_numpy(np.asarray(tokens, kind)).to(device)
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Trainable parameters, shared ones counted once."""
+    """The number of trainable parameters. Shared ones count once."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 class ModelPredictor:
-    """A trained model as a `Predictor`. Its probabilities are float64, from the softmax of float32 logits.
+    """A trained model as a `Predictor`. Its probabilities are the softmax in float64 of logits in float32.
 
-    Of a task of vectors it gives the model's own output: (B, L, D_in) -> (B, L, D_out).
+    For a task of vectors it gives the model's own output, (B, L, D_in) -> (B, L, D_out).
     """
 
     def __init__(self, model: Model, device: torch.device, batch_size: int = 64) -> None:
+        """Takes a model on `device`, which predicts `batch_size` instances at a time."""
         self.model, self.device, self.batch_size = model, device, batch_size
 
     def predict(self, tokens: IntArray) -> FloatArray:

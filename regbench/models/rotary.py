@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are turned by their position, so that products tell only how far apart they are."""
+"""Rotary positions: queries and keys are rotated by their position, so that products depend only on the distance between them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from torch import Tensor
 
 
 def rotate(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
-    """Rotary position embedding: turns the pair (c, c + K/2) at position t by the angle t * base^(-2c/K). (B, H, L, K).
+    """Rotates the channels (c, c + K/2) at position t by the angle t * base^(-2c/K). Su et al. (2021), arXiv 2104.09864, Eq. 34.
 
-    Su et al. (2021), arXiv 2104.09864, Eq. 34.
+    Args:
+        x: (B, H, L, K), with an even K.
+        start: the position of the first of the L.
+        base: how slowly the last pair of channels turns.
 
-    start: the position of the first of the L.
+    Returns:
+        (B, H, L, K).
     """
     half = x.shape[-1] // 2
     frequency = base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)

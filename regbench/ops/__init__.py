@@ -1,1 +1,16 @@
-"""Ops: one folder each, a naive form beside its fast forms, one public function."""
+"""Ops: the computations that mixers share, each with several implementations.
+
+An op is a folder. Its modules, of which only the first two must be there:
+
+    __init__.py   the public function, with its formula, shapes and paper. It checks the shapes and calls `OP.choose`.
+    naive.py      the formula as it is written, in plain PyTorch: about 20 lines that are clearly right
+    cpu.py        loops compiled by Numba, with the backward pass written out; `_numba.py` has what they share
+    chunked.py    plain PyTorch on any device: parallel within a chunk of time, so that memory grows as L
+    fla.py        the kernels of a library, which is imported in the function; so are flash.py and mamba_ssm.py
+    triton.py     GPU kernels of our own
+    stream.py     one position at a time, for an op whose function cannot go on from a state
+
+Each module has one function of the op's name. It takes what the public function has checked, and returns what that returns.
+`OP` lists the implementations, the fastest first (`backend.py`). The tests compare each with `naive`: outputs, final state and
+all gradients.
+"""

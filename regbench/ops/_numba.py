@@ -1,4 +1,4 @@
-"""What the CPU kernels share: a call on PyTorch's tensors, and an exponential that LLVM vectorises."""
+"""What the CPU kernels share: a call with PyTorch's tensors, and an exponential that LLVM vectorises."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ from regbench.utils import threads
 
 
 def run(kernel: Callable[..., None], items: int, *tensors: Tensor) -> None:
-    """`kernel(start, stop, *arrays)` over range(items), shared among as many threads as PyTorch would use."""
+    """Calls a kernel on PyTorch's tensors, shared among as many threads as PyTorch would use.
+
+    Args:
+        kernel: a compiled function `kernel(start, stop, *arrays)`, which does the work items from `start` to `stop`.
+        items: how many work items there are.
+        tensors: contiguous tensors on the CPU. The kernel gets them as arrays that share their memory.
+    """
     arrays = (tensor.detach().numpy() for tensor in tensors)
     threads.share(kernel, items, *arrays, threads=torch.get_num_threads())
 
 
-# 2^x = 2^n 2^r with n the integer nearest to x, and 2 * 2^r = 2 + _P1 r + ... + _P6 r^6: of the polynomials that are 2
-# at 0, the one of least relative error on [-1/2, 1/2], 3e-9.
+# 2^x = 2^n 2^r, where n is the integer nearest to x. 2 * 2^r is a polynomial in r, 2 + _P1 r + ... + _P6 r^6. Of those with the
+# value 2 at r = 0 it has the smallest relative error on [-1/2, 1/2], 3e-9.
 _LOW, _HIGH = np.float32(-126), np.float32(128)
-_ROUND = np.float32(1.5 * 2**23 + 126)  # added to x, leaves n + 126 in the last bits and no room for a fraction
+_ROUND = np.float32(1.5 * 2**23 + 126)  # added to x, it leaves n + 126 in the last bits, and no bits for a fraction
 _P0, _P1, _P2, _P3 = np.float32(2), np.float32(1.38629443), np.float32(0.480453056), np.float32(0.111006206)
 _P4, _P5, _P6 = np.float32(0.0192353837), np.float32(0.00268134717), np.float32(0.000311898389)
 
 
 def _last_bits_as_exponent(_: Any, value: Any) -> Any:
-    """2^(k-127) for a float32 whose last eight bits are k > 0; 0 for k = 0."""
+    """2^(k-127) for a float32 with last eight bits k > 0; 0 for k = 0."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         i32 = ir.IntType(32)
@@ -42,28 +48,33 @@ def _last_bits_as_exponent(_: Any, value: Any) -> Any:
 _power: Any = intrinsic(_last_bits_as_exponent)
 
 
-# Not "reassoc": it would cancel the rounding.
+# Without "reassoc", which would cancel the rounding.
 @njit(cache=True, fastmath={"contract"})
 def _exp2_float32(x: Any) -> Any:
-    """2^x in straight-line arithmetic, which LLVM turns into vector code; within 1.5 ulp.
+    """2^x without branches, which LLVM turns into vector code. The error is below 1.5 ulp.
 
-    Results below 2^-125.5 are 0, as denormals would only slow the recurrence down. NaN stays NaN.
+    Results below 2^-125.5 are 0, as denormal numbers would slow the recurrence down. NaN stays NaN.
     """
     x = _LOW if x < _LOW else x
     x = _HIGH if x > _HIGH else x
     rounded = x + _ROUND
     r = x - (rounded - _ROUND)
-    # The factor is 2^(n-1), which for n = 128 is still a float32.
+    # The factor is 2^(n-1), which a float32 can hold even for n = 128.
     return ((((((_P6 * r + _P5) * r + _P4) * r + _P3) * r + _P2) * r + _P1) * r + _P0) * _power(rounded)
 
 
 def exp2(x: Any) -> Any:
-    """2^x inside compiled code: vector arithmetic for float32, the library's for float64."""
-    raise NotImplementedError("only inside compiled code")
+    """2^x in compiled code: vector arithmetic for float32, NumPy's function for float64.
+
+    Raises:
+        NotImplementedError: it is called outside compiled code.
+    """
+    raise NotImplementedError("exp2 works in compiled code alone")
 
 
-@overload(exp2, strict=False)  # strict would compare the annotations too
+@overload(exp2, strict=False)  # strict would also compare the annotations
 def _exp2_for(x: Any) -> Any:
+    """The function that `exp2` is for this type."""
     if x == types.float32:
         return lambda x: _exp2_float32(x)
     return lambda x: np.exp2(x)

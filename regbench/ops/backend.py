@@ -1,11 +1,12 @@
-"""Which form of an op runs. The choice is explicit and recorded; there is no silent fallback.
+"""Chooses the implementation of an op. The choice is explicit and recorded; nothing falls back in silence.
 
-Every op has a `naive` form that is obviously right, and fast forms tested against it. A caller names one
-(`backend="triton"`), or says `"auto"` and gets the one asked for by the enclosing `use_backend`, or else the
-first form in the op's list that runs on the tensors' device, is installed, and is exact for their type.
+Every op has an implementation `naive`, which is clearly right, and faster ones, which are tested against it. A *backend* is the
+name of an implementation. A caller names one (`backend="triton"`) or leaves it at "auto". Then the enclosing `use_backend`
+decides. Without one, it is the first implementation in the op's list that is installed, runs on the tensors' device, and is
+exact for their type.
 
-`use_backend`, and `regbench run --backend`, take the name of a form, which every op that runs must then have, or a form
-for each of some ops, the others being left to `auto`: `attention=flash-attn,ngram_head=triton`.
+`use_backend` and `regbench run --backend` take one backend for all ops, which every op that runs must then have. They also
+take a list with a backend for some ops, `attention=flash-attn,ngram_head=triton`; the other ops are left to "auto".
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
@@ -28,20 +29,22 @@ from regbench.utils.errors import UserError, nearest
 AUTO = "auto"
 
 _ops: dict[str, Op] = {}
-_asked: ContextVar[_Asked | None] = ContextVar("regbench_backend", default=None)
+_requested: ContextVar[_Request | None] = ContextVar("regbench_backend", default=None)
 _ran: ContextVar[dict[str, str] | None] = ContextVar("regbench_backends_that_ran", default=None)
 
 
 @dataclass(frozen=True)
-class Form:
-    """One implementation of an op, imported when first used.
+class Implementation:
+    """One implementation of an op, imported when it is first used.
 
-    target: "package.module:function".
-    devices: the device types it runs on, e.g. ("cpu",).
-    requires: the module it needs beyond PyTorch and Numba, and `install`, how to get it.
-    dtypes: the types it takes; None for all.
-    exact: those of them in which its products are rounded no more than the inputs already are: `auto` takes it for these
-        alone. None for all that it takes.
+    Attributes:
+        target: where its function is, "package.module:function".
+        devices: the types of device it runs on, such as ("cpu", "cuda").
+        requires: the module it needs beside PyTorch and Numba, if any.
+        install: the command that installs this module.
+        dtypes: the types it takes; None for all.
+        exact: the types in which it rounds products no more than the inputs are rounded already. "auto" takes it for these
+            alone. None for all that it takes.
     """
 
     target: str
@@ -53,20 +56,22 @@ class Form:
 
     @property
     def missing(self) -> str | None:
-        """The module that would have to be installed first, if any."""
+        """The module that has to be installed first, if any."""
         if self.requires is not None and importlib.util.find_spec(self.requires) is None:
             return self.requires
         return None
 
     def takes(self, dtype: torch.dtype | None) -> bool:
+        """Whether it can compute in this type; None asks nothing."""
         return dtype is None or self.dtypes is None or dtype in self.dtypes
 
     def suits(self, device: torch.device, dtype: torch.dtype | None) -> bool:
-        """Whether `auto` may take it."""
+        """Whether "auto" may take it for tensors of this type on this device."""
         exact = dtype is None or self.exact is None or dtype in self.exact
         return device.type in self.devices and self.takes(dtype) and exact and self.missing is None
 
     def load(self) -> Callable[..., Any]:
+        """Its function, imported."""
         module, _, name = self.target.partition(":")
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
         return function
@@ -74,82 +79,101 @@ class Form:
 
 @dataclass(frozen=True)
 class Op:
-    """An op and its forms, fastest first."""
+    """An op, known by its name from when it is made.
+
+    Attributes:
+        name: the name that users type, such as "attention".
+        implementations: by the name of their backend, the fastest first.
+    """
 
     name: str
-    forms: Mapping[str, Form]
+    implementations: Mapping[str, Implementation]
 
     def __post_init__(self) -> None:
         _ops[self.name] = self
 
     def choose(self, backend: str, device: torch.device, dtype: torch.dtype | None = None) -> Callable[..., Any]:
-        """The function that serves `backend` for tensors on `device`; notes the choice for the result.
+        """The function that serves `backend`. The choice is noted for the result.
 
-        dtype: of the tensors, where a form of this op does not take all.
+        Args:
+            backend: "auto" or the name of an implementation.
+            device: where the tensors are.
+            dtype: the type of the tensors; needed where an implementation does not take all types.
 
         Raises:
-            UserError: the op has no such form, it does not run on that device or in that type, or its package is missing.
+            UserError: the op has no such implementation, or its package is missing, or it does not serve this device or type.
         """
-        enclosing = _asked.get()
-        asked = enclosing.of(self.name) if backend == AUTO and enclosing is not None else backend
-        if asked == AUTO:
-            asked = next((name for name, form in self.forms.items() if form.suits(device, dtype)), "naive")
-        form = self._named(asked)
-        if form.missing is not None:
-            raise UserError(f"backend '{asked}' of {self.name} needs {form.missing}: {form.install}")
-        if device.type not in form.devices:
-            fits = ", ".join(n for n, f in self.forms.items() if device.type in f.devices)
-            raise UserError(f"backend '{asked}' of {self.name} does not run on {device.type}; there: {fits}")
-        if not form.takes(dtype):
-            fits = ", ".join(str(d).removeprefix("torch.") for d in form.dtypes or ())
-            raise UserError(f"backend '{asked}' of {self.name} takes {fits}, not {str(dtype).removeprefix('torch.')}")
+        request = _requested.get()
+        name = request.of(self.name) if backend == AUTO and request is not None else backend
+        if name == AUTO:
+            suited = (n for n, candidate in self.implementations.items() if candidate.suits(device, dtype))
+            name = next(suited, "naive")
+        chosen = self.named(name)
+        if chosen.missing is not None:
+            raise UserError(f"backend '{name}' of {self.name} needs {chosen.missing}: {chosen.install}")
+        if device.type not in chosen.devices:
+            others = ", ".join(n for n, i in self.implementations.items() if device.type in i.devices)
+            raise UserError(f"backend '{name}' of {self.name} does not run on {device.type}; there: {others}")
+        if not chosen.takes(dtype):
+            taken = ", ".join(str(d).removeprefix("torch.") for d in chosen.dtypes or ())
+            raise UserError(f"backend '{name}' of {self.name} takes {taken}, not {str(dtype).removeprefix('torch.')}")
         ran = _ran.get()
         if ran is not None:
-            ran[self.name] = asked
-        return form.load()
+            ran[self.name] = name
+        return chosen.load()
 
-    def _named(self, backend: str) -> Form:
-        form = self.forms.get(backend)
-        if form is None:
-            # A library of one op, asked for in a model of several.
-            served = [f"{op}={name}" for op, name in (_ran.get() or {}).items() if name == backend]
-            alone = f"; of one op alone: {', '.join(served)}" if served else nearest(backend, self.forms)
-            raise UserError(f"{self.name} has no backend '{backend}'{alone}")
-        return form
+    def named(self, backend: str) -> Implementation:
+        """The implementation of this name.
+
+        Raises:
+            UserError: there is none; the line has the nearest name, or the ops that have run and do have it.
+        """
+        if backend in self.implementations:
+            return self.implementations[backend]
+        served = [f"{op}={name}" for op, name in (_ran.get() or {}).items() if name == backend]
+        hint = f"; for one op alone write {', '.join(served)}" if served else nearest(backend, self.implementations)
+        raise UserError(f"{self.name} has no backend '{backend}'{hint}")
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What an enclosing `use_backend` asks for: of all ops, or of some."""
+class _Request:
+    """What an enclosing `use_backend` asks for.
 
-    everywhere: str
-    alone: Mapping[str, str]
+    Attributes:
+        default: the backend of every op that `by_op` does not have.
+        by_op: the backend of single ops.
+    """
+
+    default: str
+    by_op: Mapping[str, str]
 
     def of(self, op: str) -> str:
-        return self.alone.get(op, self.everywhere)
+        """The backend that is asked of this op."""
+        return self.by_op.get(op, self.default)
 
 
-def _read(backend: str) -> _Asked:
+def _read(backend: str) -> _Request:
+    """The request in a string: one backend, or a list of OP=BACKEND."""
     if "=" not in backend:
-        return _Asked(backend, {})
-    alone: dict[str, str] = {}
+        return _Request(backend, {})
+    by_op: dict[str, str] = {}
     ops = known_ops()
     for part in backend.split(","):
-        op, equals, form = (text.strip() for text in part.partition("="))
+        op, equals, name = (text.strip() for text in part.partition("="))
         if not equals:
             raise UserError(
-                f"backend '{part.strip()}' of which op? Among several each needs its own, as in attention=torch"
+                f"backend '{part.strip()}' is without its op: in a list each needs one, as in attention=torch"
             )
         if op not in ops:
             raise UserError(f"no op is called '{op}'{nearest(op, ops)}")
-        if form != AUTO:
-            ops[op]._named(form)
-        alone[op] = form
-    return _Asked(AUTO, alone)
+        if name != AUTO:
+            ops[op].named(name)
+        by_op[op] = name
+    return _Request(AUTO, by_op)
 
 
 def known_ops() -> Mapping[str, Op]:
-    """The ops of regbench by name, and those that others have made."""
+    """The ops of regbench and those made elsewhere, by name."""
     package = importlib.import_module("regbench.ops")
     for module in pkgutil.iter_modules(package.__path__, "regbench.ops."):
         if module.ispkg:
@@ -159,35 +183,81 @@ def known_ops() -> Mapping[str, Op]:
 
 @contextlib.contextmanager
 def use_backend(backend: str) -> Iterator[dict[str, str]]:
-    """Within the block `backend="auto"` means `backend`; yields the record {op: form that ran}, filled as ops run.
+    """Makes `backend` the meaning of "auto" within the block.
+
+    Args:
+        backend: a backend for all ops, or a list with a backend for some: "attention=naive,ngram_head=cpu".
+
+    Yields:
+        The record of what ran, {op: backend}. It is filled as ops run.
 
     Raises:
-        UserError: of a backend for each op, an op or its form is not known.
+        UserError: the list has an op or an implementation that is not known.
     """
     record: dict[str, str] = {}
-    asked, ran = _asked.set(_read(backend)), _ran.set(record)
+    requested, ran = _requested.set(_read(backend)), _ran.set(record)
     try:
         yield record
     finally:
-        _asked.reset(asked)
+        _requested.reset(requested)
         _ran.reset(ran)
 
 
 def require_use(backend: str, record: Mapping[str, str]) -> None:
-    """Refuses a `backend` that was named but, by the `record` of what ran, served nothing.
+    """Refuses a backend that was asked for by name and did not run.
+
+    Args:
+        backend: what was asked for, as in `use_backend`.
+        record: what ran, as `use_backend` yields it.
 
     Raises:
-        UserError: no op ran in the named form, or one of the ops named alone did not run.
+        UserError: no op ran, or one of the ops in the list did not.
     """
-    asked = _read(backend)
-    idle = sorted(op for op in asked.alone if op not in record)
+    request = _read(backend)
+    idle = sorted(op for op in request.by_op if op not in record)
     if idle:
         used = f"; it uses {', '.join(sorted(record))}" if record else ""
         raise UserError(f"backend '{backend}' names {', '.join(idle)}, which this model does not use{used}")
-    if asked.everywhere != AUTO and not record:
-        raise UserError(f"backend '{backend}' has nothing to serve: this model uses no op that has a choice of forms")
+    if request.default != AUTO and not record:
+        raise UserError(f"backend '{backend}' has no effect: this model uses no op with several implementations")
+
+
+def check_rank(op: str, name: str, tensor: Tensor, shape: str) -> None:
+    """Refuses a tensor with too few or too many dimensions.
+
+    Args:
+        op: the op's name, for the message.
+        name: the argument's name, for the message.
+        tensor: the argument.
+        shape: the dimensions it should have, such as "(B, L, D)".
+
+    Raises:
+        UserError: the number of dimensions is another.
+    """
+    if tensor.dim() != shape.count(",") + 1:
+        raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
+
+
+def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int, ...]]]) -> None:
+    """Refuses the first tensor whose shape is not the expected one.
+
+    Args:
+        op: the op's name, for the message.
+        expected: the name of each argument, the argument (None where it is left out), and the shape it should have.
+
+    Raises:
+        UserError: a shape is another.
+    """
+    for name, tensor, shape in expected:
+        if tensor is not None and tensor.shape != shape:
+            raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
 
 
 def common_type(*tensors: Tensor | None) -> torch.dtype:
-    """The type that holds all of the tensors' types: under autocast, one op may be handed several."""
+    """The type that holds the types of all tensors. Under autocast an op may be given several types."""
     return reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor is not None))
+
+
+def sum_type(*tensors: Tensor) -> torch.dtype:
+    """The type for sums over a whole sequence: float64 if one of the tensors has it, else float32."""
+    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32

@@ -1,11 +1,10 @@
 """What people look at after a run: pictures, and a page that shows where the model errs."""
 
+from regbench.report.content import human_bytes
 from regbench.report.page import build_report, track_of, write_report
 from regbench.report.pictures import plot_scores_by_position, plot_training, write_pictures
-from regbench.report.words import LABELS, human_bytes
 
 __all__ = [
-    "LABELS",
     "build_report",
     "human_bytes",
     "plot_scores_by_position",

@@ -15,37 +15,37 @@ from typing import Any, Literal
 
 import pydantic
 
-from regbench.evaluation.baseline_predictions import baseline_predictions, code_digest
-from regbench.evaluation.baselines import lineup
-from regbench.metrics.scores import Score, Scores, higher_is_better, score
-from regbench.models.predictor import Baseline
-from regbench.report.words import arrow, human_seconds, label
+from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
+from regbench.metrics.scores import Score, Scores
+from regbench.report.content import human_seconds, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write
+from regbench.utils.settings import Strict
 
 BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
-"""Between these lines of a Markdown file the tables stand."""
+"""The tables stand between these two lines of a Markdown file."""
 
 Announce = Callable[[str, int, int], None]
-"""Is told which baseline is at work, how many instances it has done, and of how many."""
+"""Is told which baseline predicts, how many instances are done, and how many there are."""
 
 
-class _Strict(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
-
-
-class Row(_Strict):
+class Row(Strict):
     """One baseline on one test split.
 
-    code: the digest of its source, comments aside.  difference: its score less that of the best, by metric, paired over
-    instances; empty for the best itself.  seconds: of wall time, on so many `threads`.  processor_seconds: of all of them,
-    without what the machine spent on other programs meanwhile.
+    Attributes:
+        options: Its options.
+        version: The baseline's `version` when it was measured.
+        scores: By score its value and standard error.
+        difference: By score its value less that of the best baseline, paired over instances. The best itself has none.
+        seconds: Wall time.
+        processor_seconds: Processor time of all threads together. Other programs on the machine do not add to it.
+        threads: How many threads there were.
     """
 
     options: dict[str, Any]
-    code: str
+    version: int
     scores: dict[str, ScoreRecord]
     difference: dict[str, ScoreRecord]
     seconds: float = pydantic.Field(ge=0)
@@ -53,63 +53,88 @@ class Row(_Strict):
     threads: int = pydantic.Field(ge=1)
 
 
-class TrackTable(_Strict):
-    """The lineup of one track, the best first. split: the test split's fingerprint.  best: which differences are to."""
+class TrackTable(Strict):
+    """The baselines of one track, the best first.
+
+    Attributes:
+        split: Fingerprint of the test split.
+        instances: How many instances the split has.
+        main_score: The score that orders the rows.
+        losses: The scores of which lower is better.
+        best: The baseline that differences are to: the best one that does not know the truth.
+        rows: By the baselines' names.
+    """
 
     split: str
     instances: int
     main_score: str
+    losses: list[str]
     best: str
     rows: dict[str, Row]
 
     @property
     def metrics(self) -> list[str]:
+        """The names of the scores."""
         return list(self.rows[self.best].scores)
 
 
-class Table(_Strict):
-    """What the command has measured, by track."""
+class Table(Strict):
+    """What `regbench baselines` has measured, by track."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     tracks: dict[str, TrackTable]
 
 
 def measure(track: Track, announce: Announce = lambda name, done, total: None) -> TrackTable:
-    """Scores the whole lineup on the test split. Predictions come from the cache where it has them.
+    """Scores the default baselines on the test split. Predictions come from the cache where it has them.
+
+    Args:
+        track: The track.
+        announce: Is told of progress.
 
     Raises:
-        UserError: no baseline is for the track's task.
+        UserError: No baseline is for the track's task.
     """
     test = track.instances("test")
-    baselines = lineup(track, test)
+    baselines = default_baselines(track, test)
     if not any(baseline.anchor != "end" for baseline in baselines):
         raise UserError(f"no baseline is for the task '{track.definition.task}' of {track.name}")
     main = track.definition.main_score
-    sign = 1 if higher_is_better(main) else -1
+    sign = 1 if track.metrics[main].higher_is_better else -1
     scored: dict[str, Scores] = {}
-    made: dict[str, tuple[Baseline, dict[str, Any]]] = {}
+    costs: dict[str, dict[str, Any]] = {}
+    for baseline in baselines:
+        made = predict_baseline(baseline, track, test, partial(announce, baseline.name))
+        scored[baseline.name] = score_stored(track, test, made.stored)
+        costs[baseline.name] = {
+            "seconds": made.seconds,
+            "processor_seconds": made.processor_seconds,
+            "threads": made.threads,
+        }
+    baselines.sort(key=lambda baseline: sign * scored[baseline.name][main].value, reverse=True)
+    best = next(baseline.name for baseline in baselines if baseline.anchor != "end")
+    rows = {}
     for baseline in baselines:
         name = baseline.name
-        said = baseline_predictions(baseline, track, test, partial(announce, name))
-        scored[name] = score(track.task, test, said.batches())
-        made[name] = baseline, {key: getattr(said, key) for key in ("seconds", "processor_seconds", "threads")}
-    order = sorted(made, key=lambda name: sign * scored[name][main].value, reverse=True)
-    best = next(name for name in order if made[name][0].anchor != "end")
-    rows = {}
-    for name in order:
-        baseline, times = made[name]
         rows[name] = Row(
-            options=json.loads(json.dumps(baseline.options)),  # tuples become lists, as they will be read
-            code=code_digest(type(baseline)),
+            options=json.loads(json.dumps(baseline.options)),  # tuples become lists, as in a file that is read
+            version=baseline.version,
             scores={m: _record(s) for m, s in scored[name].table().items()},
             difference={} if name == best else difference(scored[name], scored[best]),
-            **times,
+            **costs[name],
         )
-    return TrackTable(split=test.fingerprint, instances=len(test), main_score=main, best=best, rows=rows)
+    return TrackTable(
+        split=test.fingerprint,
+        instances=len(test),
+        main_score=main,
+        losses=[name for name, metric in track.metrics.items() if not metric.higher_is_better],
+        best=best,
+        rows=rows,
+    )
 
 
 def difference(one: Scores, other: Scores) -> dict[str, ScoreRecord]:
-    """By metric, the score of `one` less that of `other`, with the standard error of the paired difference over instances."""
+    """By score its value of `one` less that of `other`, with the standard error of the paired difference over instances."""
     return {m: _record(Score.of(one.sums[m] - other.sums[m], one.counts_of(m))) for m in one.sums}
 
 
@@ -126,8 +151,10 @@ def numbers_of(page: Path) -> Path:
 
 
 def read_table(path: Path) -> Table:
-    """Raises:
-    UserError: the file is not of the schema.
+    """Reads the numbers.
+
+    Raises:
+        UserError: The file cannot be read or is not of the schema.
     """
     try:
         return Table.model_validate_json(path.read_text(encoding="utf-8"))
@@ -140,10 +167,14 @@ def read_table(path: Path) -> Table:
 
 
 def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
-    """Puts the tracks just measured into the page and the numbers beside it; other tracks there stay as they are.
+    """Writes measured tracks into a page, and their numbers into the file beside it. Other tracks there stay as they are.
+
+    Args:
+        page: A Markdown file with a place for the tables.
+        measured: By track name.
 
     Raises:
-        UserError: the page cannot be read or has no place for the tables.
+        UserError: The page cannot be read or has no place for the tables.
     """
     text = read_page(page)
     numbers = numbers_of(page)
@@ -158,10 +189,10 @@ def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
 
 
 def read_page(page: Path) -> str:
-    """The page's text, once it is known to have a place for the tables.
+    """Reads a page that has a place for the tables.
 
     Raises:
-        UserError: it cannot be read, or has none.
+        UserError: It cannot be read, or has no such place.
     """
     try:
         text = page.read_text(encoding="utf-8")
@@ -173,7 +204,7 @@ def read_page(page: Path) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A table for each track, in the order measured."""
+    """Makes a Markdown table for each track, in the order in which they were measured."""
     return "".join(f"\n### {name}\n\n{_track_markdown(track)}" for name, track in table.tracks.items()) + "\n"
 
 
@@ -185,8 +216,8 @@ def _track_markdown(track: TrackTable) -> str:
 
 
 def score_cells(track: TrackTable) -> list[list[str]]:
-    """The head, then a row for each baseline: its name and every score, as text."""
-    head = ["baseline", *(f"{label(m)} {arrow(m)}" for m in track.metrics)]
+    """The head, then a row for each baseline with its name and every score, as text."""
+    head = ["baseline", *(f"{label(m)} {'↓' if m in track.losses else '↑'}" for m in track.metrics)]
     rows = [
         [name, *(f"{row.scores[m].value:.3f} ± {row.scores[m].stderr:.3f}" for m in track.metrics)]
         for name, row in track.rows.items()
@@ -195,11 +226,15 @@ def score_cells(track: TrackTable) -> list[list[str]]:
 
 
 def difference_cells(track: TrackTable) -> list[list[str]]:
-    """The head, then a row for each baseline: its name, by each loss the difference to the best, and its times, as text."""
-    losses = [m for m in track.metrics if not higher_is_better(m)]
-    head = ["baseline", *(f"{label(m)} less {track.best}'s" for m in losses), "wall time", "processor time"]
+    """The head, then a row for each baseline with its name, its losses less those of the best, and its times, as text."""
+    head = ["baseline", *(f"{label(m)} less {track.best}'s" for m in track.losses), "wall time", "processor time"]
     rows = [
-        [name, *(_signed(row.difference.get(m)) for m in losses), _time(row.seconds), _time(row.processor_seconds)]
+        [
+            name,
+            *(_signed(row.difference.get(m)) for m in track.losses),
+            _time(row.seconds),
+            _time(row.processor_seconds),
+        ]
         for name, row in track.rows.items()
     ]
     return [head, *rows]

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from regbench.evaluation.baselines import lineup
-from regbench.evaluation.predictions import BriefPredictions, KeptPredictions, Predictions, read_kept
-from regbench.models.predictor import Baseline
-from regbench.report import strips, texts
-from regbench.report.cells import about_way, baseline_series, head, metric_words, score_cell, way_cell
-from regbench.report.curves import axis, by_what, main_loss, points
-from regbench.report.html import asset, page, text
-from regbench.report.rows import Row, score_rows
-from regbench.report.words import arrow, human_bytes, human_seconds, label
-from regbench.results import Result, SeedRecord
-from regbench.tasks.base import TokenIO
+from regbench.metrics.metric import METRICS, Metric, Metrics
+from regbench.report.content import (
+    Row,
+    about_normalized,
+    axis,
+    baseline_series,
+    by_what,
+    human_bytes,
+    label,
+    main_loss,
+    metric_words,
+    points,
+    score_rows,
+)
+from regbench.report.html import render_page
+from regbench.report.instances import Drawn, draw_instances
+from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
@@ -29,22 +34,26 @@ from regbench.utils.files import atomic_write
 def write_report(folder: Path, result: Result, track: Track | None, instance: int | None = None) -> Path:
     """Writes `report.html` into a run's folder and returns its path.
 
-    Instances are drawn where `track` is given and the folder still has its predictions; the page says so where they are not.
+    Args:
+        folder: the folder of the run, with its predictions. Where they are missing, the page says so and draws no instances.
+        result: the result of the run.
+        track: the track that it was made on, or None where it is not here. Then no instances are drawn.
+        instance: a test instance to draw beside the worst, the median and the best.
 
     Raises:
         UserError: there is no test instance `instance`, it cannot be drawn, or predictions are not those that were scored.
     """
-    drawn = _instances(folder, result, track, instance)
-    if instance is not None and drawn.nothing:
+    drawn = draw_instances(folder, result, track, instance)
+    if instance is not None and drawn.why_not:
         raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
     path = folder / "report.html"
     with atomic_write(path) as file:
-        file.write(build_report(result, drawn))
+        file.write(build_report(result, drawn, METRICS if track is None else track.metrics))
     return path
 
 
 def track_of(folder: Path, result: Result) -> Track | None:
-    """The track that a run was made on: built in, or the file that `config.yaml` names; None where it is not what it was."""
+    """The track that a run was made on: a built-in one, or the file that `config.yaml` names. None where it has changed."""
     try:
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -60,96 +69,59 @@ def track_of(folder: Path, result: Result) -> Track | None:
     return None
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Instances as the page draws them: `strips.layout` where the task knows its truth, else `texts.layout`, or why not."""
+def build_report(result: Result, drawn: Drawn | None = None, metrics: Metrics = METRICS) -> str:
+    """The page as HTML. The same arguments give the same bytes.
 
-    strips: Mapping[str, Any] | None = None
-    texts: Mapping[str, Any] | None = None
-    why_not: str = ""
-
-    @property
-    def nothing(self) -> bool:
-        return self.strips is None and self.texts is None
-
-    @property
-    def section(self) -> str:
-        """Its frame in the page."""
-        if self.nothing:
-            return f"<h2>Instances</h2>\n<p class=soft>Not shown: {text(self.why_not)}.</p>"
-        return _TEXTS if self.strips is None else _STRIPS
-
-
-def build_report(result: Result, drawn: Drawn = Drawn()) -> str:
-    """The page as HTML; the same arguments give the same bytes."""
-    name, track = text(result.architecture.name), text(result.track.name)
-    sections = [
-        f"<header>\n<h1>{name} on {track}</h1>\n{_lead(result)}\n</header>",
-        f"<h2>Scores on the test split</h2>\n{score_table(result)}",
-        _position(result),
-        _LEARNING.format(about=text(_about_learning(result))),
-        drawn.section,
-        f"<h2>How it was made</h2>\n{_provenance(result)}",
-    ]
-    body = f"<main>\n{''.join(sections)}\n</main>\n<footer>regbench, result schema {result.schema_version}</footer>"
-    data = {
-        "metrics": [metric_words(metric, axis(result, metric)) for metric in result.metrics],
-        "loss": label(main_loss(result)),
-        "series": _series(result),
-        "training": [_training(seed, main_loss(result)) for seed in result.seeds],
-        "strips": None if drawn.strips is None else {**drawn.strips, **_model_names(result)},
-        "texts": None if drawn.texts is None else {**drawn.texts, **_model_names(result)},
-    }
-    styles = [asset(__package__, name) for name in ("base.css", "report.css")]
-    scripts = [asset(__package__, name) for name in ("chart.js", "strips.js", "texts.js", "report.js")]
-    return page(f"{result.architecture.name} on {result.track.name}", body, data, styles, scripts)
-
-
-def _position(result: Result) -> str:
-    """The curves. Where they are by tokens of the context it is known which way they ought to go."""
-    by_tokens = result.seeds[0].curves[result.track.main_score].axis is None
-    about = "A predictor that learns in context gets better as the prompt grows."
-    return _POSITION.format(by=text(by_what(result)), about=f'<p class="soft">{about}</p>\n' if by_tokens else "")
-
-
-def score_table(result: Result) -> str:
-    """The model among the baselines, best first."""
-    main, several = result.track.main_score, len(result.seeds) > 1
-    heads = [head(f"{label(m)} {arrow(m)}", metric_words(m)["meaning"]) for m in result.metrics]
-    rows_found = score_rows(result)
-    way = any(row.way is not None for row in rows_found)
-    if way:
-        heads.append(head("way to oracle", about_way(main, {b.anchor: name for name, b in result.baselines.items()})))
-    rows = "\n".join(_score_row(row, result.metrics, way) for row in rows_found)
-    note = " The model's row is the median over its seeds, ± their standard deviation / √n." * several
-    return (
-        f'<div class="scroll"><table>\n<thead><tr><th scope="col">predictor</th>{"".join(heads)}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody>\n</table></div>\n"
-        f'<p class="soft">± is one standard error over instances.{note}</p>'
+    Args:
+        result: the result of the run.
+        drawn: its test instances, see `draw_instances`. By default the page has none.
+        metrics: the scores of its track.
+    """
+    drawn = drawn or Drawn()
+    main, loss = result.track.main_score, main_loss(result)
+    rows = score_rows(result, metrics)
+    anchors: dict[str | None, str] = {baseline.anchor: name for name, baseline in result.baselines.items()}
+    return render_page(
+        "report/templates/report.html",
+        styles=["report/assets/base.css", "report/assets/report.css"],
+        scripts=[f"report/assets/{name}.js" for name in ("chart", "strips", "texts", "report")],
+        data={
+            "metrics": [metric_words(metrics[m], axis(result, m)) for m in result.metrics],
+            "loss": label(loss),
+            "series": _series(result, rows),
+            "training": [
+                {
+                    "seed": seed.seed,
+                    "points": [
+                        (p.tokens, round(p.loss[loss], 4), round(p.validation_loss, 4)) for p in seed.training_curve
+                    ],
+                }
+                for seed in result.seeds
+            ],
+            "strips": drawn.strips and {**drawn.strips, **_model_names(result)},
+            "texts": drawn.texts and {**drawn.texts, **_model_names(result)},
+        },
+        title=f"{result.architecture.name} on {result.track.name}",
+        result=result,
+        score=result.score(main),
+        standing=_standing(result, rows, metrics[main]),
+        rows=rows,
+        about_normalized=about_normalized(main, anchors) if rows[0].normalized is not None else "",
+        by_what=by_what(result),
+        by_tokens=result.seeds[0].curves[main].axis is None,
+        why_not=drawn.why_not,
+        provenance=_provenance(result),
     )
 
 
-def _score_row(row: Row, metrics: Sequence[str], way: bool) -> str:
-    cells = "".join(score_cell(row.scores[metric]) for metric in metrics) + (way_cell(row.way) if way else "")
-    return f'<tr class="{row.kind}"><th scope="row">{text(row.name)}</th>{cells}</tr>'
-
-
-def _lead(result: Result) -> str:
-    """What came out, in two sentences."""
-    main, seeds = result.track.main_score, result.seeds
-    score = result.score(main)
-    rows = [row for row in score_rows(result) if row.kind != "seed"]
-    place = next(i for i, row in enumerate(rows) if row.kind == "model")
-    what = f"{label(main)} (median of {len(seeds)} seeds)" if len(seeds) > 1 else label(main)
-    what += f", ahead of {rows[place + 1].name}" if place + 1 < len(rows) else ""
-    what += f", behind {rows[place - 1].name}" if place > 0 else ""
-    seconds, speed = seeds[0].seconds, seeds[0].tokens_per_second
-    return (
-        f'<p class="lead"><b>{score.value:.3f} ± {score.stderr:.3f}</b> {text(what)}.<br>\n'
-        f"{result.architecture.parameters:,} parameters, state: {text(human_bytes(result.architecture.state_bytes))}; "
-        f"{seeds[0].tokens:,} training tokens{' a seed' * (len(seeds) > 1)} in {human_seconds(seconds)} "
-        f"({speed:,.0f} tokens/s).</p>"
-    )
+def _standing(result: Result, rows: Sequence[Row], main: Metric) -> str:
+    """What the score is, and which predictors are next to it."""
+    ranked = [row for row in rows if row.kind != "seed"]
+    place = next(i for i, row in enumerate(ranked) if row.kind == "model")
+    what = main.label
+    what += f" (median of {len(result.seeds)} seeds)" if len(result.seeds) > 1 else ""
+    what += f", ahead of {ranked[place + 1].name}" if place + 1 < len(ranked) else ""
+    return what + (f", behind {ranked[place - 1].name}" if place > 0 else "")
 
 
 def _model_names(result: Result) -> dict[str, list[str]]:
@@ -161,145 +133,49 @@ def _model_names(result: Result) -> dict[str, list[str]]:
     return {"names": [f"{name}, {one}" for one in short], "short": short}
 
 
-def _series(result: Result) -> list[dict[str, Any]]:
-    """The model first, one line a seed, then the baselines, best first; uniform is there and not shown."""
-    metrics = result.metrics
+def _series(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The model first, one line a seed. Then the baselines, best first. The uniform one is hidden at first."""
     model = {
         "name": result.architecture.name,
         "colour": 0,
         "width": 2.6,
         "shown": True,
-        "curves": {m: [points(seed.curves[m]) for seed in result.seeds] for m in metrics},
+        "curves": {m: [points(seed.curves[m]) for seed in result.seeds] for m in result.metrics},
     }
-    ranked = [row.name for row in score_rows(result) if row.kind == "baseline"]
-    baselines = baseline_series({name: result.baselines[name].curves for name in ranked})
-    return [model, *({**one, "shown": one["name"] != "uniform"} for one in baselines)]
+    curves = {row.name: result.baselines[row.name].curves for row in rows if row.kind == "baseline"}
+    return [model, *({**one, "shown": one["name"] != "uniform"} for one in baseline_series(curves))]
 
 
-def _training(seed: SeedRecord, loss: str) -> dict[str, Any]:
-    curve = [(p.tokens, round(p.loss[loss], 4), round(p.validation_loss, 4)) for p in seed.training_curve]
-    return {"seed": seed.seed, "points": curve}
-
-
-def _about_learning(result: Result) -> str:
-    each = [f"seed {s.seed}: step {s.best_step:,} of {s.steps:,}" for s in result.seeds]
-    return f"Scored are the weights of least validation loss ({'; '.join(each)})."
-
-
-def _provenance(result: Result) -> str:
-    a, e = result.architecture, result.environment
-    commit = f"{result.code.commit[:12]}{', changed since' * bool(result.code.dirty)}" if result.code.commit else "none"
-    memory = max(seed.peak_memory_bytes for seed in result.seeds)
-    tables = {
+def _provenance(result: Result) -> dict[str, dict[str, str]]:
+    """What the run was made from and with: by heading, names and values."""
+    a, e, code = result.architecture, result.environment, result.code
+    backends = {"backend": e.backend, "backend in training": e.training_backend}
+    tables: dict[str, dict[str, Any]] = {
         "Architecture": {"name": a.name, "source": a.source, "SHA-256": a.source_sha256[:16], **a.options},
-        "Training": result.training | {"tokens": " ".join(f"{s.tokens:,}" for s in result.seeds)},
+        "Training": result.training | {"tokens": " ".join(f"{seed.tokens:,}" for seed in result.seeds)},
         "Selection": {"split": result.selection.split, "trials": result.selection.trials},
         "Track": {
             "name": result.track.name,
             "digest": result.track.digest[:16],
-            **{f"{split} split": f[:16] for split, f in result.track.fingerprints.items()},
+            **{f"{split} split": digest[:16] for split, digest in result.track.fingerprints.items()},
         },
         "Environment": {
             "device": e.device,
             "processor": e.processor,
             "threads": e.threads,
             "precision": e.precision,
-            "peak memory": human_bytes(memory),
-            "backend": _forms(e.backend),
-            **({} if e.training_backend is None else {"backend in training": _forms(e.training_backend)}),
+            "peak memory": human_bytes(max(seed.peak_memory_bytes for seed in result.seeds)),
+            **{
+                name: ", ".join(f"{op}: {implementation}" for op, implementation in used.items()) or "plain PyTorch"
+                for name, used in backends.items()
+                if used is not None
+            },
             "packages": ", ".join(f"{package} {version}" for package, version in e.packages.items()),
             "Python": f"{e.python} on {e.platform}",
-            "commit": commit,
+            "commit": f"{code.commit[:12]}{', changed since' * bool(code.dirty)}" if code.commit else "none",
         },
     }
-    lists = (f'<div class="keep"><h3>{heading}</h3>{_definitions(rows)}</div>' for heading, rows in tables.items())
-    return f'<div class="pair">\n{"".join(lists)}\n</div>'
-
-
-def _forms(backend: Mapping[str, str]) -> str:
-    return ", ".join(f"{op}: {form}" for op, form in backend.items()) or "plain PyTorch"
-
-
-def _definitions(rows: Mapping[str, Any]) -> str:
-    shown = {k: v if isinstance(v, str) else json.dumps(v, allow_nan=False) for k, v in rows.items()}
-    return "<dl>" + "".join(f"<dt>{text(k)}</dt><dd>{text(v)}</dd>" for k, v in shown.items()) + "</dl>"
-
-
-def _instances(folder: Path, result: Result, track: Track | None, instance: int | None) -> Drawn:
-    """What the page draws of the test split, or why it draws nothing."""
-    if track is None:
-        return Drawn(why_not=f"the track {result.track.name} that this run was made on is not here")
-    if not isinstance(track.task.io, TokenIO):
-        return Drawn(why_not="the task is not one of tokens")
-    models: list[KeptPredictions] = []
-    test = track.instances("test")
-    if test.fingerprint != result.track.fingerprints["test"]:
-        return Drawn(
-            why_not=f"the test instances of {track.name} are others now: what makes them has changed since this run"
-        )
-    for seed in result.seeds:
-        path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        if not path.exists():
-            return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
-        predictions = read_kept(path, track.task)
-        strips.check_predictions(predictions, result, seed.seed, test, track.task.io.vocab_size)
-        models.append(predictions)
-    whole = [model for model in models if isinstance(model, Predictions)]
-    if whole:
-        return Drawn(strips=strips.layout(track.task, test, whole, instance))
-    brief = [model for model in models if isinstance(model, BriefPredictions)]
-    return Drawn(texts=texts.layout(track.task, test, brief, _best_baseline(result, track), instance))
-
-
-def _best_baseline(result: Result, track: Track) -> Baseline | None:
-    """The baseline with the best main score, to lay beside the model."""
-    ranked = [row.name for row in score_rows(result) if row.kind == "baseline"]
-    there = {baseline.name: baseline for baseline in lineup(track, track.instances("test"))}
-    return next((there[name] for name in ranked if name in there), None)
-
-
-_POSITION = """\
-<section class="keep">
-<h2>Score by {by}</h2>
-{about}<div class="controls needs-js" id="metric"></div>
-<figure class="needs-js" style="margin:0"><div class="chart" id="position"></div>
-<ul class="legend" id="position-legend"></ul></figure>
-</section>
-"""
-_LEARNING = """\
-<section class="keep">
-<h2>Learning</h2>
-<p class="soft">{about}</p>
-<div class="chart needs-js" id="training"></div>
-</section>
-"""
-_STRIPS = """\
-<section>
-<h2>Where it errs</h2>
-<p class="soft" id="about"></p>
-<div class="controls needs-js" id="strip-controls"></div>
-<ul class="key needs-js">
-<li id="scale-mass">probability 0 to 1</li>
-<li id="scale-more">more than the truth gives</li>
-<li id="scale-less">less</li>
-<li><svg width="13" height="13" aria-hidden="true"><rect x="1" y="1" width="11" height="11" fill="none" \
-stroke="var(--ink)"/></svg> what was sampled</li>
-<li><svg width="13" height="13" aria-hidden="true"><rect x="1.5" y="1.5" width="10" height="10" fill="none" stroke="var(--c0)" \
-stroke-width="2"/></svg> the most likely symbol, where the truth rules it out (×)</li>
-</ul>
-<div class="needs-js" id="strips"></div>
-</section>
-"""
-_TEXTS = """\
-<section>
-<h2>Where it errs</h2>
-<p class="soft" id="about"></p>
-<div class="controls needs-js" id="text-controls"></div>
-<ul class="key needs-js">
-<li id="scale-nats">0 to 12 nats and above, or so many more than the baseline</li>
-<li id="scale-fewer">fewer than the baseline</li>
-<li>⏎ a line ends</li>
-</ul>
-<div class="needs-js" id="texts"></div>
-</section>
-"""
+    return {
+        heading: {k: v if isinstance(v, str) else json.dumps(v, allow_nan=False) for k, v in facts.items()}
+        for heading, facts in tables.items()
+    }

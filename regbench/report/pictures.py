@@ -1,19 +1,22 @@
-"""Pictures of a run: score by position in the context beside the baselines, and the training curve."""
+"""Pictures as PNG files: the curves of a run, and the heat map of a comparison."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
-from regbench.metrics.scores import higher_is_better
-from regbench.report.curves import axis, by_what, main_loss, well_founded
-from regbench.report.words import better, label
+from regbench.metrics.metric import METRICS, Metric, Metrics
+from regbench.report.content import axis, by_what, label, main_loss, well_founded
 from regbench.results import Result
 from regbench.utils.files import atomic_write
 
@@ -27,6 +30,8 @@ _BASELINE_STYLES = (
     ("#E69F00", (0, (4, 3))),
     ("#000000", (0, (2, 2))),
 )
+# One hue from dark to nearly white, evenly by lightness: read by the colour-blind and in print without colour.
+_NEAR_TO_FAR = LinearSegmentedColormap.from_list("near to far", ["#08306b", "#2171b5", "#6baed6", "#c6dbef", "#f7fbff"])
 _NATS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16)
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -39,41 +44,40 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def write_pictures(folder: Path, result: Result) -> None:
-    """Both pictures of a run, into its folder."""
-    plot_scores_by_position(result, folder / "score_by_position.png")
+def write_pictures(folder: Path, result: Result, metrics: Metrics = METRICS) -> None:
+    """Writes both pictures of a run into its folder: `score_by_position.png` and `training.png`."""
+    plot_scores_by_position(result, folder / "score_by_position.png", metrics)
     plot_training(result, folder / "training.png")
 
 
-def plot_scores_by_position(result: Result, path: Path) -> None:
-    """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines."""
-    # What is over the last two examples alone is a line of two points: it is in the curve by example.
-    long = [metric for metric in result.metrics if len(result.seeds[0].curves[metric].position) > 2]
-    metrics = _different(result, long or result.metrics)
+def plot_scores_by_position(result: Result, path: Path, metrics: Metrics = METRICS) -> None:
+    """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines.
+
+    Left out are curves of one or two points, and metrics whose curve is that of another metric. The second happens where
+    a score counts one group of positions only, and so does the curve.
+    """
+    curves = result.seeds[0].curves
+    long = [metric for metric in result.metrics if len(curves[metric].position) > 2] or result.metrics
+    shown = [m for i, m in enumerate(long) if all(curves[m] != curves[other] for other in long[:i])]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 7.2), layout="constrained")
-        frames = list(figure.subplots((len(metrics) + 1) // 2, 2, squeeze=False).flat)
-        for axes, metric in zip(frames, metrics, strict=False):
-            _draw_metric(axes, result, metric)
-        for axes in frames[len(metrics) :]:
+        frames = list(figure.subplots((len(shown) + 1) // 2, 2, squeeze=False).flat)
+        for axes, metric in zip(frames, shown, strict=False):
+            _draw_metric(axes, result, metrics[metric])
+        for axes in frames[len(shown) :]:
             axes.set_axis_off()
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
         figure.suptitle(
             f"{result.architecture.name} on {result.track.name}: scores by {by_what(result)}", x=0.01, ha="left"
         )
-        _save(figure, path)
+        _save(figure, path, 130)
 
 
-def _different(result: Result, metrics: list[str]) -> list[str]:
-    """Of metrics with the very same curves the first: where steps are of one group only, that group's score has no other."""
-    curves = [result.seeds[0].curves[metric] for metric in metrics]
-    return [metric for i, metric in enumerate(metrics) if curves[i] not in curves[:i]]
-
-
-def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
+def _draw_metric(axes: Axes, result: Result, metric: Metric) -> None:
+    key = metric.name
     ranked = sorted(
-        result.baselines.items(), key=lambda item: item[1].scores[metric].value, reverse=higher_is_better(metric)
+        result.baselines.items(), key=lambda item: item[1].scores[key].value, reverse=metric.higher_is_better
     )
     drawn = sorted(result.baselines.keys() - {"uniform"})
     colours = dict(zip(drawn, _BASELINE_STYLES * len(drawn), strict=False))
@@ -81,28 +85,26 @@ def _draw_metric(axes: Axes, result: Result, metric: str) -> None:
         if name not in colours:
             continue
         colour, dashes = colours[name]
-        position, value = well_founded(record.curves[metric])
+        position, value = well_founded(record.curves[key])
         axes.plot(position, value, color=colour, linestyle=dashes, linewidth=1.3, label=name)
     for i, seed in enumerate(result.seeds):
         shown = result.architecture.name if i == 0 else None
-        position, value = well_founded(seed.curves[metric])
+        position, value = well_founded(seed.curves[key])
         axes.plot(position, value, color=_MODEL_COLOUR, linewidth=2.4, label=shown, alpha=0.9)
-    # The floor makes the first few positions of some baselines cost ten times the rest.
-    if metric in ("nll", "nll_behind_cut"):
+    if metric.log_axis:  # at the first few positions some baselines cost ten times as much as later
         axes.set_yscale("log")
+    if metric.over == "nll":
         beyond = axes.dataLim.minposy < _NATS[0]
         axes.yaxis.set_major_locator(LogLocator() if beyond else FixedLocator(_NATS))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
-    if metric in ("mse", "truth_mse"):  # errors fall by orders of magnitude, and least squares has a peak above all
-        axes.set_yscale("log")
-    axes.set_title(f"{label(metric)} ({better(metric)})")
-    axes.set_xlabel(axis(result, metric))
+    axes.set_title(f"{metric.label} ({metric.direction})")
+    axes.set_xlabel(axis(result, key))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plot_training(result: Result, path: Path) -> None:
-    """Draws training and validation loss against the tokens seen, one pair of lines a seed."""
+    """Draws training and validation loss by the tokens seen, one pair of lines a seed."""
     loss = main_loss(result)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -118,11 +120,52 @@ def plot_training(result: Result, path: Path) -> None:
         axes.set_ylabel(label(loss))
         axes.set_title(f"{result.architecture.name} on {result.track.name}")
         axes.legend(frameon=False)
-        _save(figure, path)
+        _save(figure, path, 130)
 
 
-def _save(figure: Figure, path: Path) -> None:
-    """Without pyplot: no global state, no display."""
+def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str, subtitle: str, path: Path) -> None:
+    """Draws distances, the near ones dark, each with its number in it (ICLL Figure 6).
+
+    Args:
+        names: of the M predictors.
+        values: (M, M) distances.
+        title: stands above the map.
+        subtitle: stands below it.
+        path: the PNG file to write.
+    """
+    m = len(names)
+    side = 0.62 * m
+    figure = Figure(figsize=(side + 2.6 + 0.09 * max(map(len, names)), side + 1.7 + 0.06 * max(map(len, names))))
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots()
+    highest = max(float(values.max()), 1e-9)
+    norm = Normalize(0.0, highest)
+    image = axes.imshow(values, cmap=_NEAR_TO_FAR, norm=norm)
+    axes.set_xticks(range(m), names, rotation=40, ha="left", rotation_mode="anchor")
+    axes.set_yticks(range(m), names)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set_xticks(np.arange(m + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(m + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=2)
+    axes.tick_params(which="minor", length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for i in range(m):
+        for j in range(m):
+            text = f"{values[i, j]:.2f}".removeprefix("0") if values[i, j] > 0 else "0"
+            dark = norm(values[i, j]) < 0.45
+            axes.text(j, i, text, ha="center", va="center", fontsize=10, color="white" if dark else "#222222")
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.03)
+    bar.set_label("total variation distance")
+    bar.outline.set_visible(False)
+    figure.suptitle(title, x=0.02, ha="left", fontsize=12)
+    figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9, color="#555555")
+    _save(figure, path, 150)
+
+
+def _save(figure: Figure, path: Path, dpi: int) -> None:
+    """Writes a PNG file without pyplot: there is no global state and no display."""
     FigureCanvasAgg(figure)
     with atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=130)
+        figure.savefig(file, format="png", dpi=dpi)

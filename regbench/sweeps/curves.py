@@ -17,7 +17,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from regbench.report.words import better, label
 from regbench.sweeps.grid import Group, Point, shown
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.tables import Row, Spread, axes_of, write_csv
@@ -165,7 +164,7 @@ def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
         frames = list(figure.subplots(down, across, squeeze=False).flat)
         for frame, panel in zip(frames, panels, strict=False):
             own = [c for c in curves if (c.track, c.axis, c.metric) == panel]
-            _panel(frame, panel, own, architectures, _baselines(panel[0], panel[2], rows))
+            _panel(frame, panel, own, architectures, _baselines(panel[0], panel[2], rows), _title(panel, rows))
         for frame in frames[len(panels) :]:
             frame.set_axis_off()
         FigureCanvasAgg(figure)
@@ -174,9 +173,14 @@ def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
 
 
 def _panel(
-    frame: Axes, panel: tuple[str, str, str], curves: Sequence[Curve], architectures: list[str], lines: dict[str, float]
+    frame: Axes,
+    panel: tuple[str, str, str],
+    curves: Sequence[Curve],
+    architectures: list[str],
+    lines: dict[str, float],
+    title: str,
 ) -> None:
-    track, axis, metric = panel
+    axis = panel[1]
     values = _unique([value for curve in curves for value in curve.values])
     numbers = all(map(_is_number, values))
     places = {shown(v): (v if numbers else i) for i, v in enumerate(values)}
@@ -194,11 +198,17 @@ def _panel(
     frame.set_xticks(list(places.values()), list(places))
     frame.xaxis.set_minor_locator(NullLocator())
     frame.set_xlabel(axis.removeprefix("training.").replace("_", " "))
-    if metric == VALIDATION:
-        frame.set_title(f"{track}: validation loss of the trials (lower is better)")
-    else:
-        frame.set_title(f"{track}: {label(metric)} ({better(metric)})")
+    frame.set_title(title)
     frame.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _title(panel: tuple[str, str, str], rows: Sequence[Row]) -> str:
+    """What a panel shows, and which way is better."""
+    track, _, name = panel
+    if name == VALIDATION:
+        return f"{track}: validation loss of the trials (lower is better)"
+    metric = next(row.point.track for row in rows if row.point.track.name == track).metrics[name]
+    return f"{track}: {metric.label} ({metric.direction})"
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from regbench.data.instances import Instances
-from regbench.models.build import build
+from regbench.models.backbone import build
 from regbench.models.model import parameter_count, token_tensor
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
-from regbench.training.trainer import find_device, make_optimizer, next_steps, train_step
+from regbench.training.trainer import find_device, make_optimizer, train_step, training_steps
 
 _SECONDS = 2.0
 """For which steps of one size are timed, after the first; three at least."""
@@ -118,7 +118,7 @@ def _time(point: Point, train: Instances) -> tuple[float, float]:
     """Seconds of a training step, and a token."""
     device = find_device(point.content["device"])
     torch.manual_seed(0)
-    plan = next_steps(train.lengths, point.training, point.track.definition.budget.train_tokens, SELECTION_SEED)
+    plan = training_steps(train.lengths, point.training, point.track.definition.budget.train_tokens, SELECTION_SEED)
     with use_backend(point.content["backend"]):
         model = build(point.cls, point.options, point.track.task.io).to(device).train()
         optimizer = make_optimizer(model, point.training)

@@ -170,8 +170,8 @@ def _fault(sweep: SweepFile) -> str | None:
     for what, values in (("track", sweep.tracks), ("seed", sweep.seeds)):
         if len(set(map(str, values))) < len(values) or not values:
             return f"a {what} is given twice" if values else f"no {what} is given"
-    axes = [axis for a in sweep.architectures for axis in sweep.axes_of(a)]
-    axes_known = {name for axis in axes for name in (axis, *names_in(axis))}
+    all_axes = [axis for a in sweep.architectures for axis in sweep.axes_of(a)]
+    axes_known = {name for axis in all_axes for name in (axis, *names_in(axis))}
     axes_known |= {short for short, name in _SHORT.items() if name in axes_known}
     for name in sweep.select.over if sweep.select is not None else []:
         if name not in axes_known:

@@ -14,11 +14,12 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from regbench.config import Config
-from regbench.models.build import resolve_options, split_settings
+from regbench.models.backbone import resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.sweeps.file import SweepFile, settings_of
 from regbench.tracks import Track, load_track
-from regbench.training.trainer import TrainingOptions, next_steps, resolve_training
+from regbench.training.options import TrainingOptions, resolve_training
+from regbench.training.trainer import training_steps
 from regbench.utils import registry
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
@@ -160,7 +161,7 @@ def expand(sweep: SweepFile) -> list[Group]:
     trained = [p for group in groups for p in (*group.points, *(cell.point for cell in group.trials))]
     for point in {(id(p.track), p.training): p for p in trained}.values():
         budget = point.track.definition.budget.train_tokens
-        next(next_steps(train_lengths(point.track), point.training, budget, SELECTION_SEED))
+        next(training_steps(train_lengths(point.track), point.training, budget, SELECTION_SEED))
     return groups
 
 

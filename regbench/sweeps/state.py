@@ -28,7 +28,7 @@ from regbench.results import SeedRecord
 from regbench.runner import write_config
 from regbench.sweeps.file import SweepFile
 from regbench.sweeps.grid import Cell, Group, Point
-from regbench.training.trained import read_trained
+from regbench.training.checkpoint import read_trained
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, exclusive
 

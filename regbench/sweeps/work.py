@@ -13,7 +13,7 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import exclusive
 
 if TYPE_CHECKING:
-    from regbench.training.trainer import Progress
+    from regbench.training.progress import Progress, Reporter
 
 Action = Literal["train", "score", "finish"]
 
@@ -102,7 +102,7 @@ class Engine(Protocol):
         ...
 
 
-class Telling:
+class Telling(Reporter):
     """A reporter of a run that tells an engine, now and then."""
 
     def __init__(self, tell: Callable[[Note], None]) -> None:
@@ -131,7 +131,7 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
     import traceback
 
     from regbench import runner
-    from regbench.utils.registry import blame
+    from regbench.utils.errors import blame
 
     reporter = Telling(tell)
     try:

@@ -1,1 +1,1 @@
-"""Tasks: generator families with the truth where it can be known, one file each."""
+"""Tasks: families of problem instances, one file each. Most know the true distributions of their tokens."""

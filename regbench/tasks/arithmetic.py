@@ -1,18 +1,18 @@
 """In-context arithmetic: answers are a linear combination of two numbers, with hidden coefficients (CGT section 4.1).
 
-An instance is a few tasks, each with coefficients of its own, real numbers a and b; a task is a few examples of what they make
-of two integers, written in digits. With two tasks of two examples, (a, b) = (1, 1) and then (0.5, -1.5),
+An instance is a few tasks. Each task has its own coefficients, real numbers a and b. A task is a few examples: two integers and
+their linear combination, written in digits. With two tasks of two examples, (a, b) = (1, 1) and then (0.5, -1.5):
 
     012*023=+00035|100*007=+00107|#012*023=-00028|100*007=+00039|#
 
-for 1 * 12 + 1 * 23 = 35, and 0.5 * 12 - 1.5 * 23 = -28.5, of which the fraction is cut off. A predictor that has understood
-gets better from example to example: two answers say what a and b are, but for the fractions that were cut off.
+Here 1 * 12 + 1 * 23 = 35, and 0.5 * 12 - 1.5 * 23 = -28.5. The fraction is cut off. A predictor that learns in context improves
+from example to example: two answers determine a and b, except for the fractions that were cut off.
 
-Scored are the answers, sign and digits. The truth is certain, as it knows a and b; no predictor does, and
-`baselines/arithmetic_solver.py` says how much can be known. The task is that of *Contextually Guided Transformers via Low-Rank
-Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025, arXiv:2506.05672), here CGT. Its text says that answers are truncated;
-a footnote of an earlier version takes a floor, which would make -00029 of the -28.5 in its own example, given above. Zero is
-written +; whether the paper's generator can make a -00000 it does not say.
+The answers are scored, sign and digits. The truth knows a and b, so it is certain of every digit. No predictor knows them:
+`baselines/arithmetic_solver.py` computes how much can be known. The task is from *Contextually Guided Transformers via Low-Rank
+Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025, arXiv:2506.05672), here CGT. The paper's text says that answers are
+truncated. A footnote of an earlier version says floor, which would give -00029 for the -28.5 of its own example above. Zero is
+written with +. The paper does not say whether its generator can make -00000.
 """
 
 from __future__ import annotations
@@ -32,13 +32,23 @@ from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
 TIMES, EQUALS, PLUS, MINUS, END, SEPARATOR = range(10, 16)
-"""The tokens besides the digits, whose tokens are their values: * = + - and what ends an example (|) and a task (#)."""
+"""The tokens * = + -, the end of an example (|) and the end of a task (#). The token of a digit is its value."""
 
 _EXAMPLES = 3  # the stream's purpose
 
 
 class ArithmeticParameters(task.Parameters):
-    """The defaults are the paper's. Coefficients are uniform over [min_a, max_a) and [min_b, max_b)."""
+    """The parameters of `arithmetic`. The defaults are the paper's.
+
+    Attributes:
+        n_tasks: Tasks in an instance.
+        n_examples: Examples in a task.
+        n_digits: Digits of each of the two numbers.
+        min_a: Coefficient a is uniform over [min_a, max_a).
+        max_a: See min_a.
+        min_b: Coefficient b is uniform over [min_b, max_b).
+        max_b: See min_b.
+    """
 
     n_tasks: int = pydantic.Field(default=4, ge=1, le=64)
     n_examples: int = pydantic.Field(default=4, ge=2, le=64)
@@ -61,27 +71,27 @@ class ArithmeticParameters(task.Parameters):
 
     @property
     def answer_length(self) -> int:
-        """Tokens of an answer: its sign and n_digits + 2 digits."""
+        """The tokens of an answer: its sign and n_digits + 2 digits."""
         return self.n_digits + 3
 
     @property
     def answer_start(self) -> int:
-        """Where in an example its answer begins: behind two numbers, * and =."""
+        """The place in an example where its answer begins: after two numbers, * and =."""
         return 2 * self.n_digits + 2
 
     @property
     def example_length(self) -> int:
-        """Tokens of an example with the | that ends it."""
+        """The tokens of an example, with the | at its end."""
         return self.answer_start + self.answer_length + 1
 
     @property
     def task_length(self) -> int:
-        """Tokens of a task with the # that ends it."""
+        """The tokens of a task, with the # at its end."""
         return self.n_examples * self.example_length + 1
 
 
 class Arithmetic(task.Task):
-    """Linear combinations of two numbers; see the module."""
+    """Linear combinations of two numbers with hidden coefficients; see the module."""
 
     Parameters = ArithmeticParameters
     version = 1
@@ -93,6 +103,7 @@ class Arithmetic(task.Task):
 
     @property
     def io(self) -> task.TokenIO:
+        """Ten digits and * = + - | #. The # is the separator."""
         p = self.parameters
         return task.TokenIO(
             vocab_size=16,
@@ -102,28 +113,19 @@ class Arithmetic(task.Task):
         )
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """Test takes the first instances of the seed's stream, validation the next, training the rest.
-
-        Each has coefficients of its own, so no split shares them with another, and changing the size of the training split
-        leaves the others as they are.
-        """
-        order = ("test", "validation", "train")
-        first = sum(splits.size(name) for name in order[: order.index(split)])
+        """The instances of one split. Each has its own coefficients, so no split shares them with another."""
         p, n = self.parameters, splits.size(split)
         coefficients = np.empty((n, p.n_tasks, 2))
         tokens = np.empty((n, self.io.max_length), np.uint8)
         ranges = np.array([[p.min_a, p.max_a], [p.min_b, p.max_b]])
-        threads.share(_sample, n, splits.seed, first, p.n_examples, p.n_digits, ranges, coefficients, tokens)
-        return Instances(
-            tokens,
-            np.full(n, tokens.shape[1], np.int32),
-            np.tile(self._slots()[1], (n, 1)),
-            f"arithmetic/{self.version}",
-            truth={"coefficients": coefficients},
+        threads.share(
+            _sample, n, splits.seed, splits.first(split), p.n_examples, p.n_digits, ranges, coefficients, tokens
         )
+        scored = np.tile(self._slots()[1], (n, 1))
+        return Instances.unpadded(tokens, scored, f"arithmetic/{self.version}", {"coefficients": coefficients})
 
     def _slots(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Of every position (L,): which example of its task it is in, and whether it is part of an answer."""
+        """For every position: the number of its example in its task (L,), and whether it is part of an answer (L,)."""
         p = self.parameters
         at = np.arange(self.io.max_length) % p.task_length
         example, place = np.minimum(at // p.example_length, p.n_examples - 1), at % p.example_length
@@ -131,24 +133,27 @@ class Arithmetic(task.Task):
         return example, (place >= p.answer_start) & (place < p.answer_start + p.answer_length) & ~last
 
     def truth(self, instances: Instances) -> FloatArray:
+        """(N, L, V): every scored token has probability 1."""
         certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
         rows, places = np.nonzero(instances.scored)
         certain[rows, places, instances.tokens[rows, places]] = 1.0
         return certain
 
     def identities(self, instances: Instances) -> list[bytes]:
+        """The coefficients of each instance."""
         return [pairs.tobytes() for pairs in instances.truth["coefficients"]]
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-        """`last_two`: the last two examples of each task, which the papers' figures are over (CGT Table 1)."""
+        """`last_two`: the last two examples of each task, as in CGT Table 1."""
         late = self._slots()[0] >= self.parameters.n_examples - 2
         return {"last_two": np.broadcast_to(late[: instances.tokens.shape[1]], instances.tokens.shape)}
 
     def progress(self, instances: Instances) -> IntArray:
-        """How many examples of its task stand before a position's own."""
+        """The number of examples of the same task before a position's own."""
         return np.broadcast_to(self._slots()[0][: instances.tokens.shape[1]], instances.tokens.shape)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
+        """Adds the mean coefficients and the share of answers that are negative."""
         a, b = np.moveaxis(instances.truth["coefficients"], -1, 0)
         signs = instances.tokens[(instances.tokens == PLUS) | (instances.tokens == MINUS)]
         return super().statistics(instances) | {
@@ -158,6 +163,7 @@ class Arithmetic(task.Task):
         }
 
     def show(self, instances: Instances, index: int) -> Table:
+        """A row for each task: its coefficients and its examples."""
         p, names = self.parameters, np.array(self.io.names)
         view = Table(title="instance", title_justify="left", box=None, pad_edge=False)
         for column in ("task", "a", "b"):
@@ -172,7 +178,7 @@ class Arithmetic(task.Task):
 
 @njit(cache=True, nogil=True)
 def _sample(begin, end, seed, start, n_examples, n_digits, ranges, coefficients, tokens):  # type: ignore[no-untyped-def]
-    """Fills the coefficients (N, tasks, 2) and the tokens (N, L); instance n is number start + n of the seed's stream."""
+    """Fills coefficients (N, tasks, 2) and tokens (N, L). Instance n is number start + n of the seed's stream."""
     below_10_to_the_digits = 10**n_digits
     for n in range(begin, end):
         rng = stream(seed, _EXAMPLES, start + n)
@@ -198,7 +204,7 @@ def _sample(begin, end, seed, start, n_examples, n_digits, ranges, coefficients,
 
 @njit(cache=True)
 def _write(number, digits, row, at):  # type: ignore[no-untyped-def]
-    """Writes `number` with leading zeros into row[at:], and returns where it ends."""
+    """Writes a number with leading zeros into row[at:]. Returns the place after it."""
     for k in range(digits - 1, -1, -1):
         row[at + k] = number % 10
         number //= 10

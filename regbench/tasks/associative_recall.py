@@ -1,18 +1,18 @@
-"""Associative recall: pairs of a key and its value, and at the end a key that has occurred is asked for again (ICLL section 4.1).
+"""Associative recall: pairs of a key and its value; at the end the value of one key is asked for (ICLL section 4.1).
 
-An instance draws a value for each key, keeps to it, and shows the pairs of random keys; behind a query token stands once more
-one of the keys that occurred, with its value. With three keys and the values a = 1, b = 0 and c = 1,
+Every instance draws a value for each key and keeps it. It shows the pairs of random keys. Then follow a query token, one of the
+keys that occurred, and its value. With three keys and the values a = 1, b = 0 and c = 1:
 
     a 1 c 1 a 1 a 1 c 1 ? c 1
 
-where b does not occur, and a and c share a value. A predictor has only to remember: what stood behind a key stands there
-again. Scored are the values whose key has occurred, the last among them: above the second and the third of a, and of c. Keys,
-values of new keys and the query are chance; models are trained on what is scored, so on none of these. The main score is the
-papers', of the last value alone.
+Here b does not occur, and a and c have the same value. A predictor has to remember: a key always has the same value. The values
+whose key has occurred before are scored, the last value among them. In the example these are the second and the third value of
+a, and the second and the third of c. Keys, the values of new keys and the query are random. Models are trained on scored tokens,
+so on none of these. The main score is that of the papers, over the last value alone.
 
-The task is that of *Hyena Hierarchy* (Poli et al. 2023, arXiv:2302.10866), as its released code has it, which however trains on
-all tokens. It counts two special tokens to the vocabulary, so that of the 40 that ICLL takes 19 are keys and 19 values; our
-separator, which begins every model's input, takes the place of the second, which its instances do not use.
+The task is from *Hyena Hierarchy* (Poli et al. 2023, arXiv:2302.10866), as in its released code, but that code trains on all
+tokens. Its vocabulary counts two special tokens, so the 40 of ICLL are 19 keys, 19 values and these. Its instances do not use the
+second. Our separator, which begins every model's input, takes its place.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from rich.text import Text
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
+from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
@@ -39,7 +40,13 @@ _VALUES, _PAIRS = 6, 7  # the streams' purposes
 
 
 class AssociativeRecallParameters(task.Parameters):
-    """Keys there are, values there are, and pairs before the query. The defaults are the paper's."""
+    """The parameters of `associative_recall`. The defaults are the paper's.
+
+    Attributes:
+        n_keys: The number of keys.
+        n_values: The number of values.
+        n_pairs: Pairs before the query.
+    """
 
     n_keys: int = pydantic.Field(default=19, ge=2, le=4096)
     n_values: int = pydantic.Field(default=19, ge=2, le=4096)
@@ -47,7 +54,7 @@ class AssociativeRecallParameters(task.Parameters):
 
 
 class AssociativeRecall(task.Task):
-    """Values to be remembered by their keys; see the module."""
+    """Values that have to be remembered by their keys; see the module."""
 
     Parameters = AssociativeRecallParameters
     version = 1
@@ -59,7 +66,7 @@ class AssociativeRecall(task.Task):
 
     @cached_property
     def io(self) -> task.TokenIO:
-        """Keys, then values, the query and the separator: 19 and 19 make the paper's vocabulary of 40."""
+        """Keys, values, the query and the separator. The default has 40 tokens, as in the paper."""
         p = self.parameters
         names = (*map(_letters, range(p.n_keys)), *map(str, range(p.n_values)), "?", "|")
         return task.TokenIO(
@@ -70,54 +77,47 @@ class AssociativeRecall(task.Task):
         )
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """Test takes the first distinct maps from keys to values of the seed's stream, validation the next, training the rest.
-
-        So no instance shares its map with another, and changing the size of the training split leaves the others as they are.
+        """The instances of one split. No two instances of any splits have the same map from keys to values.
 
         Raises:
-            UserError: there are fewer maps than instances in the three splits.
+            UserError: There are fewer maps than instances in the three splits.
         """
-        order = ("test", "validation", "train")
-        first = sum(splits.size(name) for name in order[: order.index(split)])
-        self._check_enough_maps(sum(splits.size(name) for name in order))
+        first = splits.first(split)
+        self._check_enough_maps(splits.total)
         values, places = self._distinct_maps(splits.seed, first + splits.size(split))
         values, places = values[first:], places[first:]
         tokens = np.empty((len(values), self.io.max_length), values.dtype)
         threads.share(_sample, len(values), splits.seed, places, values, self.io.separator - 1, tokens)
-        return Instances(
-            tokens,
-            np.full(len(tokens), tokens.shape[1], np.int32),
-            self._distances(tokens) >= 0,
-            f"associative_recall/{self.version}",
-            truth={"values": values},
-        )
+        scored = self._distances(tokens) >= 0
+        return Instances.unpadded(tokens, scored, f"associative_recall/{self.version}", {"values": values})
 
     def _check_enough_maps(self, count: int) -> None:
         p = self.parameters
         if p.n_values**p.n_keys < count:
             raise UserError(
                 f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
-                f"and each of the {count:,} instances needs one of its own: take more keys or values"
+                f"and each of the {count:,} instances needs its own: take more keys or values"
             )
 
     def _distinct_maps(self, seed: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The first `count` distinct maps of the stream, as the token of each key's value (count, K), and their places in it."""
-        p, drawn = self.parameters, count
-        while True:
-            values = np.empty((drawn, p.n_keys), smallest_integer_type(self.io.separator))
-            threads.share(_draw_values, drawn, seed, p.n_values, values)
-            places = np.sort(np.unique(values, axis=0, return_index=True)[1])[:count]
-            if len(places) == count:
-                return values[places], places
-            drawn *= 2  # few of few maps are left to be found: of n, all in about n log n draws
+        """The first distinct maps of the stream, as the token of each key's value (count, K), and their places (count,)."""
+        p, kind = self.parameters, smallest_integer_type(self.io.separator)
+
+        def draw(start: int, n: int) -> NDArray[Any]:
+            values = np.empty((n, p.n_keys), kind)
+            threads.share(_draw_values, n, seed, start, p.n_values, values)
+            return values
+
+        return first_distinct(draw, "maps", count)
 
     def _distances(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
-        """(N, L): at each value whose key has occurred, how many pairs stand between; -1 elsewhere."""
+        """(N, L): at each value whose key has occurred, the number of pairs since then; -1 elsewhere."""
         distances = np.full(tokens.shape, -1, np.int32)
         threads.share(_measure, len(tokens), self.parameters.n_keys, tokens, distances)
         return distances
 
     def truth(self, instances: Instances) -> FloatArray:
+        """(N, L, V): at every scored position the value of the key before it has probability 1."""
         certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
         rows, places = np.nonzero(instances.scored)
         keys = instances.tokens[rows, places - 1]
@@ -125,23 +125,24 @@ class AssociativeRecall(task.Task):
         return certain
 
     def identities(self, instances: Instances) -> list[bytes]:
+        """The map of each instance."""
         return [values.tobytes() for values in instances.truth["values"]]
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-        """`final`: the value behind the query, which ICLL Figure 3(a) is over."""
+        """`final`: the value after the query, as in ICLL Figure 3(a)."""
         last = np.arange(instances.tokens.shape[1]) == self.io.max_length - 1
         return {"final": np.broadcast_to(last, instances.tokens.shape)}
 
     def progress(self, instances: Instances) -> IntArray:
-        """How many pairs lie between a value and the last one with its key, 0 right behind it; -1 where nothing is scored.
+        """The number of pairs since the key last occurred, from 0; -1 where nothing is scored.
 
-        So a curve shows for how long a model remembers. Of K keys, a share (1 - 1 / K)^d stands d pairs apart or more: where that
-        is too little to draw, the curve ends, in the paper's setting after some 50 of the 190 pairs.
+        So a curve shows for how long a model remembers. With K keys a share (1 - 1 / K)^d of distances is d or more. A curve ends
+        where too few are left: in the paper's setting after about 50 of 190 pairs.
         """
         return self._distances(instances.tokens)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
-        """`keys_shown`: different ones in an instance.  `recalled_values`: the share of all that are scored."""
+        """Adds the mean number of different keys, the share of values that are scored, and mean distances in pairs."""
         distances = self._distances(instances.tokens)
         all_values, scored = self.parameters.n_pairs + 1, instances.scored.sum(1)
         return super().statistics(instances) | {
@@ -152,7 +153,7 @@ class AssociativeRecall(task.Task):
         }
 
     def show(self, instances: Instances, index: int) -> Group:
-        """The map, the pairs, those of new keys dim, and the query."""
+        """The map, the pairs (those of new keys dim) and the query."""
         names, tokens = self.io.names, instances.tokens[index]
         values, scored = instances.truth["values"][index], instances.scored[index]
         pairs = [
@@ -177,22 +178,23 @@ def _letters(number: int) -> str:
 
 
 def _pair(key: str, value: str, new: bool = False) -> Text:
+    """A key and its value; dim if the key is new."""
     return Text.assemble((key, "dim" if new else "bold"), " ", (value, "dim" if new else ""))
 
 
 @njit(cache=True, nogil=True)
-def _draw_values(begin, end, seed, n_values, values):  # type: ignore[no-untyped-def]
-    """Fills (N, K) with the token of each key's value; row n is number n of the seed's stream."""
+def _draw_values(begin, end, seed, start, n_values, values):  # type: ignore[no-untyped-def]
+    """Fills values (N, K) with the token of each key's value. Row n is number start + n of the seed's stream."""
     n_keys = values.shape[1]
     for n in range(begin, end):
-        rng = stream(seed, _VALUES, n)
+        rng = stream(seed, _VALUES, start + n)
         for key in range(n_keys):
             values[n, key] = n_keys + below(rng, n_values)
 
 
 @njit(cache=True, nogil=True)
 def _sample(begin, end, seed, places, values, query, tokens):  # type: ignore[no-untyped-def]
-    """Fills the tokens (N, L) from the values (N, K) at these places (N,) of the seed's stream."""
+    """Fills tokens (N, L) from the values (N, K) at the places (N,) of the seed's stream."""
     n_keys, last = values.shape[1], tokens.shape[1] - 3
     shown = np.empty(n_keys, np.int64)
     for n in range(begin, end):
@@ -210,7 +212,7 @@ def _sample(begin, end, seed, places, values, query, tokens):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def _measure(begin, end, n_keys, tokens, distances):  # type: ignore[no-untyped-def]
-    """Fills the distances (N, L), -1 before, behind every key that has occurred."""
+    """Fills distances (N, L), which hold -1, after every key that has occurred."""
     last = np.empty(n_keys, np.int64)
     for n in range(begin, end):
         last[:] = -1

@@ -1,12 +1,12 @@
 """Probabilistic finite automata: sampling, minimisation and canonical form (ICLL section 3.1).
 
-An automaton is a table `transitions (S, V)` of int8: the state that symbol v leads to from state i, or -1 where v is not
-allowed. State 0 starts. Every allowed symbol of a state has the same probability, one over their number; so a table says it
-all. (The paper also draws a reject state, the target of all that is not allowed: here that is the -1. It speaks of starting in
-that reject state too, which could emit nothing; its released code starts in the first ordinary state, as we do.)
+An automaton is a table `transitions (S, V)` of int8: the state that symbol v leads to from state i, or -1 if v is not allowed.
+It starts in state 0. All allowed symbols of a state have the same probability, so the table is the whole automaton. (The paper
+also draws a reject state, the target of every symbol that is not allowed: here that is -1. The paper says that strings may start
+in the reject state, which can emit nothing. Its released code starts in the first ordinary state, as we do.)
 
-Minimising merges states whose future is the same. Merged states allow the same symbols, hence with the same probabilities, so
-the distribution over strings does not change; but two symbols may then lead to one state, and a state to itself.
+Minimisation merges states that have the same future. Merged states allow the same symbols, with the same probabilities, so the
+distribution of strings does not change. But two symbols of a state may then lead to one state, and a state may lead to itself.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _AUTOMATON = 1  # the stream's purpose; strings have another
 
 @njit(cache=True)
 def _draw(state, n_symbols, n_states, alphabet_size, min_edges, max_edges, table):  # type: ignore[no-untyped-def]
-    """ICLL section 3.1, steps 2 and 3: an alphabet, then for each state distinct symbols to distinct other states.
+    """Fills `table` by ICLL section 3.1, steps 2 and 3: an alphabet, then edges from each state to distinct other states.
 
-    The number of edges is uniform over what is possible: with 4 states, a state has no more than 3 others to lead to.
+    The number of edges is uniform over what is possible: of 4 states, each can lead to 3 others at most.
     """
     table[:] = -1
     alphabet = np.arange(n_symbols)
@@ -47,10 +47,10 @@ def _draw(state, n_symbols, n_states, alphabet_size, min_edges, max_edges, table
 
 @njit(cache=True)
 def _canonical(table, n_states, out):  # type: ignore[no-untyped-def]
-    """Writes the minimal automaton of `table`, its states numbered in breadth-first order by symbol; returns its size.
+    """Writes the minimal automaton of `table`, its states in breadth-first order by symbol. Returns its number of states.
 
-    Moore's refinement: states start in one class and are split while their allowed symbols or their successors' classes
-    differ. Quadratic, which for a dozen states is faster than Hopcroft's lists.
+    Moore's refinement: all states begin in one class. A class is split while its states differ in their allowed symbols or in
+    the classes of their successors. It takes quadratic time, but for a dozen states it is faster than Hopcroft's lists.
     """
     n_symbols = table.shape[1]
     group, refined = np.zeros(n_states, np.int64), np.empty(n_states, np.int64)
@@ -102,6 +102,7 @@ def _canonical(table, n_states, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sample(begin, end, seed, start, n_symbols, states, alphabet, edges, out):  # type: ignore[no-untyped-def]
+    """Fills out (N, S, V) with candidates. Row k is number start + k of the seed's stream."""
     for k in range(begin, end):
         state = stream(seed, _AUTOMATON, start + k)
         table = np.empty((states[1], n_symbols), np.int8)
@@ -121,9 +122,21 @@ def sample_automata(
     alphabet: tuple[int, int],
     edges: tuple[int, int],
 ) -> NDArray[np.int8]:
-    """Candidates `start` to `start + count` of the stream of `seed`, minimal and canonical: (count, S, V) int8.
+    """Draws automata by ICLL section 3.1, and makes them minimal and canonical.
 
-    Each range includes both ends. Candidate k does not depend on how many others are drawn. ICLL section 3.1.
+    A candidate does not depend on how many others are drawn.
+
+    Args:
+        seed: The seed of the stream.
+        start: The place of the first candidate in the stream.
+        count: The number of candidates.
+        n_symbols: V, all symbols of the task.
+        states: The fewest and the most states.
+        alphabet: The fewest and the most symbols of an automaton.
+        edges: The fewest and the most edges of a state.
+
+    Returns:
+        (count, S, V) int8, with S the most states. Unused states have no edges.
     """
     out = np.empty((count, states[1], n_symbols), np.int8)
     threads.share(_sample, count, seed, start, n_symbols, states, alphabet, edges, out)
@@ -131,7 +144,7 @@ def sample_automata(
 
 
 def canonical_form(table: NDArray[np.int8]) -> NDArray[np.int8]:
-    """The minimal automaton of `table (S, V)`, unreachable states dropped: (S', V). Equal languages give equal arrays."""
+    """The minimal automaton of a table (S, V), without unreachable states: (S', V). Equal languages give equal arrays."""
     out = np.empty_like(table)
     size = _canonical(table, len(table), out)
     return out[:size]

@@ -1,4 +1,4 @@
-"""What a task is: a generator family with typed parameters, deterministic splits, and a truth to score against."""
+"""The contract of a task: a generator family with typed parameters, deterministic splits and a truth to score against."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ from regbench.utils.arrays import FloatArray, IntArray
 
 
 class Parameters(pydantic.BaseModel):
-    """A task's parameters: typed, frozen, unknown keys refused."""
+    """A task's parameters: typed and frozen. Unknown keys are errors."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
 class Splits:
-    """How many instances each split has, and the seed all of them come from."""
+    """The sizes of the splits, and the seed of all of them.
+
+    Attributes:
+        train: Instances for training.
+        validation: Instances for validation.
+        test: Instances for the test.
+        seed: The seed from which every instance comes.
+    """
 
     train: int
     validation: int
@@ -32,16 +39,34 @@ class Splits:
     seed: int
 
     def size(self, split: str) -> int:
+        """The number of instances of "train", "validation" or "test"."""
         sizes: dict[str, int] = {"train": self.train, "validation": self.validation, "test": self.test}
         return sizes[split]
+
+    def first(self, split: str) -> int:
+        """The place of a split's first instance in the seed's stream.
+
+        The test split comes first, then validation, then training. So a larger training split changes neither of the others.
+        """
+        order = ("test", "validation", "train")
+        return sum(self.size(name) for name in order[: order.index(split)])
+
+    @property
+    def total(self) -> int:
+        """The number of instances of all splits."""
+        return self.train + self.validation + self.test
 
 
 @dataclass(frozen=True)
 class TokenIO:
     """Tokens in, distributions over tokens out.
 
-    vocab_size: V, the separator included.  separator: its token; it also begins every model's input and pads the right.
-    max_length: the longest instance the task can make.  names: how each token is shown to people, V strings.
+    Attributes:
+        vocab_size: V, the number of tokens. The separator is one of them.
+        separator: The token that begins every model's input and pads instances on the right.
+        max_length: The length of the longest instance that the task can make.
+        names: How each token is shown to people, V strings.
+        kind: "tokens".
     """
 
     vocab_size: int
@@ -53,10 +78,14 @@ class TokenIO:
 
 @dataclass(frozen=True)
 class VectorIO:
-    """Vectors in, vectors out: a token is a vector (d_in,) of which the last d_out components are predicted.
+    """Vectors in, vectors out. A token is a vector `(d_in,)`. Its last `d_out` components are predicted.
 
-    max_length: the longest instance the task can make, in vectors.  separator: every component of the vector that begins
-    every model's input and pads the right.
+    Attributes:
+        d_in: Components of a vector.
+        d_out: Components that are predicted.
+        max_length: The length of the longest instance that the task can make, in vectors.
+        separator: The value of every component of the vector that begins every model's input and pads on the right.
+        kind: "vectors".
     """
 
     d_in: int
@@ -70,81 +99,98 @@ IO = TokenIO | VectorIO
 
 
 class Task(ABC):
-    """A family of problem instances. A subclass is named by its file and made as `TheTask(parameters)`."""
+    """A family of problem instances. A subclass is named by its file, and made as `TheTask(parameters)`.
+
+    Attributes:
+        Parameters: The class of the task's parameters.
+        version: A whole number. Raise it when the same seed gives other bytes, or another truth, other groups or progress. It is
+            part of every fingerprint and cache key.
+        main_score: The score that ranks, one of `scores`.
+        scores: Names of metrics (see `regbench.metrics.metric`) or of `group_scores`.
+        group_scores: Scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`.
+        progress_label: What `progress` counts: the label of a curve's axis.
+        knows_truth: Whether the task has a `truth`. If not, only "nll" and "token_accuracy" can be asked for, `truth` is never
+            called, and of each prediction no more is kept than these two need.
+        portable: Whether instances follow from the code and the parameters alone. Instances that are cut from text of the
+            user's machine do not. Then `source_name` and `source_digest` tell which text it is, and a track cannot be frozen.
+        parameters: The parameters of this task.
+    """
 
     Parameters: ClassVar[type[Parameters]]
     version: ClassVar[int]
-    """Raised whenever the same seed would give other bytes; part of every fingerprint and cache key."""
     main_score: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
-    """Names of metrics (see `regbench.metrics.scores`), or of `group_scores`."""
     group_scores: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """Scores of its own: each a metric over one of the task's `groups`, name -> (metric, group)."""
     progress_label: ClassVar[str] = ""
-    """What `progress` counts, for the axis of a curve."""
     knows_truth: ClassVar[bool] = True
-    """Whether there is a `truth`. Of text nobody knows it: then only "nll" and "token_accuracy" can be asked for, nobody calls
-    `truth`, and of each prediction no more is kept than these two need."""
-
     portable: ClassVar[bool] = True
-    """Whether instances follow from this code and the parameters alone. Where they are cut from text of the user's machine they
-    do not: then `source_name` and `source_digest` say which it is, and a track cannot be frozen for everyone."""
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
 
     def source_name(self) -> str | None:
-        """What instances are made from besides this code, for people; None where that is nothing (`portable`)."""
+        """The name, for people, of the text that instances are cut from. None for a portable task."""
         return None
 
     def source_digest(self) -> str | None:
-        """SHA-256 of it as it is now, part of the cache's key: so what was made from other text is never taken for it."""
+        """SHA-256 of that text as it is now. None for a portable task.
+
+        It is part of the cache's key, so instances of another text are never taken from the cache.
+        """
         return None
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """How the topics are called that `truth["topic"]` numbers; () where there are none."""
+        """The names of the topics that `truth["topic"]` numbers. Empty if the task has no topics."""
         return ()
 
     @property
     @abstractmethod
     def io(self) -> Any:
-        """What goes in and out of a model: a `TokenIO` or a `VectorIO`."""
+        """What goes into a model and what comes out: a `TokenIO` or a `VectorIO`."""
 
     @abstractmethod
     def generate(self, splits: Splits, split: str) -> Instances:
-        """The instances of one split ("train", "validation", "test"): the same bytes for the same arguments, anywhere."""
+        """Makes the instances of one split. The same arguments give the same bytes on any machine.
+
+        Args:
+            splits: The sizes of all splits and their seed.
+            split: "train", "validation" or "test".
+        """
 
     @abstractmethod
     def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V) float64: the true next-token distributions; zero rows at positions that are not scored.
+        """The true next-token distributions of instances.
 
-        Of a task of vectors (N, L, D_out): the mean of what is predicted, given what no predictor is told.
+        Returns:
+            (N, L, V) float64, with zero rows at positions that are not scored. For a task of vectors (N, L, d_out): the mean
+            of the vector that is predicted, given the hidden values that no predictor is told.
 
         Raises:
-            UserError: the task does not know it (`knows_truth`).
+            UserError: The task has no known truth (`knows_truth`).
         """
 
     @abstractmethod
     def identities(self, instances: Instances) -> list[bytes]:
-        """What each instance is an instance of (for `pfa` its automaton, canonical); no two splits share one.
+        """What each instance is an instance of, e.g. its automaton in canonical form for `pfa`. No two splits share one.
 
-        As many for each, if it is made of several things, as two documents.
+        An instance that is made of several things, e.g. of two documents, has as many identities.
         """
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-        """Named groups of positions, each (N, L): what `group_scores` speak of. Only scored positions of them count."""
+        """Named groups of positions for `group_scores`, each (N, L) bool. Only their scored positions count."""
         return {}
 
     def progress(self, instances: Instances) -> IntArray | None:
-        """(N, L), from 0: how far in the context a position is, for curves; None where that is its index in the sequence.
+        """How far in the context each position is, for curves.
 
-        A position whose progress is below 0 is in no curve.
+        Returns:
+            (N, L) integers from 0. A position with a negative number is in no curve. None: the position's index counts.
         """
         return None
 
     def statistics(self, instances: Instances) -> dict[str, float]:
-        """Figures a person wants to know of a split, by name."""
+        """Numbers that describe a split, by name."""
         return {
             "instances": len(instances),
             "tokens": instances.n_tokens,
@@ -154,22 +200,52 @@ class Task(ABC):
         }
 
     def show(self, instances: Instances, index: int) -> Any:
-        """One instance and its truth as something rich can print.
+        """One instance and its truth, as something that rich can print.
 
-        Unless a task has a better way: each token by its name, and behind it, where it is scored, its true probability; of
-        vectors a line for each, and behind it the mean of what is predicted.
+        By default a token is its name, followed, if it is scored, by its true probability. A vector is a line, followed, if it
+        is scored, by the mean of what is predicted.
         """
         one = instances[index : index + 1]
         truth = self.truth(one)[0] if self.knows_truth else None
         text, tokens, io = Text(), one.tokens[0], self.io
         for t, scored in enumerate(one.scored[0]):
             vector = not isinstance(io, TokenIO)
-            text.append(_numbers(tokens[t]) if vector else io.names[tokens[t]], "" if scored else "dim")
+            text.append(format_vector(tokens[t]) if vector else io.names[tokens[t]], "" if scored else "dim")
             if scored and truth is not None:
-                text.append(f"  -> {_numbers(truth[t])}" if vector else f":{truth[t, tokens[t]]:.2f}", "italic")
+                text.append(f"  -> {format_vector(truth[t])}" if vector else f":{truth[t, tokens[t]]:.2f}", "italic")
             text.append("\n" if vector else "  ")
         return text
 
 
-def _numbers(vector: FloatArray) -> str:
+def format_vector(vector: FloatArray) -> str:
+    """The numbers of a vector (D,) with two decimals, in columns."""
     return " ".join(f"{value:6.2f}" for value in vector)
+
+
+def unfinished(cls: type[Any]) -> str | None:
+    """What a class lacks to be a task, or None. Ask it before you make a task of the class.
+
+    Args:
+        cls: The class that a track names as its task.
+
+    Returns:
+        The end of an error message: "it lacks ...".
+    """
+    lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+    if lacking:
+        return f"it lacks {', '.join(lacking)}"
+    parameters, version = getattr(cls, "Parameters", None), getattr(cls, "version", None)
+    if not (isinstance(parameters, type) and issubclass(parameters, Parameters)):
+        return "it needs a class Parameters that subclasses regbench.Parameters"
+    if type(version) is not int:
+        return f"its version must be a whole number, not {version!r}"
+    scores, groups = getattr(cls, "scores", None), cls.group_scores
+    if not isinstance(scores, tuple) or not scores or not all(isinstance(score, str) for score in scores):
+        return f"its scores must be a tuple of names, not {scores!r}"
+    if not isinstance(groups, Mapping) or not all(_is_pair(pair) for pair in groups.values()):
+        return "its group_scores must be a dictionary from a name to a metric and a group, both names"
+    return None
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(name, str) for name in value)

@@ -1,7 +1,7 @@
-"""The chains of the task `bigram`: the global table of transitions, the triggers and outputs of an instance, its symbols.
+"""The chains of the task `bigram`: the global transitions, the triggers and outputs of an instance, and its symbols.
 
-All of it has the same bytes on any machine: numbers come from `regbench.data.rng`, sums go from the first to the last, and no
-function is used but + * / and comparison, whose results are the same everywhere.
+Everything has the same bytes on any machine. Random numbers come from `regbench.data.rng`, sums run from the first term to the
+last, and only + * / and comparisons are used, whose results are the same everywhere.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import smallest_integer_type
 from regbench.data.rng import below, stream, unit
+from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError
 
 _TABLE, _CONTEXT, _SYMBOLS = 8, 9, 10  # the streams' purposes
-_STEPS = 100  # of the chain, from uniform: far more than it takes to forget where it began
+_STEPS = 100  # of the chain from uniform, far more than it needs to become stationary
 
 
 @lru_cache(maxsize=8)
 def bigrams(n_symbols: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """pi_b (N, N), row i what comes behind symbol i, and pi_1 = pi_q (N,), which the chain tends to; not to be written to.
+    """The global table. After symbol i, symbol j has the weight u^7 / (1 + j), with u uniform over [0, 1) for each pair.
 
-    Behind i symbol j has the weight u^7 / (1 + j) with u uniform over [0, 1), of each pair its own.
+    Returns:
+        pi_b (N, N), whose row i is the distribution after symbol i, and the chain's stationary distribution pi_1 = pi_q (N,).
+        Both are read-only.
     """
     matrix, marginal = np.empty((n_symbols, n_symbols)), np.empty(n_symbols)
     _make_bigrams(seed, matrix, marginal)
@@ -37,6 +39,7 @@ def bigrams(n_symbols: int, seed: int) -> tuple[FloatArray, FloatArray]:
 
 @njit(cache=True)
 def _make_bigrams(seed, matrix, marginal):  # type: ignore[no-untyped-def]
+    """Fills matrix (N, N) and marginal (N,); see `bigrams`."""
     n = len(marginal)
     for i in range(n):
         rng = stream(seed, _TABLE, i)
@@ -58,42 +61,35 @@ def _make_bigrams(seed, matrix, marginal):  # type: ignore[no-untyped-def]
 
 
 def contexts(weights: FloatArray, k: int, seed: int, held_out: int, count: int) -> tuple[NDArray[Any], ...]:
-    """The first `held_out` distinct triggers and outputs of the stream, then all that are none of these: `count` together.
+    """The first `held_out` distinct triggers and outputs of the stream, and the first others that equal none of these.
 
-    weights: (N,); k of the symbols are the triggers with a probability proportional to the product of theirs. Outputs are
-    uniform over the others. Returned are the places in the stream (count,), the triggers (count, k), ascending, and their
-    outputs (count, k).
+    Args:
+        weights: (N,) as of `trigger_weights`. Outputs are uniform over the symbols that are not triggers.
+        k: The number of triggers.
+        seed: The seed of the stream.
+        held_out: The number of triggers and outputs that are distinct.
+        count: The number of triggers and outputs in all.
+
+    Returns:
+        Their places in the stream (count,), the triggers (count, k), ascending, and their outputs (count, k).
 
     Raises:
-        UserError: there are too few.
+        UserError: There are too few distinct ones.
     """
     sums = _symmetric_sums(weights, k)
-    seen: set[bytes] = set()  # asked for membership only, so its order decides nothing
-    kept: list[NDArray[Any]] = []
-    places: list[int] = []
-    start, block = 0, max(64, count + count // 16)
-    while len(kept) < count:
-        if start > 100 * (held_out if len(kept) < held_out else count) + 10_000:
-            raise UserError(
-                f"these parameters give too few distinct triggers and outputs: {len(kept)} found where {count} are needed"
-            )
-        drawn = np.empty((block, 2, k), smallest_integer_type(len(weights)))
-        threads.share(_draw, block, seed, start, weights, sums, drawn)
-        for place, pair in enumerate(drawn, start):
-            key = pair.tobytes()
-            if key not in seen and len(kept) < count:
-                if len(kept) < held_out:
-                    seen.add(key)
-                kept.append(pair)
-                places.append(place)
-        start, block = start + block, max(64, count // 16)
-    pairs = np.array(kept)
-    return np.array(places, np.int64), pairs[:, 0].copy(), pairs[:, 1].copy()
+
+    def draw(start: int, n: int) -> NDArray[Any]:
+        pairs = np.empty((n, 2, k), smallest_integer_type(len(weights)))
+        threads.share(_draw, n, seed, start, weights, sums, pairs)
+        return pairs
+
+    pairs, places = first_distinct(draw, "triggers and outputs", count, held_out)
+    return places, pairs[:, 0].copy(), pairs[:, 1].copy()
 
 
 @njit(cache=True)
 def _symmetric_sums(weights, k):  # type: ignore[no-untyped-def]
-    """(N + 1, k + 1): at [i, m] the sum, over all sets of m of the symbols from i on, of the product of their weights."""
+    """(N + 1, k + 1): at [i, m] the sum over all sets of m symbols from i on. A set's term is the product of its weights."""
     n = len(weights)
     sums = np.zeros((n + 1, k + 1))
     sums[:, 0] = 1.0
@@ -105,9 +101,10 @@ def _symmetric_sums(weights, k):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _draw(begin, end, seed, start, weights, sums, drawn):  # type: ignore[no-untyped-def]
-    """Fills drawn (M, 2, k) with triggers and their outputs; m is number start + m of the seed's stream.
+    """Fills drawn (M, 2, k) with triggers and their outputs. Row m is number start + m of the seed's stream.
 
-    Symbol by symbol, one is a trigger with its share of the sum over the sets that are left; where all are needed that is 1.
+    Symbols are decided in turn. Each is a trigger with the share that the sets with it have of the sum over the sets that are
+    left. If all symbols that are left are needed, this is 1.
     """
     k = drawn.shape[2]
     for m in range(begin, end):
@@ -128,9 +125,18 @@ def _draw(begin, end, seed, start, weights, sums, drawn):  # type: ignore[no-unt
 def chains(
     seed: int, places: IntArray, rows: FloatArray, triggers: NDArray[Any], outputs: NDArray[Any], length: int
 ) -> NDArray[Any]:
-    """(M, length): the symbols of instances at the given `places` in the seed's stream.
+    """The symbols of instances.
 
-    rows: (N + 1, N), the global table and, last, what an instance begins with.  triggers, outputs: (M, k).
+    Args:
+        seed: The seed of the stream.
+        places: (M,) the places of the instances in the stream.
+        rows: (N + 1, N) the global table, and in the last row the distribution of an instance's first symbol.
+        triggers: (M, k).
+        outputs: (M, k).
+        length: Symbols in an instance.
+
+    Returns:
+        (M, length) in the smallest unsigned integer type.
     """
     tokens = np.empty((len(places), length), smallest_integer_type(rows.shape[1]))
     cumulative = np.cumsum(rows, axis=1)  # each from the one before
@@ -140,6 +146,7 @@ def chains(
 
 @njit(cache=True, nogil=True)
 def _walk(begin, end, seed, places, cumulative, triggers, outputs, tokens):  # type: ignore[no-untyped-def]
+    """Fills tokens (M, L); see `chains`."""
     n_symbols = cumulative.shape[1]
     output_of = np.empty(n_symbols + 1, np.int64)
     for m in range(begin, end):
@@ -158,7 +165,7 @@ def _walk(begin, end, seed, places, cumulative, triggers, outputs, tokens):  # t
 
 
 def earlier_occurrences(tokens: NDArray[Any], n_symbols: int) -> IntArray:
-    """(M, L): how often the symbol before a position has occurred before; 0 at the first."""
+    """(M, L): how often the symbol before a position has occurred before. It is 0 at the first position."""
     earlier = np.zeros(tokens.shape, np.int32)
     _count_earlier(tokens, n_symbols, earlier)
     return earlier
@@ -166,6 +173,7 @@ def earlier_occurrences(tokens: NDArray[Any], n_symbols: int) -> IntArray:
 
 @njit(cache=True, nogil=True)
 def _count_earlier(tokens, n_symbols, earlier):  # type: ignore[no-untyped-def]
+    """Fills earlier (M, L), zero before; see `earlier_occurrences`."""
     for m in range(len(tokens)):
         times = np.zeros(n_symbols + 1, np.int32)
         for t in range(1, tokens.shape[1]):

@@ -1,15 +1,16 @@
 """In-context linear regression: vectors y = W x + noise, with a hidden matrix W (CGT section 4.1).
 
-An instance is a sequence of vectors x_1, y_1, x_2, y_2, ..., all of one W that no other instance shares; y_i is predicted from
-all that stands before it, x_i included. A token has d_x + d_y components: an x fills the first d_x, a y the last d_y, the rest
-is zero. (The paper fills both with zeros to a common width; here a model sees which of the two it has.) With d_x = 2, d_y = 1
-and W = (2, -1), were there no noise,
+An instance is a sequence of vectors x_1, y_1, x_2, y_2, ... with one W that no other instance shares. y_i is predicted from all
+vectors before it, x_i included. A token has d_x + d_y components: an x fills the first d_x, a y the last d_y, and the rest is
+zero. (The paper fills both with zeros to a common width. Here a model can tell an x from a y.) With d_x = 2, d_y = 1,
+W = (2, -1) and no noise:
 
     x_1 = (1.0, 0.5, 0)   y_1 = (0, 0, 1.5)   x_2 = (0.0, 1.0, 0)   y_2 = (0, 0, -1.0)   ...
 
-The components of x, W and the noise are Gaussian; the noise has a standard deviation of its own. Scored are the ys. The truth
-is W x, so it is off by the noise; ridge regression with the known prior is the best predictor that does not know W. The task is
-that of *Contextually Guided Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025, arXiv:2506.05672).
+The components of x, W and the noise are Gaussian. The standard deviation of the noise is a parameter. The ys are scored. The
+truth is W x, which differs from y by the noise. Ridge regression with the known prior is the best predictor that does not know W.
+The task is from *Contextually Guided Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025,
+arXiv:2506.05672).
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ _VECTORS = 4  # the stream's purpose
 
 
 class LinearRegressionParameters(task.Parameters):
-    """Widths of x and y, pairs in an instance, and the standard deviation of the noise on each component of y."""
+    """The parameters of `linear_regression`.
+
+    Attributes:
+        d_x: Components of x.
+        d_y: Components of y.
+        n_examples: Pairs of an x and a y in an instance.
+        noise: The standard deviation of the noise on each component of y.
+    """
 
     d_x: int = pydantic.Field(default=8, ge=1, le=1024)
     d_y: int = pydantic.Field(default=4, ge=1, le=1024)
@@ -40,7 +48,7 @@ class LinearRegressionParameters(task.Parameters):
 
 
 class LinearRegression(task.Task):
-    """Vectors that are a noisy linear function of others; see the module."""
+    """Pairs of vectors, the second a noisy linear function of the first; see the module."""
 
     Parameters = LinearRegressionParameters
     version = 1
@@ -51,36 +59,37 @@ class LinearRegression(task.Task):
 
     @property
     def io(self) -> task.VectorIO:
+        """Vectors of d_x + d_y components. The last d_y are predicted."""
         p = self.parameters
         return task.VectorIO(d_in=p.d_x + p.d_y, d_out=p.d_y, max_length=2 * p.n_examples)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """Test takes the first instances of the seed's stream, validation the next, training the rest; each has its own W."""
-        order = ("test", "validation", "train")
-        first = sum(splits.size(name) for name in order[: order.index(split)])
+        """The instances of one split. Each has its own W."""
         p, n = self.parameters, splits.size(split)
         weights = np.empty((n, p.d_y, p.d_x))
         tokens = np.zeros((n, self.io.max_length, self.io.d_in), np.float32)
-        threads.share(_sample, n, splits.seed, first, p.noise, weights, tokens)
+        threads.share(_sample, n, splits.seed, splits.first(split), p.noise, weights, tokens)
         scored = np.zeros(tokens.shape[:2], np.bool_)
         scored[:, 1::2] = True
-        lengths = np.full(n, tokens.shape[1], np.int32)
-        return Instances(tokens, lengths, scored, f"linear_regression/{self.version}", truth={"weights": weights})
+        return Instances.unpadded(tokens, scored, f"linear_regression/{self.version}", {"weights": weights})
 
     def truth(self, instances: Instances) -> FloatArray:
+        """(N, L, d_y): W x at every y, zero elsewhere."""
         x = instances.tokens[:, 0::2, : self.parameters.d_x].astype(np.float64)
         means = np.zeros((*instances.tokens.shape[:2], self.parameters.d_y))
         means[:, 1::2] = np.einsum("nox,nix->nio", instances.truth["weights"], x)
         return means
 
     def identities(self, instances: Instances) -> list[bytes]:
+        """The matrix W of each instance."""
         return [weights.tobytes() for weights in instances.truth["weights"]]
 
     def progress(self, instances: Instances) -> IntArray:
-        """How many pairs stand before the one a position is in."""
+        """The number of pairs before the one that a position is in."""
         return np.broadcast_to(np.arange(instances.tokens.shape[1]) // 2, instances.tokens.shape[:2])
 
     def statistics(self, instances: Instances) -> dict[str, float]:
+        """Adds the mean squares of the components of y and of the noise."""
         p = self.parameters
         y = instances.tokens[instances.scored][:, p.d_x :].astype(np.float64)
         noise = y - self.truth(instances)[instances.scored]
@@ -90,27 +99,24 @@ class LinearRegression(task.Task):
         }
 
     def show(self, instances: Instances, index: int) -> Group:
+        """W, and a row for each pair with its W x."""
         p, one = self.parameters, instances[index : index + 1]
         weights = Table(title="W", title_justify="left", box=None, show_header=False, pad_edge=False)
         for row in one.truth["weights"][0]:
-            weights.add_row(_numbers(row))
+            weights.add_row(task.format_vector(row))
         pairs = Table(title="instance", title_justify="left", box=None, pad_edge=False)
         for column in ("", "x", "y", "W x"):
             pairs.add_column(column, justify="right" if not column else "left")
         means = self.truth(one)[0]
         for i in range(p.n_examples):
             x, y = one.tokens[0, 2 * i, : p.d_x], one.tokens[0, 2 * i + 1, p.d_x :]
-            pairs.add_row(str(i + 1), _numbers(x), _numbers(y), _numbers(means[2 * i + 1]))
+            pairs.add_row(str(i + 1), *map(task.format_vector, (x, y, means[2 * i + 1])))
         return Group(weights, Text(), pairs)
-
-
-def _numbers(vector: FloatArray) -> str:
-    return " ".join(f"{value:6.2f}" for value in vector)
 
 
 @njit(cache=True, nogil=True)
 def _sample(begin, end, seed, start, noise, weights, tokens):  # type: ignore[no-untyped-def]
-    """Fills the weights (N, d_y, d_x) and the tokens (N, L, d_x + d_y); instance n is number start + n of the seed's stream."""
+    """Fills weights (N, d_y, d_x) and tokens (N, L, d_x + d_y). Instance n is number start + n of the seed's stream."""
     d_y, d_x = weights.shape[1:]
     x = np.empty(d_x)
     for n in range(begin, end):
@@ -120,7 +126,7 @@ def _sample(begin, end, seed, start, noise, weights, tokens):  # type: ignore[no
                 weights[n, o, i] = gaussian(rng)
         for t in range(0, tokens.shape[1], 2):
             for i in range(d_x):
-                x[i] = np.float32(gaussian(rng))  # as predictors see it
+                x[i] = np.float32(gaussian(rng))  # rounded as predictors see it
                 tokens[n, t, i] = x[i]
             for o in range(d_y):
                 y = noise * gaussian(rng)

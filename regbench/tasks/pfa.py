@@ -1,11 +1,11 @@
 """In-context language learning: strings of a random probabilistic automaton (ICLL section 3).
 
-An instance is a list of strings of one automaton that no other instance shares, joined by a separator, e.g.
+An instance is a list of strings of one automaton, joined by a separator. No other instance shares the automaton. For example:
 
     c a d a | c a b | c a d
 
-A predictor sees a prefix and says how likely each next token is; the truth is uniform over the symbols that the automaton
-allows in its current state. Scored are the positions whose token is a symbol, except the first of an instance.
+A predictor sees a prefix and predicts the distribution of the next token. The truth is uniform over the symbols that the
+automaton allows in its current state. Positions whose token is a symbol are scored, except the first of an instance.
 """
 
 from __future__ import annotations
@@ -26,16 +26,30 @@ from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import between, stream
 from regbench.tasks import base as task
 from regbench.tasks.automata import sample_automata
+from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError
 
 _STRINGS = 2  # the stream's purpose
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 
 
 class PFAParameters(task.Parameters):
-    """Ranges include both ends. The defaults are the paper's (ICLL sections 3.1 and 3.3)."""
+    """The parameters of `pfa`. Ranges include both ends. The defaults are the paper's (ICLL sections 3.1 and 3.3).
+
+    Attributes:
+        n_symbols: All symbols of the task.
+        min_states: The fewest states of an automaton, before it is minimised.
+        max_states: The most states.
+        min_alphabet: The fewest symbols of an automaton.
+        max_alphabet: The most symbols.
+        min_edges: The fewest edges from a state.
+        max_edges: The most edges.
+        min_strings: The fewest strings of an instance.
+        max_strings: The most strings.
+        min_length: The fewest symbols of a string.
+        max_length: The most symbols.
+    """
 
     n_symbols: int = pydantic.Field(default=18, ge=2, le=100)
     min_states: int = pydantic.Field(default=4, ge=2)
@@ -59,7 +73,7 @@ class PFAParameters(task.Parameters):
             raise ValueError(f"max_alphabet ({self.max_alphabet}) is above n_symbols ({self.n_symbols})")
         if self.min_edges > min(self.min_states - 1, self.min_alphabet):
             raise ValueError(
-                f"min_edges ({self.min_edges}) needs more other states or symbols than the smallest automaton has"
+                f"min_edges ({self.min_edges}) is more than the other states or the symbols of the smallest automaton"
             )
         return self
 
@@ -69,7 +83,7 @@ class PFAParameters(task.Parameters):
 
 
 class PFA(task.Task):
-    """Random probabilistic automata; see the module."""
+    """Strings of random probabilistic automata; see the module."""
 
     Parameters = PFAParameters
     version = 1
@@ -79,6 +93,7 @@ class PFA(task.Task):
 
     @property
     def io(self) -> task.TokenIO:
+        """The symbols and the separator."""
         p = self.parameters
         symbols = string.ascii_lowercase + string.ascii_uppercase
         names = tuple(symbols[v] if p.n_symbols <= len(symbols) else str(v) for v in range(p.n_symbols))
@@ -90,15 +105,12 @@ class PFA(task.Task):
         )
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """Test takes the first distinct automata of the seed's stream, validation the next, training the rest.
-
-        So no split shares an automaton with another, and changing the size of the training split leaves the others as they are.
+        """The instances of one split. No two instances of any splits have the same automaton.
 
         Raises:
-            UserError: the parameters do not admit so many distinct automata.
+            UserError: The parameters do not allow so many distinct automata.
         """
-        order = ("test", "validation", "train")
-        before = sum(splits.size(name) for name in order[: order.index(split)])
+        before = splits.first(split)
         tables, candidates = _distinct_automata(self.parameters, splits.seed, before + splits.size(split))
         tables, candidates = tables[before:], candidates[before:]
         p, io = self.parameters, self.io
@@ -117,6 +129,7 @@ class PFA(task.Task):
         )
 
     def truth(self, instances: Instances) -> FloatArray:
+        """(N, L, V): uniform over the symbols that the automaton allows in its state."""
         tables, state = instances.truth["transitions"], instances.truth_at["state"]
         rows = np.arange(len(instances))[:, None]
         allowed = np.zeros((*state.shape, self.io.vocab_size))
@@ -125,9 +138,11 @@ class PFA(task.Task):
         return allowed / np.maximum(allowed.sum(-1, keepdims=True), 1.0)
 
     def identities(self, instances: Instances) -> list[bytes]:
+        """The automaton of each instance, in canonical form."""
         return [table.tobytes() for table in instances.truth["transitions"]]
 
     def statistics(self, instances: Instances) -> dict[str, float]:
+        """Adds means of states, of edges of a state, of strings of an instance, and of the truth's entropy in nats."""
         tables, state = instances.truth["transitions"], instances.truth_at["state"]
         edges = (tables >= 0).sum(-1)
         n_edges = edges[np.arange(len(instances))[:, None], np.maximum(state, 0)]
@@ -140,6 +155,7 @@ class PFA(task.Task):
         }
 
     def show(self, instances: Instances, index: int) -> Group:
+        """The automaton, and each string with the states of its symbols."""
         one = instances[index : index + 1]
         table, tokens, states = one.truth["transitions"][0], one.tokens[0], one.truth_at["state"][0]
         return Group(self._show_automaton(table), Text(), self._show_strings(tokens, states))
@@ -175,41 +191,29 @@ class PFA(task.Task):
 
 
 def _padding(instances: Instances) -> float:
-    """Mean number of padded positions of a row."""
+    """The mean number of padded positions of a row."""
     return float(instances.tokens.shape[1] - np.mean(instances.lengths))
 
 
 def _state(number: int, width: int = 0) -> Text:
+    """A state's number in its colour."""
     return Text(f"{number:>{width}}" if width else str(number), style=_COLOURS[int(number) % len(_COLOURS)])
 
 
 @lru_cache(maxsize=2)
 def _distinct_automata(p: PFAParameters, seed: int, count: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-    """The first `count` distinct automata of the stream, (count, S, V), and their places in it."""
-    seen: set[bytes] = set()  # asked for membership only, so its order decides nothing
-    kept: list[NDArray[np.int8]] = []
-    places: list[int] = []
-    start, block = 0, max(64, count + count // 16)
-    while len(kept) < count:
-        if start > 100 * count + 10_000:
-            raise UserError(
-                f"these parameters give too few distinct automata: {len(kept)} found where {count} are needed"
-            )
-        ranges = {name: p.range(name) for name in ("states", "alphabet", "edges")}
-        tables = sample_automata(seed, start, block, n_symbols=p.n_symbols, **ranges)
-        for place, table in enumerate(tables, start):
-            key = table.tobytes()
-            if key not in seen and len(kept) < count:
-                seen.add(key)
-                kept.append(table)
-                places.append(place)
-        start, block = start + block, max(64, count // 16)
-    return np.array(kept, np.int8).reshape(-1, p.max_states, p.n_symbols), np.array(places, np.int64)
+    """The first distinct automata of the stream, (count, S, V), and their places in it (count,)."""
+    ranges = {name: p.range(name) for name in ("states", "alphabet", "edges")}
+
+    def draw(start: int, n: int) -> NDArray[np.int8]:
+        return sample_automata(seed, start, n, n_symbols=p.n_symbols, **ranges)
+
+    return first_distinct(draw, "automata", count)
 
 
 @njit(cache=True, nogil=True)
 def _sample_strings(begin, end, seed, candidates, tables, n_strings, length, tokens, states, lengths):  # type: ignore[no-untyped-def]
-    """Fills tokens (N, L), the state before each token (-1 at separators and padding) and lengths (N,). ICLL section 3.2."""
+    """Fills tokens (N, L), the state before each token (-1 at separators and padding), and lengths (N,). ICLL section 3.2."""
     n_symbols = tables.shape[2]
     for n in range(begin, end):
         rng = stream(seed, _STRINGS, candidates[n])

@@ -1,19 +1,20 @@
-"""Mixed text: two excerpts of two documents, one behind the other, with nothing to mark where the first ends (CGT section 4.1).
+"""Mixed text: an excerpt of one document, then an excerpt of another, with no mark at the switch (CGT section 4.1).
 
-An instance is a random window of one document up to a random cut, then a random window of another document, of another topic
-where there are more than one; here with 16 tokens, cut behind the eighth:
+An instance is a random window of one document up to a random cut, then a random window of another document. If there are several
+topics, the two documents have different topics. For example 16 tokens with the cut after the eighth:
 
     self . _ loop = loop Ċ ĠĠĠ | The Ġ`` del `` Ġstatement Ġdeletes Ġa Ġname
 
-A predictor that learns in context uses what the first excerpt told it, sees that the text has changed, and lets go of it: so
-nats are shown by distance behind the cut. Nobody knows the true distribution of text, so there is none to compare with.
+A predictor that learns in context uses the first excerpt, notices that the text has changed, and drops what it has learned from
+it. So the NLL is shown by the distance after the switch. The true distribution of text is unknown: this task has no truth and no
+oracle.
 
-The text is anything: the standard library of the Python that runs (the default; topics are its modules), local files, or a
-dataset of the Hugging Face Hub. Tokens are byte pairs learned from the training documents. Documents are divided among the
-splits, without those that repeat others in more than a tenth of their text, so that what is tested was not trained on. Where
-text or Python differ, so do instances: a fingerprint says which they were. The task is that of *Contextually Guided
-Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025, arXiv:2506.05672), here CGT, whose excerpts
-are of c4 and wikipedia and begin where their documents do.
+Any text will do: the standard library of the Python that runs (the default; its modules are the topics), local files, or a
+dataset of the Hugging Face Hub. Tokens are byte pairs learned from the training documents. Every document is in one split.
+Documents that repeat more than a tenth of their text from others are left out, so that no model is tested on text that it was
+trained on. Another text or another Python gives other instances: the fingerprint tells them apart. The task is from
+*Contextually Guided Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025, arXiv:2506.05672), here
+CGT. Its excerpts come from c4 and wikipedia, and begin where their documents begin.
 """
 
 from __future__ import annotations
@@ -44,12 +45,21 @@ _EXCERPTS = 5  # the stream's purpose
 
 
 class TextMixtureParameters(task.Parameters):
-    """Where the text comes from, and how it is cut; the defaults for the latter are the paper's.
+    """The parameters of `text_mixture`: where the text comes from, and how it is cut. The cuts' defaults are the paper's.
 
-    source: "stdlib"; a file or folder of .txt, .md, .jsonl or .parquet; "c4", "wikipedia", or any dataset's name on the Hugging
-    Face Hub, and then its config, split, revision and max_documents (None: 100,000).  text_field, topic_field: what they are
-    called where a document is a row; topic_field None: one topic for a file, and one for a dataset.  length: tokens of an
-    instance.  min_cut, max_cut: the first excerpt's tokens, both included.  vocab_size: tokens with the separator.
+    Attributes:
+        source: "stdlib"; a file or folder of .txt, .md, .jsonl or .parquet; or "c4", "wikipedia" or the name of any dataset on
+            the Hugging Face Hub.
+        config: The dataset's configuration.
+        split: The dataset's split.
+        revision: The dataset's branch, tag or commit.
+        max_documents: The most documents that are read. None: 100,000 of a dataset, all of other sources.
+        text_field: The field of the text, if documents are rows.
+        topic_field: The field of the topic, if documents are rows. None: one topic for each file, and one for a dataset.
+        length: Tokens of an instance.
+        min_cut: The fewest tokens of the first excerpt.
+        max_cut: The most tokens of the first excerpt.
+        vocab_size: Tokens, the separator included.
     """
 
     source: str = pydantic.Field(default="stdlib", min_length=1)
@@ -70,7 +80,7 @@ class TextMixtureParameters(task.Parameters):
             raise ValueError(f"min_cut ({self.min_cut}) is above max_cut ({self.max_cut})")
         if self.max_cut >= self.length:
             raise ValueError(
-                f"max_cut ({self.max_cut}) leaves nothing of length ({self.length}) for the second excerpt"
+                f"max_cut ({self.max_cut}) must be below length ({self.length}): the second excerpt would be empty"
             )
         return self
 
@@ -89,11 +99,15 @@ class TextMixtureParameters(task.Parameters):
 
     @property
     def path(self) -> Path | None:
-        """The source as a path, where it is one: it is there, or it looks like one."""
+        """The source as a path, if it is one: it exists, or it looks like a path. Else None.
+
+        Raises:
+            ValueError: The source cannot be a path, and cannot be anything else.
+        """
         try:
             path = Path(self.source).expanduser()
             there = path.exists()
-        except (OSError, RuntimeError) as error:  # a name too long, a user that does not exist
+        except (OSError, RuntimeError) as error:  # e.g. a name that is too long, or an unknown user
             raise ValueError(f"source '{self.source[:80]}': {getattr(error, 'strerror', None) or error}") from None
         looks = self.source.startswith((".", "/", "~")) or path.suffix.lower() in SUFFIXES
         known = self.source == "stdlib" or self.source in PRESETS
@@ -108,7 +122,7 @@ class TextMixture(task.Task):
     main_score = "nll"
     scores = ("nll", "nll_behind_cut", "token_accuracy")
     group_scores: ClassVar[dict[str, tuple[str, str]]] = {"nll_behind_cut": ("nll", "behind_cut")}
-    progress_label = "tokens behind the cut"
+    progress_label = "tokens after the switch"
     knows_truth = False
     portable = False
     parameters: TextMixtureParameters
@@ -119,6 +133,7 @@ class TextMixture(task.Task):
         return Corpus(self._source(), self.parameters.vocab_size - 1, self.parameters.max_documents)
 
     def _source(self) -> Source:
+        """The source that the parameters name."""
         p = self.parameters
         if p.source == "stdlib":
             return StandardLibrary()
@@ -130,14 +145,19 @@ class TextMixture(task.Task):
         return HubDataset(name, config, p.split, p.revision, p.text_field, p.topic_field, limit)
 
     def source_name(self) -> str:
+        """The name of the text."""
         return self.corpus.source.name
 
     def source_digest(self) -> str:
+        """SHA-256 of what decides the tokens."""
         return self.corpus.digest
 
     @cached_property
     def io(self) -> task.TokenIO:
-        """The separator is the last token and never in the text. Where text has too few pairs, tokens before it are unused."""
+        """Byte pairs, and the separator as the last token, which is in no text.
+
+        If the text has too few pairs, the tokens before the separator are unused.
+        """
         p, names = self.parameters, self.corpus.bpe.names
         unused = tuple(f"<unused-{i}>" for i in range(len(names), p.vocab_size - 1))
         return task.TokenIO(
@@ -149,29 +169,27 @@ class TextMixture(task.Task):
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """What the numbers of `truth["topic"]` stand for."""
+        """The names of the topics that `truth["topic"]` numbers."""
         return self.corpus.index.topics
 
     def encode(self, text: str) -> IntArray:
-        """The tokens of any text, (L,)."""
+        """The tokens (L,) of a text."""
         return self.corpus.bpe.encode([text])[0].astype(np.int64)
 
     def decode(self, tokens: IntArray) -> str:
-        """The text of tokens (L,); the separator, and tokens that are unused, are nothing."""
+        """The text of tokens (L,). The separator and unused tokens are left out."""
         known = self.corpus.bpe.size
         return self.corpus.bpe.decode(token for token in tokens.tolist() if token < known)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """Every split draws from its own documents, and every instance from a stream of its own.
+        """The instances of one split. Every split draws from its own documents, every instance from its own stream.
 
-        Documents that could fill no excerpt are left out: were they joined with others, there would be cuts that nobody knows of.
-        Each of the rest is as likely as any other, but that the second is of another topic; so is each window of it.
+        Documents that are too short for an excerpt are left out. The first document is uniform over the rest, the second uniform
+        over those of other topics. Windows are uniform too.
 
         Raises:
-            UserError: the split has fewer than two such documents.
+            UserError: The split has fewer than two documents that are long enough.
         """
-        order = ("test", "validation", "train")
-        first = sum(splits.size(name) for name in order[: order.index(split)])
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
         chosen = self._long_enough(split)
         topic = index.topic[chosen]
@@ -179,23 +197,20 @@ class TextMixture(task.Task):
         tokens = np.empty((n, p.length), smallest_integer_type(p.vocab_size - 1))
         documents, cuts = np.empty((n, 2), np.int32), np.empty(n, np.int32)
         blocks = np.searchsorted(topic, topic, "left"), np.searchsorted(topic, topic, "right")
-        # With one topic a document's block is itself: the second is then another document.
+        # With one topic the second document is any other one: a block is then one document.
         if topic[0] == topic[-1]:
             blocks = np.arange(len(chosen)), np.arange(1, len(chosen) + 1)
         ranges = p.min_cut, p.max_cut
-        threads.share(
-            _sample, n, splits.seed, first, ranges, packed.tokens, starts, lengths, *blocks, documents, cuts, tokens
-        )
-        return Instances(
-            tokens,
-            np.full(n, p.length, np.int32),
-            np.ones(tokens.shape, np.bool_),
-            f"text_mixture/{self.version}",
-            truth={"cut": cuts, "topic": topic[documents], "document": chosen[documents].astype(np.int32)},
-        )
+        text, made = (packed.tokens, starts, lengths, *blocks), (documents, cuts, tokens)
+        threads.share(_sample, n, splits.seed, splits.first(split), ranges, *text, *made)
+        truth = {"cut": cuts, "topic": topic[documents], "document": chosen[documents].astype(np.int32)}
+        return Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"text_mixture/{self.version}", truth)
 
     def _long_enough(self, split: str) -> IntArray:
-        """The split's documents that can stand in either place whatever the cut, so that it says nothing of them; by topic."""
+        """The documents of a split that are long enough for both excerpts with any cut, sorted by topic.
+
+        So the cut tells nothing about the documents.
+        """
         p, index = self.parameters, self.corpus.index
         least = max(p.max_cut, p.length - p.min_cut)
         lengths = np.diff(self.corpus.packed.starts)
@@ -203,29 +218,36 @@ class TextMixture(task.Task):
         if len(found) < 2:
             raise UserError(
                 f"{index.source}: {len(found)} of the {int(index.of_split(split).sum())} documents for {split} have {least} "
-                "tokens or more, and excerpts come from two: take more text, or a smaller length and cut"
+                "tokens or more, but an instance needs two: take more text, or a smaller length and cut"
             )
         return found[np.argsort(index.topic[found], kind="stable")]
 
     def truth(self, instances: Instances) -> NoReturn:
-        raise UserError("text_mixture: nobody knows the true distribution of text")
+        """Raises an error: the true distribution of text is unknown.
+
+        Raises:
+            UserError: Always.
+        """
+        raise UserError("text_mixture: the true distribution of text is unknown")
 
     def identities(self, instances: Instances) -> list[bytes]:
-        """Its two documents: so a document shared by two splits is seen, whatever it stands beside."""
+        """The two documents of each instance, so that a document that two splits share is found."""
         return [self.corpus.index.identity[d].tobytes() for d in instances.truth["document"].ravel()]
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-        """`behind_cut`: the second excerpt."""
+        """`behind_cut`: the second excerpt, after the switch."""
         return {"behind_cut": self.progress(instances) >= 0}
 
     def progress(self, instances: Instances) -> IntArray:
-        """How many tokens of its excerpt stand before a position of the second; -1 in the first."""
+        """The number of tokens after the switch and before a position; -1 in the first excerpt."""
         at = np.arange(instances.tokens.shape[1]) - instances.truth["cut"][:, None]
         return np.maximum(at, -1)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
-        """`documents`, `topics`: drawn from at least once.  `unigram_nats`: a token's, for who knows the training text's
-        frequencies (one added to each) and nothing else.  `characters_a_token`: of this text.
+        """Adds five numbers.
+
+        `documents` and `topics` are how many occur, `mean_cut` is the mean cut, and `characters_a_token` the mean number of
+        characters. `unigram_nats` is the mean NLL (nats) of a model that knows the training text's frequencies, plus one.
         """
         flat = instances.tokens.ravel()
         characters = np.append(self.corpus.bpe.characters, np.zeros(self.parameters.vocab_size))
@@ -240,6 +262,7 @@ class TextMixture(task.Task):
         }
 
     def show(self, instances: Instances, index: int) -> Group:
+        """The text of both excerpts, with topic and document."""
         cut, row = int(instances.truth["cut"][index]), instances.tokens[index]
         names, parts = self.corpus.index.names, []
         for place, tokens in enumerate((row[:cut], row[cut:])):
@@ -254,7 +277,7 @@ class TextMixture(task.Task):
 
 
 def _printable(text: str) -> str:
-    """With nothing in it that would move a terminal's cursor or colour."""
+    """The text without characters that would move a terminal's cursor or change its colour."""
     text = text.expandtabs(4)
     return "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -263,10 +286,22 @@ def _printable(text: str) -> str:
 def _sample(  # type: ignore[no-untyped-def]
     begin, end, seed, start, ranges, text, starts, lengths, block_starts, block_ends, documents, cuts, tokens
 ):
-    """Fills documents (N, 2), cuts (N,) and tokens (N, L); instance n is number start + n of the seed's stream.
+    """Fills documents (N, 2), cuts (N,) and tokens (N, L). Instance n is number start + n of the seed's stream.
 
-    starts, lengths: (D,) of each document in `text`.  block_starts, block_ends: (D,) the run of documents that the second one
-    must not come from, given the first.
+    Args:
+        begin: The first instance to fill.
+        end: The instance after the last.
+        seed: The seed of the stream.
+        start: The place of instance 0 in the stream.
+        ranges: The smallest and the largest cut.
+        text: (T,) the tokens of all documents.
+        starts: (D,) where each document begins in the text.
+        lengths: (D,) tokens of each document.
+        block_starts: (D,) for each first document, the first document that the second one must not be.
+        block_ends: (D,) the end of these documents.
+        documents: (N, 2) is filled with both documents.
+        cuts: (N,) is filled with the tokens of the first excerpt.
+        tokens: (N, L) is filled with the tokens.
     """
     for n in range(begin, end):
         rng = stream(seed, _EXCERPTS, start + n)

@@ -1,6 +1,6 @@
-"""Tracks: frozen, versioned evaluation settings, one YAML file each; `statistics.json` pins what they generate.
+"""Tracks: frozen, versioned evaluation settings, one YAML file each. `statistics.json` records what they generate.
 
-A track is never edited once results exist: a change makes a new version.
+A track is never edited after results exist. A change makes a new version.
 """
 
 from regbench.tracks.track import SPLITS, Budget, Definition, Track, load_track, track_names

@@ -1,4 +1,4 @@
-"""What a task and its instances must look like before anything can be asked of them: types, shapes, names."""
+"""The form of instances: types, shapes and names. It is checked before anything else is."""
 
 from __future__ import annotations
 
@@ -10,35 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.tasks.base import Parameters, Task, TokenIO, VectorIO
-
-
-def unfinished(cls: type[Any]) -> str | None:
-    """What a class lacks to be a task; to be asked before one is made of it."""
-    lacking = sorted(getattr(cls, "__abstractmethods__", ()))
-    if lacking:
-        return f"it lacks {', '.join(lacking)}"
-    parameters, version = getattr(cls, "Parameters", None), getattr(cls, "version", None)
-    if not (isinstance(parameters, type) and issubclass(parameters, Parameters)):
-        return "it needs a class Parameters that subclasses regbench.tasks.base.Parameters"
-    if type(version) is not int:
-        return f"its version must be a whole number, not {version!r}"
-    scores, groups = getattr(cls, "scores", None), cls.group_scores
-    if not isinstance(scores, tuple) or not scores or not all(isinstance(score, str) for score in scores):
-        return f"its scores must be a tuple of names, not {scores!r}"
-    if not isinstance(groups, Mapping) or not all(_is_pair(pair) for pair in groups.values()):
-        return "its group_scores must be a dictionary from a name to a metric and a group, both names"
-    return None
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(name, str) for name in value)
+from regbench.tasks.base import Task, TokenIO, VectorIO
 
 
 def ill_formed(task: Task, instances: Any, count: int, split: str) -> str | None:
-    """What is wrong with the form of a split of `count` instances: with `io`, with types, with shapes."""
+    """What is wrong with the form of a split, or None: its `io`, its types, its shapes.
+
+    Args:
+        task: The task that made the split.
+        instances: What its `generate` returned.
+        count: The number of instances that was asked for.
+        split: The name of the split, for the message.
+
+    Returns:
+        One line that tells the first fault.
+    """
     if not isinstance(instances, Instances):
-        return f"generate returns {type(instances).__name__}, not regbench.data.instances.Instances"
+        return f"generate returns {type(instances).__name__}, not regbench.Instances"
     if not isinstance(instances.generator, str) or not instances.generator:
         return "its Instances need a generator: a name and a version, as text"
     truths: tuple[Any, Any] = (instances.truth, instances.truth_at)
@@ -48,14 +36,14 @@ def ill_formed(task: Task, instances: Any, count: int, split: str) -> str | None
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype == object:
             kind = "an array of Python objects" if isinstance(array, np.ndarray) else type(array).__name__
-            return f"the {name} of its Instances are {kind}, not an array of numbers"
+            return f"{name} of its Instances must be an array of numbers, not {kind}"
         if not len(array.shape) or len(array) != count:
-            return f"the {name} of the {split} split have the shape {array.shape}, and {count} instances were asked for"
+            return f"{name} of the {split} split has the shape {array.shape}, but {count} instances were asked for"
     return _wrong_io(task.io) or _wrong_shapes(task.io, instances, split)
 
 
 def arrays_of(instances: Instances) -> dict[str, NDArray[Any]]:
-    """Every array, by a name for people."""
+    """Every array of instances, by its name in messages: "tokens", "truth['states']"."""
     return {
         **{name: getattr(instances, name) for name in ("tokens", "lengths", "scored")},
         **{f"truth['{name}']": array for name, array in instances.truth.items()},
@@ -70,7 +58,7 @@ def _wrong_io(io: Any) -> str | None:
         if field.name not in ("names", "separator") and not _is_whole(getattr(io, field.name), 1):
             return f"the {field.name} of its io must be a whole number of at least 1, not {getattr(io, field.name)!r}"
     if isinstance(io, VectorIO):
-        return f"its io predicts {io.d_out} components of vectors of {io.d_in}" if io.d_out > io.d_in else None
+        return f"d_out of its io ({io.d_out}) is larger than d_in ({io.d_in})" if io.d_out > io.d_in else None
     if not _is_whole(io.separator, 0) or io.separator >= io.vocab_size:
         return f"the separator of its io, {io.separator!r}, is no token in [0, {io.vocab_size})"
     if len(io.names) != io.vocab_size or not all(isinstance(name, str) for name in io.names):
@@ -86,17 +74,17 @@ def _wrong_shapes(io: TokenIO | VectorIO, instances: Instances, split: str) -> s
     tokens, lengths, scored = instances.tokens, instances.lengths, instances.scored
     wanted = "(N, L)" if isinstance(io, TokenIO) else f"(N, L, {io.d_in})"
     if tokens.ndim != wanted.count(",") + 1 or (isinstance(io, VectorIO) and tokens.shape[2] != io.d_in):
-        return f"the tokens of the {split} split have the shape {tokens.shape}, not {wanted}"
+        return f"tokens of the {split} split has the shape {tokens.shape}, not {wanted}"
     if not (np.issubdtype(tokens.dtype, np.integer) if isinstance(io, TokenIO) else tokens.dtype == np.float32):
         return f"the tokens are {tokens.dtype}, not {'integers' if isinstance(io, TokenIO) else 'float32'}"
     if lengths.shape != tokens.shape[:1] or not np.issubdtype(lengths.dtype, np.integer):
         return f"the lengths must be (N,) integers, not {lengths.shape} of {lengths.dtype}"
     if lengths.min() < 1 or lengths.max() > min(tokens.shape[1], io.max_length):
         bad = int(lengths.min()) if lengths.min() < 1 else int(lengths.max())
-        return f"a length is {bad}: tokens has {tokens.shape[1]} places, and io.max_length is {io.max_length}"
+        return f"a length is {bad}, but tokens has {tokens.shape[1]} places and io.max_length is {io.max_length}"
     if scored.shape != tokens.shape[:2] or scored.dtype != bool:
         return f"scored must be {tokens.shape[:2]} of bool, not {scored.shape} of {scored.dtype}"
     for name, array in instances.truth_at.items():
         if array.shape[:2] != tokens.shape[:2]:
-            return f"truth_at['{name}'] has the shape {array.shape}, not {tokens.shape[:2]} and what else it needs"
+            return f"truth_at['{name}'] has the shape {array.shape}, which does not begin with {tokens.shape[:2]}"
     return None

@@ -1,7 +1,7 @@
-"""Records what each built-in track generates in `statistics.json`: run once when a track is added, never to change one.
+"""Records in `statistics.json` what each built-in track generates: `python -m regbench.tracks.freeze`.
 
-`python -m regbench.tracks.freeze`; a track that is recorded already and has changed is refused. Tracks whose instances depend
-on the machine's text are passed by.
+Run it when a track is added, never to change one. A recorded track that has changed is an error. Tracks whose instances depend
+on the machine's text are left out.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from regbench.utils.files import atomic_write
 
 
 def main() -> int:
-    """Adds the tracks that are not recorded yet; checks the others against their record."""
+    """Adds the tracks that are not recorded yet, and checks the others against their record. Returns the exit code."""
     record = dict(frozen_tracks())
     for name in track_names():
         try:
             track = load_track(name)
             if not track.task.portable:
-                print(f"{name}: not recorded: its text is another on every machine")
+                print(f"{name}: not recorded: its text differs from machine to machine")
                 continue
             made = track.freeze()
         except UserError as error:

@@ -1,4 +1,4 @@
-"""Reading tracks, and checking that they still mean what they meant when they were frozen."""
+"""Tracks: their files are read, and checked against what was recorded when they were frozen."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ from typing import Any
 import pydantic
 
 from regbench.data.instances import Instances, cached
-from regbench.metrics.scores import know_scores
-from regbench.tasks.base import Splits, Task
-from regbench.tracks.form import ill_formed, unfinished
+from regbench.metrics.metric import metrics_of
+from regbench.tasks.base import Splits, Task, unfinished
 from regbench.utils import registry
-from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.errors import UserError, blaming, describe_validation, nearest
 from regbench.utils.files import read_mapping
+from regbench.utils.settings import Strict
 
 SPLITS = ("train", "validation", "test")
 _FOLDER = Path(__file__).parent
 FROZEN_FILE = _FOLDER / "statistics.json"
+"""The committed record of every built-in track; see `Track.freeze`."""
 
 
-class _Strict(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class SplitSizes(_Strict):
-    """Instances in each split, and the seed they all come from."""
+class SplitSizes(Strict):
+    """The size of each split, and the seed of all instances; see `Splits`."""
 
     train: int = pydantic.Field(ge=1)
     validation: int = pydantic.Field(ge=1)
@@ -37,25 +34,38 @@ class SplitSizes(_Strict):
     seed: int = pydantic.Field(ge=0, lt=2**63)
 
 
-class Budget(_Strict):
-    """What an entry may spend: real tokens seen in training, repeats counted, padding not."""
+class Budget(Strict):
+    """What a training may spend.
+
+    Attributes:
+        train_tokens: Tokens seen in training. Repeats count, padding does not.
+    """
 
     train_tokens: int = pydantic.Field(ge=1)
 
 
-class Definition(_Strict):
-    """The content of a track's YAML file."""
+class Definition(Strict):
+    """The content of a track's YAML file.
+
+    Attributes:
+        name: The track's name with its version, e.g. "pfa-small-v1".
+        task: A registered task, or a path to a file as seen from the track's folder.
+        parameters: The task's parameters.
+        splits: Sizes and seed.
+        budget: What a training may spend.
+        main_score: The score that ranks.
+    """
 
     name: str = pydantic.Field(pattern=r"^[a-z0-9-]+-v[0-9]+$")
     task: str
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = pydantic.Field(default_factory=dict)
     splits: SplitSizes
     budget: Budget
     main_score: str
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything above: another digest under the same name is an edited track."""
+        """SHA-256 of the content. Another digest under the same name is an edited track."""
         text = json.dumps(self.model_dump(), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -63,17 +73,30 @@ class Definition(_Strict):
 class Track:
     """A loaded track: its definition, its task, and its instances by split.
 
-    where: its file; a task that is a file too is looked for from there.
-    task_code: SHA-256 of the code of a task that is not built in, as it was loaded: it may change without a new version.
+    Args:
+        definition: The content of its file.
+        where: The path of its file, for messages. A task that is a file is searched from that file's folder.
+
+    Attributes:
+        definition: The content of its file.
+        task: The task with the track's parameters.
+        task_code: SHA-256 of the task's code as it was loaded, if the task is not built in: the code of such a task may change
+            without a new version. Else None.
+        metrics: The scores of its task, by name.
+        frozen: The track's record in `statistics.json`, if it has one.
+
+    Raises:
+        UserError: The task is unknown or incomplete, a parameter or score is wrong, or a frozen track was edited.
     """
 
     def __init__(self, definition: Definition, where: str) -> None:
         self.definition = definition
+        self._instances: dict[tuple[str, str | None], Instances] = {}
         cls = registry.load(registry.TASK, definition.task, Path(where).parent)
         self.task_code = None if registry.is_built_in(registry.TASK, cls) else _code(cls)
         lacking = unfinished(cls)
         if lacking:
-            raise UserError(f"{where}: {cls.__name__} of {definition.task} is no whole task: {lacking}")
+            raise UserError(f"{where}: {cls.__name__} of {definition.task} is not a complete task: {lacking}")
         with self.blaming_task():
             try:
                 parameters = cls.Parameters(**definition.parameters)
@@ -81,37 +104,54 @@ class Track:
                 fields = cls.Parameters.model_fields
                 raise UserError(describe_validation(error, f"{where}: parameters", fields)) from None
             self.task: Task = cls(parameters)
-        know_scores(self.task)
+        self.metrics = metrics_of(self.task)
         if definition.main_score not in self.task.scores:
             hint = nearest(definition.main_score, self.task.scores)
             raise UserError(f"{where}: unknown main_score '{definition.main_score}'{hint}")
         self.frozen: dict[str, Any] | None = frozen_tracks().get(definition.name)
         if self.frozen is not None and self.frozen["digest"] != definition.digest:
             raise UserError(
-                f"{where} is not the {definition.name} that results were made on: give a changed track a new version"
+                f"{where} differs from the {definition.name} that results were made on: give a changed track a new version"
             )
 
     @property
     def name(self) -> str:
+        """The track's name with its version, e.g. "pfa-small-v1"."""
         return self.definition.name
 
     @property
     def version(self) -> int:
+        """The number at the end of the name."""
         return int(self.name.rpartition("-v")[2])
 
     @property
     def task_name(self) -> str:
-        """How the task is called: a registered name, or a file's stem."""
+        """The task's name: as registered, or the stem of its file."""
         return registry.short_name(self.definition.task)
 
     def instances(self, split: str) -> Instances:
-        """The instances of "train", "validation" or "test", from the cache where it has them.
+        """The instances of a split. They come from the cache if it has them.
+
+        Args:
+            split: "train", "validation" or "test".
 
         Raises:
-            UserError: no such split, or a frozen track's instances do not have the fingerprint they had.
+            UserError: There is no such split, or a frozen track's instances have not the fingerprint that was recorded.
         """
         if split not in SPLITS:
             raise UserError(f"unknown split '{split}'{nearest(split, SPLITS)}")
+        with self.blaming_task():
+            source = self.task.source_digest()
+        if (split, source) not in self._instances:
+            self._instances[split, source] = self._read(split, source)
+        return self._instances[split, source]
+
+    def _read(self, split: str, source: str | None) -> Instances:
+        """Takes a split from the cache, or makes it.
+
+        Raises:
+            UserError: See `instances`.
+        """
         d = self.definition
         config: dict[str, Any] = {
             "task": d.task,
@@ -120,25 +160,25 @@ class Track:
             "splits": d.splits.model_dump(),
             "split": split,
         }
-        with self.blaming_task():
-            source = self.task.source_digest()
-        if source is not None:  # else the key is what it was before there were sources
+        if source is not None:  # a key without sources stays as it was
             config["source"] = source
         if self.task_code is not None:
             config["code"] = self.task_code
         instances = cached(config, lambda: self._generate(split))
         if self.frozen is not None and self.frozen["fingerprints"][split] != instances.fingerprint:
             raise UserError(
-                f"the {split} split of {self.name} came out as {instances.fingerprint[:12]}, not "
-                f"{self.frozen['fingerprints'][split][:12]} as when the track was frozen: results would not compare"
+                f"the {split} split of {self.name} has the fingerprint {instances.fingerprint[:12]}, but "
+                f"{self.frozen['fingerprints'][split][:12]} when the track was frozen: results cannot be compared"
             )
         return instances
 
     def _generate(self, split: str) -> Instances:
-        """Made now. What is no Instances does not get into the cache."""
+        """Makes a split now. The form of a task that is not built in is checked before the cache gets the instances."""
         splits = self.splits
         if self.task_code is None:
             return self.task.generate(splits, split)
+        from regbench.tracks.form import ill_formed
+
         with self.blaming_task():
             instances = self.task.generate(splits, split)
             fault = ill_formed(self.task, instances, splits.size(split), split)
@@ -148,15 +188,15 @@ class Track:
 
     @property
     def splits(self) -> Splits:
-        """How many instances each split has, and their seed."""
+        """The sizes of the splits, and their seed."""
         return Splits(**self.definition.splits.model_dump())
 
     def blaming_task(self) -> AbstractContextManager[None]:
-        """Turns what the task's own code raises into one line that says where."""
-        return registry.blaming(f"task '{self.task_name}' raises")
+        """A context that turns an exception of the task's own code into a UserError of one line, with its place."""
+        return blaming(f"task '{self.task_name}' raises")
 
     def freeze(self) -> dict[str, Any]:
-        """What `statistics.json` records of this track: digest, fingerprints, statistics and the overlap of its splits."""
+        """What `statistics.json` records of this track: digest, fingerprints, statistics, and the overlap of splits."""
         splits = {split: self.instances(split) for split in SPLITS}
         seen = {split: set(self.task.identities(i)) for split, i in splits.items()}
         pairs = (("train", "test"), ("train", "validation"), ("validation", "test"))
@@ -172,13 +212,13 @@ class Track:
 
 
 def _code(cls: type[Any]) -> str:
-    """Of the files of a task and of those it is built on, up to what is built in."""
+    """SHA-256 of the files of a task and of the tasks that it is derived from. Built-in tasks do not count."""
     own = [b for b in cls.__mro__ if issubclass(b, Task) and not registry.is_built_in(registry.TASK, b)]
     return hashlib.sha256("".join(registry.source_digest(base) for base in own).encode()).hexdigest()
 
 
 def track_names() -> dict[str, str]:
-    """Every built-in track and the comment that begins its file, sorted by name."""
+    """Every built-in track, sorted by name, with the first line of its file, a comment."""
     found = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0]
@@ -187,14 +227,18 @@ def track_names() -> dict[str, str]:
 
 
 def load_track(name: str) -> Track:
-    """A built-in track by name, or one's own by the path of its YAML file.
+    """Loads a track.
+
+    Args:
+        name: The name of a built-in track, or the path of a track's YAML file.
 
     Raises:
-        UserError: no such track, broken YAML (with file and line), or a field that is unknown, missing or of the wrong type.
+        UserError: There is no such track, its YAML is broken (with file and line), or a field is unknown, missing or of the
+            wrong type.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and path.stem not in track_names():
-        hint = nearest(name, track_names(), " (one of your own is given by its YAML file)")
+        hint = nearest(name, track_names(), " (give a track of your own by its YAML file)")
         raise UserError(f"unknown track '{name}'{hint}")
     content = read_mapping(path, "a track")
     try:
@@ -203,7 +247,7 @@ def load_track(name: str) -> Track:
         fields = [*Definition.model_fields, *SplitSizes.model_fields, *Budget.model_fields]
         raise UserError(describe_validation(error, str(path), fields)) from None
     if path.parent == _FOLDER and definition.name != path.stem:
-        raise UserError(f"{path}: the name must be '{path.stem}', as the file is called")
+        raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")
     return Track(definition, str(path))
 
 

@@ -1,11 +1,18 @@
-"""Errors that are the caller's to mend: one line that names what was wrong and the nearest right thing."""
+"""Errors that the user can mend: one line that names what was wrong and the nearest right thing."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import os
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pydantic
+
+_NOT_THEIRS = ("site-packages", f"{Path(__file__).parents[1]}{os.sep}")
+"""Parts of the paths of code that is not the user's own: installed packages and regbench itself."""
 
 
 class UserError(Exception):
@@ -41,3 +48,29 @@ def describe_validation(error: pydantic.ValidationError, what: str, known: Itera
     text = fault["msg"].removeprefix("Value error, ")
     given = f" (given {fault['input']!r})" if isinstance(fault["input"], str | int | float | bool) else ""
     return f"{what}: {where}: {text[0].lower()}{text[1:]}{given}" if where else f"{what}: {text}"
+
+
+def blame(error: BaseException) -> str:
+    """Tells an exception in one line: the nearest place outside regbench and installed packages, its type, its first line."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if not f.filename.startswith("<") and not any(p in f.filename for p in _NOT_THEIRS)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}: {text}" if theirs else text
+
+
+@contextlib.contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Turns what a user's own code raises into one line: `what`, the place, and the error. A UserError passes as it is.
+
+    Raises:
+        UserError: anything was raised inside.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what} {blame(error)}") from error

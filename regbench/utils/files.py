@@ -1,18 +1,18 @@
-"""Writing files so that a kill, a full disk or a second process leaves either the old file or the new one."""
+"""Files: a kill, a full disk or a second process leaves either the old file or the new one."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import yaml
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from regbench.utils.errors import UserError
@@ -54,7 +54,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, which of a value that only looks like one of a type ("2024-13-45", "0b_") says neither line nor YAMLError."""
+    """PyYAML's loader, which tells the line of a value that only looks like one of its type ("2024-13-45", "0b_")."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML document says.
+    """Parses a YAML document.
 
     Raises:
         yaml.YAMLError: it is broken, holds a value that is none of its type, or is nested too deeply.
@@ -80,7 +80,11 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """A YAML file of keys and values. what: what the file is, for people, e.g. "a track".
+    """Reads a YAML file of keys and values.
+
+    Args:
+        path: of the file.
+        what: the file holds, for messages: "a track".
 
     Raises:
         UserError: it cannot be read, is no text, is broken (with file and line), or is no mapping.
@@ -103,7 +107,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turns the system's errors about space, permission and what stands in the way into one line that says where and why."""
+    """Turns errors of the file system (space, permission, a file in the way) into one line that tells where and why."""
     try:
         yield
     except OSError as error:
@@ -124,16 +128,42 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Holds `folder` for this process. The lock goes with the process, however it ends.
 
+    Args:
+        folder: made where it does not exist.
+        wait: whether to wait while another process holds it.
+
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds it, and `wait` is false.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is in use by another run; wait for it, or choose another --out") from None
+    lock = FileLock(folder / ".lock", timeout=-1 if wait else 0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"{folder} is in use by another run; wait for it, or choose another --out") from None
+    try:
         yield
+    finally:
+        lock.release()
+
+
+def cache_root() -> Path:
+    """`$REGBENCH_CACHE`, or `regbench` under the user's cache folder."""
+    if root := os.environ.get("REGBENCH_CACHE"):
+        return Path(root)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regbench"
+
+
+def keep(path: Path, write: Callable[[IO[Any]], object], mode: str = "w") -> None:
+    """Writes a file of the cache. A full or read-only cache costs time, never the run: then no file is left.
+
+    Args:
+        path: The file.
+        write: Writes the content into the open file.
+        mode: "w" for text, "wb" for bytes.
+    """
+    with contextlib.suppress(OSError), atomic_write(path, mode) as file:
+        write(file)

@@ -1,5 +1,6 @@
 """Names to objects: files in the built-in folders, entry points of other distributions, and `path/to/file.py[:Class]`.
 
+A built-in is a file, `architectures/mamba.py`, or a package, `architectures/cgt/`, whose `__init__.py` defines the class.
 Listing reads file names and metadata and imports nothing; an object is imported when it is asked for.
 """
 
@@ -12,23 +13,24 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import os
 import sys
-import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import UserError, blame, nearest
 
 
 @dataclass(frozen=True)
 class Kind:
     """A sort of thing that can be plugged in.
 
-    noun, plural: as people are told of it.  package: the folder of built-ins.  bases: names of the classes that mark one.
+    Attributes:
+        noun: for messages.
+        plural: for messages and entry points.
+        package: the folder of the built-in ones.
+        bases: names of the base classes by which one is recognised.
     """
 
     noun: str
@@ -38,6 +40,7 @@ class Kind:
 
     @property
     def entry_points(self) -> str:
+        """The group of entry points through which other distributions add theirs."""
         return f"regbench.{self.plural}"
 
 
@@ -49,17 +52,25 @@ KINDS = {kind.plural: kind for kind in (ARCHITECTURE, BASELINE, TASK)}
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered name: where it comes from ("architectures/mamba.py", or the distribution) and its first line."""
+    """A registered name.
+
+    Attributes:
+        name: as people type it.
+        source: where it comes from, "architectures/mamba.py" or the distribution.
+        summary: the first line of its docstring.
+        target: a module, "module:Class" for an entry point, or a file.
+        only_task: of a baseline for a single task, the name of that task.
+    """
 
     name: str
     source: str
     summary: str
     target: str
-    """A module, "module:Class" for an entry point, or a file."""
+    only_task: str | None = None
 
 
 def entries(kind: Kind) -> dict[str, Entry]:
-    """Every registered name of `kind`, sorted; imports none of them.
+    """Every registered name of `kind`, sorted. Imports none of them.
 
     Raises:
         UserError: one name is registered twice.
@@ -97,23 +108,23 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
 
 
 def is_file(name: str) -> bool:
-    """Whether something asked for as `name` is a `path/to/file.py[:Class]`, there or not, and no registered name."""
+    """Whether `name` has the form `path/to/file.py[:Class]`. The file need not exist."""
     return _as_file(name)[0] is not None
 
 
 def short_name(name: str) -> str:
-    """How a thing asked for as `name` is called in tables and folders: a file's stem, or the name itself."""
+    """The name for tables and folders: the class or the stem of a file, or the registered name itself."""
     path, class_name = _as_file(name)
     return class_name or path.stem if path is not None else name
 
 
 def is_built_in(kind: Kind, cls: type[Any]) -> bool:
-    """Whether a class of `kind` is one of regbench's own, and not of a file or another distribution."""
+    """Whether a class is one of regbench's own, and not from a file or another distribution."""
     return cls.__module__.startswith(f"{kind.package}.")
 
 
 def source_digest(cls: type[Any]) -> str:
-    """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several."""
+    """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several files."""
     digests = [hashlib.sha256(path.read_bytes()) for path in source_files(cls)]
     if len(digests) == 1:
         return digests[0].hexdigest()
@@ -121,61 +132,49 @@ def source_digest(cls: type[Any]) -> str:
 
 
 def source_files(cls: type[Any]) -> list[Path]:
-    """The file that defines `cls` and those of its own package that it imports, directly or through one another, sorted."""
+    """The file that defines `cls` and the files of the same outermost package that it imports, also indirectly, sorted.
+
+    A module of an inner package brings the `__init__.py` of that package with it.
+    """
     root = cls.__module__.partition(".")[0]
     found: set[Path] = set()
-    waiting = [(Path(inspect.getfile(cls)), sys.modules[cls.__module__].__package__)]
+    waiting = [(Path(inspect.getfile(cls)), sys.modules[cls.__module__].__package__ or "")]
     while waiting:
         path, package = waiting.pop()
         if path in found:
             continue
         found.add(path)
-        for name in _imports(path, package or ""):
-            module = sys.modules.get(name) if name.partition(".")[0] == root else None
-            file = getattr(module, "__file__", None) or "__init__.py"
-            if module is not None and not file.endswith("__init__.py"):
-                waiting.append((Path(file), module.__package__))
+        for name in imported_modules(path.read_bytes(), package, root):
+            imported = sys.modules.get(name)
+            file = getattr(imported, "__file__", None)
+            if imported is not None and file is not None:
+                waiting.append((Path(file), imported.__package__ or ""))
     return sorted(found)
 
 
-def _imports(path: Path, package: str) -> list[str]:
-    """Names of what a file of `package` imports, that may be modules: relative ones resolved."""
+def imported_modules(content: bytes, package: str, root: str) -> set[str]:
+    """Names of the modules inside the package `root` that a file imports, with the inner packages that they are in.
+
+    A name may be no module: `from a.b import c` gives a.b and a.b.c, whatever c is.
+
+    Args:
+        content: The file.
+        package: The package that it is in. Relative imports start there.
+        root: An outermost package.
+
+    Raises:
+        SyntaxError: The file does not parse.
+    """
     names = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             with contextlib.suppress(ImportError):  # relative to nothing: such a line has not run
                 base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return names
-
-
-def blame(error: BaseException) -> str:
-    """An exception in one line: the place nearest to it outside regbench and other packages, its type and its first line."""
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}"
-    frames = traceback.extract_tb(error.__traceback__)
-    packages = ("site-packages", f"{Path(__file__).parent.parent}{os.sep}")
-    theirs = [f for f in frames if not f.filename.startswith("<") and not any(p in f.filename for p in packages)]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno}: {text}" if theirs else text
-
-
-@contextlib.contextmanager
-def blaming(what: str) -> Iterator[None]:
-    """Turns what someone's own code raises into one line: `what`, and then where and what it was. A UserError is one already.
-
-    Raises:
-        UserError: anything was raised inside.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{what} {blame(error)}") from error
+                names += [f"{base}.{alias.name}" for alias in node.names]
+    parts = [name.split(".") for name in names]
+    return {".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1)}
 
 
 def _built_in(kind: Kind) -> list[Entry]:
@@ -183,13 +182,15 @@ def _built_in(kind: Kind) -> list[Entry]:
     folders = list(spec.submodule_search_locations or []) if spec else []
     found = []
     for folder in folders:
-        for path in sorted(Path(folder).glob("*.py")):
-            if path.stem.startswith("_"):
+        files = {path: path.stem for path in sorted(Path(folder).glob("*.py"))}
+        files |= {path: path.parent.name for path in sorted(Path(folder).glob("*/__init__.py"))}
+        for path, name in files.items():
+            if name.startswith("_"):
                 continue
-            defines, summary = _glance(path, kind.bases)
-            if defines:
-                where = f"{kind.package.replace('.', '/')}/{path.name}"
-                found.append(Entry(path.stem, where, summary, f"{kind.package}.{path.stem}"))
+            glance = _glance(path, kind.bases)
+            if glance is not None:
+                where = Path(*kind.package.split("."), path.relative_to(folder)).as_posix()
+                found.append(Entry(name, where, glance[0], f"{kind.package}.{name}", glance[1]))
     return found
 
 
@@ -201,16 +202,25 @@ def _from_entry_points(kind: Kind) -> list[Entry]:
     ]
 
 
-def _glance(path: Path, bases: tuple[str, ...]) -> tuple[bool, str]:
-    """Whether a file defines a class on one of `bases`, and the first line of its docstring; by reading, not by importing."""
+def _glance(path: Path, bases: tuple[str, ...]) -> tuple[str, str | None] | None:
+    """Parses a file without importing it.
+
+    Returns:
+        The first line of its docstring, and what its class says as `only_task = "..."`. None where no class is on one of `bases`.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
-        return True, "(does not parse)"
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    names = {ast.unparse(base).rpartition(".")[2] for node in classes for base in node.bases}
-    docstring = ast.get_docstring(tree) or ""
-    return not names.isdisjoint(bases), docstring.partition("\n")[0]
+        return "(does not parse)", None
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and {ast.unparse(base).rpartition(".")[2] for base in node.bases} & set(
+            bases
+        ):
+            texts = {ast.unparse(n.targets[0]): n.value for n in node.body if isinstance(n, ast.Assign)}
+            task = texts.get("only_task")
+            summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+            return summary, str(task.value) if isinstance(task, ast.Constant) else None
+    return None
 
 
 def _as_file(name: str) -> tuple[Path | None, str | None]:
@@ -265,7 +275,7 @@ def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) ->
 
 
 def _with_options(kind: Kind, cls: type[Any], where: str) -> type[Any]:
-    """The class itself; refused where its `Options` are not what an architecture's must be."""
+    """Returns the class. Refuses an architecture whose `Options` do not subclass regbench.Options."""
     bases = getattr(getattr(cls, "Options", None), "__mro__", ())
     known = any(base.__name__ == "Options" and base.__module__.startswith("regbench.") for base in bases)
     if kind is ARCHITECTURE and not known:

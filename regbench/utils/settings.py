@@ -1,4 +1,4 @@
-"""Settings that people type: unknown keys, values of another type, NaN and infinity are errors, and no boolean is a number."""
+"""The base of typed options: unknown keys, values of another type, NaN and infinity are errors, and no boolean is a number."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pydantic
 
 
 class Settings(pydantic.BaseModel):
-    """What the options of an architecture and of training are made from: typed fields, never changed once made.
+    """The base of the options of architectures and of training: typed fields that never change.
 
-    Numbers may be given as text, as in "1e-3", which YAML does not read as one. But true and yes are not 1: a field takes a
-    boolean only where its type says so.
+    A number may be given as text: YAML reads "1e-3" as text. True and yes are not 1: a field takes a boolean only where its type
+    says so.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -21,8 +21,14 @@ class Settings(pydantic.BaseModel):
     def _no_boolean_as_a_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         annotation = cls.model_fields[str(info.field_name)].annotation
         if _holds_boolean(value) and not _takes_boolean(annotation):
-            raise ValueError("true and false, yes and no are no value of this")
+            raise ValueError("true, false, yes and no are not allowed here")
         return value
+
+
+class Strict(pydantic.BaseModel):
+    """The base of what is read from files: typed and frozen, no unknown keys, no conversions, no NaN or infinity."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 def _holds_boolean(value: Any) -> bool:
@@ -32,7 +38,7 @@ def _holds_boolean(value: Any) -> bool:
 
 
 def _takes_boolean(annotation: Any) -> bool:
-    """Whether the type, or one that it is made of, is bool, or a Literal that lists one, or says nothing."""
+    """Whether the type is bool, contains it, is a Literal that lists a boolean, or is Any."""
     if annotation in (bool, Any, object) or isinstance(annotation, bool):
         return True
     return any(map(_takes_boolean, get_args(annotation)))

@@ -95,10 +95,14 @@ def _limit(folder: Path, version_2: bool) -> float | None:
 
 
 def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
-    """`work` on every item, begun in the order given; each thread takes the next as it gets free, so unequal items balance.
+    """Calls `work` on every item, in threads. Each thread takes the next item when it is free, so unequal items balance.
 
-    `work` should spend its time in a compiled function that releases the GIL, and write to nothing that two items share.
-    An exception, Ctrl-C too, drops what has not begun.
+    An exception, Ctrl-C too, drops the items that have not begun.
+
+    Args:
+        work: spends its time in a compiled function that releases the GIL, and writes to nothing that two items share.
+        items: begun in this order.
+        threads: how many; None: `available()`.
     """
     threads = available() if threads is None else threads
     waiting: list[Future[None]] = []
@@ -126,5 +130,5 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)
 
 
-# A forked child has none of its parent's threads.
-os.register_at_fork(after_in_child=_pool.cache_clear)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child has none of its parent's threads

@@ -1,10 +1,12 @@
-"""Stretches with one context each, of every kind of task."""
+"""Segments with one context each, of every kind of task."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from regbench.analysis.segments import segments, windows
+from regbench.analysis.segments import segments, single_context_segments, windows
 from regbench.tasks.arithmetic import Arithmetic
 from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression
@@ -36,7 +38,7 @@ def test_of_linear_regression_it_is_the_whole_cut_after_half_the_pairs() -> None
     assert found.end.tolist() == [10] * 3
 
 
-def test_of_automata_it_is_the_whole_cut_behind_the_separator_nearest_the_middle(tiny: Track) -> None:
+def test_of_automata_it_is_the_whole_cut_after_the_separator_nearest_the_middle(tiny: Track) -> None:
     instances = tiny.instances("test")
     found = segments(tiny.task, instances)
     separator = tiny.task.io.separator
@@ -45,8 +47,8 @@ def test_of_automata_it_is_the_whole_cut_behind_the_separator_nearest_the_middle
     for row, cut, end in zip(found.row, found.cut, found.end, strict=True):
         tokens = instances.tokens[row, :end]
         assert end == instances.lengths[row]
-        behind = [t for t in range(1, end) if tokens[t - 1] == separator] or [end // 2]
-        assert abs(cut - end // 2) == min(abs(t - end // 2) for t in behind)
+        after = [t for t in range(1, end) if tokens[t - 1] == separator] or [end // 2]
+        assert abs(cut - end // 2) == min(abs(t - end // 2) for t in after)
 
 
 def test_what_has_nothing_on_one_side_is_left_out() -> None:
@@ -58,3 +60,28 @@ def test_windows_are_padded_with_their_last_position() -> None:
     index, inside = windows(np.array([2, 0]), np.array([5, 1]))
     assert index.tolist() == [[2, 3, 4], [0, 0, 0]]
     assert inside.tolist() == [[True, True, True], [True, False, False]]
+
+
+def test_of_two_texts_it_is_an_instance_cut_at_its_own_cut(text_track: Track) -> None:
+    test = text_track.instances("test")
+    parts = segments(text_track.task, test)
+    np.testing.assert_array_equal(parts.cut, test.truth["cut"])
+    np.testing.assert_array_equal(parts.row, np.arange(len(test)))
+    assert (parts.start == 0).all()
+    assert (parts.end == 48).all()
+    none = replace(test, truth={**test.truth, "cut": np.zeros(len(test), np.int32)})
+    assert len(segments(text_track.task, none)) == 0  # nothing on one side of it
+
+
+def test_each_text_is_read_on_from_its_own_middle(text_track: Track) -> None:
+    """What the first text's summary says is of no use to the second; a text of one token has no middle."""
+    test = text_track.instances("test")
+    parts, cut = single_context_segments(text_track.task, test), test.truth["cut"]
+    assert len(parts) == 2 * len(test)
+    np.testing.assert_array_equal(parts.start[0::2], 0)
+    np.testing.assert_array_equal(parts.end[0::2], cut)
+    np.testing.assert_array_equal(parts.start[1::2], cut)
+    np.testing.assert_array_equal(parts.end[1::2], test.lengths)
+    np.testing.assert_array_equal(parts.cut, (parts.start + parts.end) // 2)
+    short = replace(test, truth={**test.truth, "cut": np.ones(len(test), np.int32)})
+    assert set(single_context_segments(text_track.task, short).start) == {1}

@@ -1,6 +1,7 @@
-"""What holds of every architecture made of a mixer, by name: its forms agree, its state carries on, its sizes are as stated.
+"""What holds of every architecture, by name: its forms agree, a state can be continued, its sizes are as stated.
 
-A new architecture needs a row in `CASES`; its own file then tests only what is its own, against the papers and outside witnesses.
+A new architecture made of a mixer needs a row in `CASES`, and one that is a whole model a row in `MODELS`. Its own file then
+tests only what is special to it, against the papers and other people's code.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import build, resolve_options
 from regbench.models.mixer import Mixer
-from regbench.models.model import Model, parameter_count
+from regbench.models.model import Model, parameter_count, shift_in
 from regbench.ops.backend import Op, known_ops, use_backend
 from regbench.tasks.base import TokenIO
 from regbench.utils import registry
@@ -34,22 +35,31 @@ BLOCK_NORM, FEED_FORWARD = 2, (8, 5 + 2)
 
 @dataclass(frozen=True)
 class Case:
-    """An architecture, and what is known of it.
+    """An architecture made of a mixer, and what is known of it.
 
-    parameters: of one mixer, from its options, by counting the papers' matrices.
-    variants: options under which its forms and its state are tested.
-    feed_forward, positions: what the skeleton adds to it.
-    uncounted: numbers in its state that `state_bytes` leaves out, as its docstring says.
-    grows: whether its state grows with the stream.
+    Attributes:
+        parameters: how many one mixer has, from its options, by counting the papers' matrices.
+        variants: options under which the mixer alone is tested.
+        reading: options under which tokens are read, by n-gram heads; then only the whole model can be tested.
+        feed_forward: whether the backbone adds a feed-forward network.
+        positions: whether the backbone can add learned positions.
+        uncounted: numbers in its state that `state_bytes` does not count, as its docstring says.
+        grows: whether its state grows with the stream.
     """
 
     parameters: Callable[[Any], int]
     variants: tuple[dict[str, Any], ...] = ({},)
+    reading: tuple[dict[str, Any], ...] = ()
     feed_forward: bool = True
     positions: bool = False
     uncounted: int = 0
     grows: bool = False
-    common: dict[str, Any] = field(default_factory=lambda: {"d_model": 12, "n_heads": 3})
+    common: dict[str, Any] = field(default_factory=lambda: {"d_model": 12, "n_heads": 3, "n_layers": 1})
+
+
+HEADS = {"ngram_heads": [1, 2, 3], "ngram_after": [1, 2], "ngram_mlp": True, "n_layers": 2}
+EXTRA = {"extra_ngram_heads": [1, 3, 1, 2]}
+ROTARY = {"positions": "rotary", "n_heads": 2}
 
 
 def _gla(o: Any) -> int:
@@ -86,32 +96,56 @@ def _h3(o: Any) -> int:
 
 CASES = {
     "transformer": Case(
-        lambda o: 4 * o.d_model**2, ({}, {"positions": "rotary", "n_heads": 2}), positions=True, grows=True
+        lambda o: 4 * o.d_model**2,
+        ({}, ROTARY),
+        reading=(EXTRA, EXTRA | ROTARY, HEADS, HEADS | ROTARY),
+        positions=True,
+        grows=True,
     ),
     "linear_transformer": Case(lambda o: 4 * o.d_model**2, ({}, {"feature_map": "elu"}, {"feature_map": "relu"})),
     "retnet": Case(lambda o: (2 + 3 * o.expand_v) * o.d_model**2, ({}, {"expand_v": 1, "n_heads": 1}), uncounted=1),
     "gla": Case(_gla, ({"gate_rank": 4}, {"expand_k": 1.0, "expand_v": 2.0, "gate_temperature": 1.0})),
     "rwkv": Case(lambda o: (5 + 2 * o.expand) * o.d_model**2 + 9 * o.d_model, ({}, {"expand": 1}), feed_forward=False),
-    "lstm": Case(lambda o: 8 * o.d_model * (o.d_model + 1), feed_forward=False),
-    "mamba": Case(_mamba, ({"d_state": 5}, {"d_conv": 1, "expand": 3, "dt_rank": 2}), feed_forward=False),
+    "lstm": Case(lambda o: 8 * o.d_model * (o.d_model + 1), reading=(HEADS,), feed_forward=False),
+    "mamba": Case(
+        _mamba, ({"d_state": 5}, {"d_conv": 1, "expand": 3, "dt_rank": 2}), reading=(HEADS,), feed_forward=False
+    ),
     "s4": Case(_s4, ({"d_state": 8}, {"d_state": 2, "init": "inv", "glu": False})),
     "h3": Case(_h3, ({"d_state": 8, "d_shift": 5}, {"d_state": 4, "d_shift": 1, "head_dim": 3, "init": "inv"})),
     "hyena": Case(
         _hyena, ({"d_filter": 8, "max_length": 50}, {"order": 3, "bands": 1, "n_inner": 0, "d_filter": 4}), grows=True
     ),
 }
-ROWS = [
-    pytest.param(name, options, id=f"{name}-{i}") for name, c in CASES.items() for i, options in enumerate(c.variants)
-]
+MODELS: dict[str, tuple[dict[str, Any], ...]] = {
+    "cgt": ({"d_model": 12, "d_y": 6, "n_heads": 3, "y_heads": 3},),
+    "learned_ngram": tuple(
+        {"d_model": 12, "features": features, "max_order": order}
+        for features in ("counts", "frequencies", "binary")
+        for order in (1, 3, 5)
+    ),
+}
+"""Whole models, and the options under which they are tested."""
+
+
+def rows(table: dict[str, Any]) -> list[Any]:
+    """One row for each architecture and each of its options."""
+    return [pytest.param(name, o, id=f"{name}-{i}") for name, options in table.items() for i, o in enumerate(options)]
+
+
 every = pytest.mark.parametrize("name", CASES)
-every_variant = pytest.mark.parametrize(("name", "options"), ROWS)
+every_variant = pytest.mark.parametrize(("name", "options"), rows({name: c.variants for name, c in CASES.items()}))
+every_model = pytest.mark.parametrize(
+    ("name", "options"),
+    rows({name: (*c.variants, *c.reading) for name, c in CASES.items()} | MODELS),
+)
 
 
 def model_of(name: str, options: dict[str, Any], dtype: torch.dtype = torch.float64, **others: Any) -> Model:
-    """Two blocks. No weight is left where it begins, as some begin at or near zero."""
+    """One block. No weight is left where it begins, as some begin at or near zero."""
     cls = registry.load(registry.ARCHITECTURE, name)
     torch.manual_seed(0)
-    model = build(cls, resolve_options(cls, {**CASES[name].common, **options, **others}), IO)
+    common = CASES[name].common if name in CASES else {}
+    model = build(cls, resolve_options(cls, {**common, **options, **others}), IO)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn_like(parameter) * 0.5 * parameter.shape[-1] ** -0.5
@@ -159,34 +193,63 @@ def close(found: Tensor, right: Tensor, tolerance: float, name: str = "") -> Non
     torch.testing.assert_close(found, right, rtol=0, atol=atol, msg=lambda m: f"{name}: {m}")
 
 
-def test_the_table_knows_every_architecture_made_of_a_mixer() -> None:
+def test_the_tables_know_every_architecture() -> None:
     assert sorted(CASES) == sorted(MIXERS)
+    assert sorted([*CASES, *MODELS]) == sorted(registry.entries(registry.ARCHITECTURE))
 
 
-@every_variant
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_streaming_is_the_parallel_form(
-    name: str, options: dict[str, Any], dtype: torch.dtype, tolerance: float
-) -> None:
-    """One position at a time from the state of the one before, over more than two of any op's chunks."""
-    mixer = mixer_of(name, options, dtype)
-    x = inputs(mixer, 3, 71, dtype)
+def streamed(model: Any, tokens: Tensor) -> Tensor:
+    """Logits (B, L, V) of the recurrent form."""
+    state, logits = model.init_state(len(tokens)), []
+    for token in shift_in(tokens, IO.separator).unbind(1):
+        out, state = model.step(token, state)
+        logits.append(out)
+    return torch.stack(logits, 1)
+
+
+@every_model
+def test_the_recurrent_form_is_the_parallel_one(name: str, options: dict[str, Any]) -> None:
+    """By each implementation of its ops, a convolution or a scan, over more than two of their chunks; and with all gradients,
+    where the recurrent form has them.
+    """
+    model = model_of(name, options)
+    tokens, _ = sequences(71)
+    whole = model(tokens)
+    for backend in ("naive", *implementations_of(model)):
+        with use_backend(backend), torch.no_grad():
+            close(model(tokens), whole.detach(), 1e-9, backend)
+    logits = streamed(model, tokens)
+    close(logits, whole, 1e-9)
+    if not model.options.ngram_heads and "extra_ngram_heads" not in options:  # their sums are for inference
+        named, upstream = dict(model.named_parameters()), torch.randn_like(whole)
+        gradients = (
+            torch.autograd.grad(out, list(named.values()), upstream, materialize_grads=True) for out in (logits, whole)
+        )
+        for place, ours, right in zip(named, *gradients, strict=True):
+            close(ours, right, 1e-9, place)
+
+
+@every_model
+def test_the_recurrent_form_in_float32(name: str, options: dict[str, Any]) -> None:
+    model = model_of(name, options, torch.float32)
+    tokens, _ = sequences(39)  # more than a chunk
     with torch.no_grad():
-        y, _ = stream(mixer, x, mixer.init_state(3, dtype=dtype))
-        close(y, mixer(x), tolerance)
+        close(streamed(model, tokens), model(tokens), 1e-4)
 
 
 @every_variant
-def test_a_state_carries_on_over_several_chunks(name: str, options: dict[str, Any]) -> None:
-    """The parallel form of a chunk from the state that the last one left, with all gradients; and that state is the recurrent
-    form's. Without a parallel form from a state (the transformer, LSTM, S4, H3 and Hyena), the state is carried step by step.
+def test_a_state_can_be_continued_over_several_chunks(name: str, options: dict[str, Any]) -> None:
+    """Where a mixer computes many positions from a state: chunk after chunk is the whole, with all gradients, and ends in the
+    state of the recurrent form.
     """
     mixer = mixer_of(name, options)
+    if type(mixer).advance is Mixer.advance:
+        assert name in ("transformer", "lstm", "s4", "h3", "hyena")
+        return
     x = inputs(mixer, 2, 71).requires_grad_()
-    advance = getattr(mixer, "_advance", lambda x, state: stream(mixer, x, state))
     state, pieces = mixer.init_state(2, dtype=torch.float64), []
     for chunk in x.split([1, 33, 5, 32], dim=1):
-        y, state = advance(chunk, state)
+        y, state = mixer.advance(chunk, state)
         pieces.append(y)
     y, whole = torch.cat(pieces, 1), mixer(x)
     close(y, whole, 1e-9)
@@ -215,25 +278,25 @@ def test_a_position_sees_only_its_past(name: str, options: dict[str, Any]) -> No
             assert not torch.isclose(other[:, length:], whole[:, length:]).all(-1).any()
 
 
-def forms_of(model: Model) -> list[str]:
-    """The backends of each op that the model uses which run on a CPU here, the naive ones left out."""
+def implementations_of(model: Model) -> list[str]:
+    """The backends of each op that the model uses which run on a CPU here, without the naive ones."""
     with use_backend("auto") as record:
         model(sequences(3)[0])
     ops = known_ops()
     return [
-        f"{op}={form}"
+        f"{op}={backend}"
         for op in record
-        for form, how in ops[op].forms.items()
-        if form != "naive" and "cpu" in how.devices and how.missing is None
+        for backend, how in ops[op].implementations.items()
+        if backend != "naive" and "cpu" in how.devices and how.missing is None
     ]
 
 
 @every_variant
-@pytest.mark.parametrize(("length", "ngram_heads"), [(1, ()), (67, ()), (67, (1, 3))], ids=["1", "67", "67-ngram"])
-def test_every_form_has_the_naive_ones_loss_and_gradients(
+@pytest.mark.parametrize(("length", "ngram_heads"), [(1, ()), (67, (1, 3))], ids=["1", "67-ngram"])
+def test_every_implementation_has_the_naive_ones_loss_and_gradients(
     name: str, options: dict[str, Any], ngram_heads: tuple[int, ...], length: int
 ) -> None:
-    """Of every parameter of the model, at odd lengths; 67 is more than two chunks."""
+    """Of every parameter of the model, at odd lengths. 67 is more than two chunks."""
     model = model_of(name, options, ngram_heads=ngram_heads)
     named = dict(model.named_parameters())
 
@@ -243,9 +306,9 @@ def test_every_form_has_the_naive_ones_loss_and_gradients(
         return [loss, *torch.autograd.grad(loss, list(named.values()), materialize_grads=True)]
 
     naive = everything("naive")
-    forms = forms_of(model)
-    assert forms or name == "lstm"
-    for backend in forms:
+    backends = implementations_of(model)
+    assert backends or name == "lstm"
+    for backend in backends:
         for place, ours, right in zip(["loss", *named], everything(backend), naive, strict=True):
             close(ours, right, 1e-9, f"{backend}, {place}")
 
@@ -253,19 +316,18 @@ def test_every_form_has_the_naive_ones_loss_and_gradients(
 HALF_PRECISION = {"auto": (0.05, 0.11), "naive": (0.11, 0.17)}
 """How far bfloat16 may be from float32: its outputs, relative to the largest of them, and its gradient, relative to its norm.
 
-About twice the largest that was measured, which are RetNet's outputs with n-gram heads, 0.024, and GLA's gradient, 0.056: they
-divide by the size of what they have just rounded. The naive forms sum in half precision, with GLA at 0.058 and 0.085. The
-others are within 0.016 and 0.026.
+About twice the largest that was measured, which are RetNet's outputs, 0.024, and GLA's gradient, 0.056: both divide by the size
+of what they have just rounded. The naive implementations sum in half precision, with GLA at 0.058 and 0.085. The others are
+within 0.016 and 0.026.
 """
 
 
 @every
-@pytest.mark.parametrize("ngram_heads", [(), (1, 2)], ids=["", "ngram"])
 @pytest.mark.parametrize("backend", ["auto", "naive"])
-def test_bfloat16_autocast(name: str, ngram_heads: tuple[int, ...], backend: str) -> None:
+def test_bfloat16_autocast(name: str, backend: str) -> None:
     cls = registry.load(registry.ARCHITECTURE, name)
     torch.manual_seed(0)
-    model = build(cls, resolve_options(cls, {"d_model": 32, "ngram_heads": ngram_heads}), IO)
+    model = build(cls, resolve_options(cls, {"d_model": 32, "ngram_heads": (1, 2)}), IO)
     tokens, scored = sequences(65)
     results = []
     for enabled in (False, True):
@@ -289,7 +351,9 @@ def test_bfloat16_autocast(name: str, ngram_heads: tuple[int, ...], backend: str
 def test_every_tensor_is_made_where_the_model_lies(
     name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the forms that a GPU gets without extras, on the device `meta`, which refuses to mix with the CPU."""
+    """With the implementations that a GPU has without extras, on the device `meta`, which refuses to mix with the CPU. 33
+    positions are more than a chunk.
+    """
     choose, find = Op.choose, importlib.util.find_spec
 
     def as_on_a_gpu(op: Op, backend: str, device: torch.device, *others: Any) -> Callable[..., Any]:
@@ -300,7 +364,7 @@ def test_every_tensor_is_made_where_the_model_lies(
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == "fla" else find(module))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # knows no such device
     model = model_of(name, options, torch.float32).to("meta")
-    tokens = sequences(67)[0].to("meta")
+    tokens = sequences(33)[0].to("meta")
     with use_backend("auto") as record:
         logits = model(tokens)
     assert logits.device.type == "meta"
@@ -319,7 +383,7 @@ def test_every_tensor_is_made_where_the_model_lies(
 @every
 @pytest.mark.parametrize("ngram_heads", [(), (1, 3)], ids=["", "ngram"])
 def test_on_a_gpu(name: str, ngram_heads: tuple[int, ...]) -> None:
-    """The gradient, by whatever forms are there, is the CPU's in float64, but for rounding.
+    """The gradient, by the implementations that are there, is the CPU's in float64, but for rounding.
 
     On a CPU it is within 5e-6 in float32, and in bfloat16 within 0.03, GLA's within 0.11. cuDNN's convolutions round to TF32.
     """
@@ -329,7 +393,7 @@ def test_on_a_gpu(name: str, ngram_heads: tuple[int, ...]) -> None:
         ("cuda", torch.float32, False),
         ("cuda", torch.float32, True),
     ):
-        model = model_of(name, options, dtype, ngram_heads=ngram_heads).to(device)
+        model = model_of(name, options, dtype, n_layers=2, ngram_heads=ngram_heads).to(device)
         tokens, scored = (part.to(device) for part in sequences(67))
         with torch.autocast(device, torch.bfloat16, enabled=half):
             (loss,) = model.losses(tokens, scored).values()
@@ -354,7 +418,7 @@ def test_parameters_are_those_of_the_papers_matrices(name: str, options: dict[st
 @every_variant
 def test_state_bytes_are_those_of_the_state(name: str, options: dict[str, Any]) -> None:
     """Of one sequence in float32, before the first position and after some."""
-    case, model = CASES[name], model_of(name, options, torch.float32)
+    case, model = CASES[name], model_of(name, options, torch.float32, n_layers=2)
     mixer = model.blocks[0].mixer
     state, before = mixer.init_state(1, dtype=torch.float32), -1
     for _ in range(8):

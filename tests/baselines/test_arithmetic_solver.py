@@ -220,10 +220,10 @@ def test_threads_do_not_matter(threads: object) -> None:
     np.testing.assert_array_equal(ArithmeticSolver(task.parameters).predict(tokens), one)
 
 
-def test_lineup_and_refusals() -> None:
+def test_defaults_and_refusals() -> None:
     task = Arithmetic(ArithmeticParameters())
     instances = task.generate(Splits(train=1, validation=1, test=1, seed=0), "test")
-    (solver,) = ArithmeticSolver.lineup(task, instances)
+    (solver,) = ArithmeticSolver.defaults(task, instances)
     assert (solver.name, solver.anchor) == ("solver", None)
     assert solver.options["max_b"] == 10.0
     with pytest.raises(UserError, match="takes the parameters of the task arithmetic, not PFAParameters"):

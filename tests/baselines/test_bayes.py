@@ -131,10 +131,16 @@ def prompts():
     return SMALL.generate(Splits(train=0, validation=0, test=24, seed=3), "test")
 
 
-def test_beats_every_order_of_n_gram(prompts):
+@pytest.fixture(scope="module")
+def predicted(prompts):
+    """By the default baseline, 100 hypotheses with 10 moves."""
+    (ours,) = Bayes.defaults(SMALL, prompts)
+    return ours.predict(prompts.tokens)
+
+
+def test_beats_every_order_of_n_gram(prompts, predicted):
     io = SMALL.io
-    (ours,) = Bayes.lineup(SMALL, prompts)
-    scores = score(SMALL, prompts, [ours.predict(prompts.tokens)])
+    scores = score(SMALL, prompts, [predicted])
     for order in (2, 3, 4):
         for smoothing in ("reserved", "kneser-ney"):
             other = NGram(order, io.vocab_size, io.separator, smoothing)
@@ -144,26 +150,26 @@ def test_beats_every_order_of_n_gram(prompts):
             assert scores["legal_accuracy"].value > theirs["legal_accuracy"].value
 
 
-def test_is_calibrated(prompts):
+def test_is_calibrated(prompts, predicted):
     """Of the tokens given a probability between 0.4 and 0.6, say, that share is drawn."""
-    probs = Bayes.lineup(SMALL, prompts)[0].predict(prompts.tokens)
     drawn = np.arange(SMALL.io.vocab_size) == prompts.tokens[..., None]
-    p, is_drawn = probs[prompts.scored].ravel(), drawn[prompts.scored].ravel()
+    p, is_drawn = predicted[prompts.scored].ravel(), drawn[prompts.scored].ravel()
     for low, high in itertools.pairwise((0.0, 0.1, 0.4, 0.6, 1.0)):
         some = (low <= p) & (p < high)
         assert abs(p[some].mean() - is_drawn[some].mean()) < 0.05
 
 
-def test_more_hypotheses_and_moves_predict_better(prompts):
-    prior = Bayes.lineup(SMALL, prompts)[0].prior
-    forms = [Bayes(prior, SMALL.io.vocab_size, SMALL.io.separator, *options) for options in ((2, 0), (20, 2), (200, 4))]
-    nats = [score(SMALL, prompts, [form.predict(prompts.tokens)])["nll"].value for form in forms]
+def test_more_hypotheses_and_moves_predict_better(prompts, predicted):
+    prior = Bayes.defaults(SMALL, prompts)[0].prior
+    fewer = [Bayes(prior, SMALL.io.vocab_size, SMALL.io.separator, *options) for options in ((2, 0), (20, 2))]
+    predictions = [*(form.predict(prompts.tokens) for form in fewer), predicted]
+    nats = [score(SMALL, prompts, [some])["nll"].value for some in predictions]
     assert nats[0] > nats[1] > nats[2]
 
 
 # --- What every baseline promises, for each way to use this one. ---
 
-OPTIONS = [{}, {"moves": 0}, {"hypotheses": 1}, {"hypotheses": 2000, "moves": 1}]
+OPTIONS = [{}, {"moves": 0}, {"hypotheses": 1}, {"hypotheses": 500, "moves": 1}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -233,7 +239,7 @@ def test_nothing_underflows_or_drifts_in_5000_tokens():
     task = PFA(PFA.Parameters(**ranges))
     prompt = task.generate(Splits(0, 0, 1, 0), "test")
     assert prompt.tokens.shape[1] > 5000
-    (ours,) = Bayes.lineup(task, prompt)
+    (ours,) = Bayes.defaults(task, prompt)
     probs = Bayes(ours.prior, VOCAB, SEPARATOR, hypotheses=50, moves=2).predict(prompt.tokens)
     check_distributions(probs, prompt.tokens)
     late = prompt.scored & (np.arange(prompt.tokens.shape[1]) > 1000)
@@ -274,13 +280,13 @@ def test_empty_batches():
     assert model().predict(np.zeros((3, 0), int)).shape == (3, 0, VOCAB)
 
 
-def test_lineup():
-    (found,) = Bayes.lineup(PFA(PFA.Parameters(n_symbols=6, max_alphabet=6, max_states=9)), None)
+def test_defaults():
+    (found,) = Bayes.defaults(PFA(PFA.Parameters(n_symbols=6, max_alphabet=6, max_states=9)), None)
     assert isinstance(found, Baseline)
     assert (found.name, found.vocab_size, found.separator) == ("Bayes", 7, 6)
     assert found.prior == Prior(states=(4, 9), edges=(1, 4), alphabet=(4, 6))
     assert (found.hypotheses, found.moves) == (100, 10)
-    assert Bayes.lineup(PFA(PFA.Parameters()), None)[0].moves == 36
+    assert Bayes.defaults(PFA(PFA.Parameters()), None)[0].moves == 36
     assert set(found.options) == {"states", "edges", "alphabet", "hypotheses", "moves", "seed", "fallback"}
 
 
@@ -289,7 +295,7 @@ def test_has_no_place_beside_tasks_without_such_a_prior():
         parameters = object()
         io = SMALL.io
 
-    assert Bayes.lineup(Other(), None) == []
+    assert Bayes.defaults(Other(), None) == []
 
 
 def test_the_prior_of_the_paper_is_the_default():

@@ -123,11 +123,12 @@ def test_it_is_calibrated_and_best_of_all_that_do_not_know_the_triggers() -> Non
     assert entropy == pytest.approx(scores["nll"].value, abs=4 * scores["nll"].stderr)
     hits = (predicted.argmax(-1) == instances.tokens)[instances.scored].mean()
     assert rows.max(-1).mean() == pytest.approx(hits, abs=0.01)
-    lineup = [cls.lineup(task, instances) for cls in (BigramSolver, NGram, Uniform, Oracle)]
-    others = {b.name: score(task, instances, [b.predict(instances.tokens)]) for some in lineup for b in some}
+    defaults = [b for cls in (BigramSolver, NGram, Uniform, Oracle) for b in cls.defaults(task, instances)]
+    assert defaults.pop(0).name == "solver"
+    others = {b.name: score(task, instances, [b.predict(instances.tokens)]) for b in defaults}
     truth = others.pop("oracle")
     assert truth["nll"].value < scores["nll"].value < truth["nll"].value + 0.03
-    assert all(other["nll"].value > scores["nll"].value + 0.5 for name, other in others.items() if name != "solver")
+    assert all(other["nll"].value > scores["nll"].value + 0.5 for other in others.values())
     assert scores["in_context_accuracy"].value == pytest.approx(0.984, abs=0.005)
     assert others["2-gram"]["in_context_accuracy"].value == pytest.approx(0.9996, abs=0.0004)
     assert others["2-gram"]["global_tvd"].value > 0.5
@@ -178,10 +179,10 @@ def test_threads_do_not_matter(threads: object) -> None:
     np.testing.assert_array_equal(BigramSolver(task.parameters).predict(tokens), one)
 
 
-def test_lineup_and_refusals() -> None:
+def test_defaults_and_refusals() -> None:
     task = Bigram(BigramParameters())
     instances = task.generate(Splits(train=1, validation=1, test=5, seed=0), "test")
-    solver, alone = BigramSolver.lineup(task, instances)
+    solver, alone = BigramSolver.defaults(task, instances)
     assert (solver.name, solver.anchor, alone.name, alone.anchor) == ("solver", None, "global bigrams", None)
     assert solver.options == {**alone.options, "in_context": True}
     assert solver.options["n_triggers"] == 5

@@ -68,7 +68,7 @@ def test_without_noise_d_x_pairs_say_all():
 
 def test_ridge_is_the_best_with_any_number_of_examples_and_the_truth_is_better(instances):
     by_name = {}
-    for baseline in (*InContextRegression.lineup(TASK, instances), Oracle(TASK, instances)):
+    for baseline in (*InContextRegression.defaults(TASK, instances), Oracle(TASK, instances)):
         by_name[baseline.name] = score(TASK, instances, [baseline.predict(instances.tokens)])
     curves = {name: [s.value for s in scores.steps["truth_mse"].curve()[1]] for name, scores in by_name.items()}
     for i in range(1, 11):
@@ -112,8 +112,8 @@ def test_the_future_does_not_matter(instances, method):
     np.testing.assert_allclose(baseline.predict(tokens[3:4]), whole[3:4], atol=1e-12)
 
 
-def test_lineup_and_options(instances):
-    found = InContextRegression.lineup(TASK, instances)
+def test_defaults_and_options(instances):
+    found = InContextRegression.defaults(TASK, instances)
     assert [(b.name, b.anchor) for b in found] == [("zero", "start"), ("least squares", None), ("ridge", None)]
     assert [b.options for b in found] == [
         {"method": "zero"},
@@ -121,7 +121,7 @@ def test_lineup_and_options(instances):
         {"method": "ridge", "noise": 0.7},
     ]
     assert InContextRegression.takes == ("vectors",)
-    assert InContextRegression.lineup(PFA(PFAParameters()), instances) == []
+    assert InContextRegression.defaults(PFA(PFAParameters()), instances) == []
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_lineup_and_options(instances):
     [
         (("rigde", 4, 3), "unknown method 'rigde'; did you mean 'ridge'"),
         (("ridge", 0, 3), "d_x must be at least 1, not 0"),
-        (("ridge", 4, 3, -1.0), "noise must not be negative"),
+        (("ridge", 4, 3, -1.0), "noise must be finite and at least 0"),
     ],
 )
 def test_refusals(arguments, message):

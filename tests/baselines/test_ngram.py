@@ -108,7 +108,7 @@ def test_is_what_recounting_every_prefix_gives(order, smoothing, tokens):
 @pytest.mark.parametrize("order", [2, 3, None])
 def test_is_what_recounting_gives_where_contexts_repeat(order):
     """Two symbols: contexts come back at any depth, and all seen symbols have followed most of them."""
-    tokens = random_tokens(3, (4, 60), n_symbols=2, share=0.1)
+    tokens = random_tokens(3, (3, 48), n_symbols=2, share=0.1)
     for smoothing in ("reserved", "kneser-ney"):
         probs = NGram(order, VOCAB, SEPARATOR, smoothing).predict(tokens)
         np.testing.assert_allclose(probs, slow(tokens, order, smoothing), rtol=1e-12, atol=1e-15)
@@ -203,13 +203,13 @@ def test_one_symbol_alphabet():
 
 
 def test_no_bound_finds_a_context_of_any_length():
-    """A string of 3,000 tokens said twice: in the second telling only an unbounded model is always sure of the next."""
+    """A string of 1,500 tokens twice: in the second half only an unbounded model is always sure of the next token."""
     rng = np.random.default_rng(0)
-    telling = rng.integers(0, 2, 3000)
-    tokens = np.concatenate([telling, telling])[None]
-    right = {order: NGram(order, 3, 2).predict(tokens)[0, np.arange(6000), tokens[0]] for order in (5, None)}
-    assert right[None][3050:].min() >= 1 / 2
-    assert right[5][3050:].min() < 1 / 2
+    half = rng.integers(0, 2, 1500)
+    tokens = np.concatenate([half, half])[None]
+    right = {order: NGram(order, 3, 2).predict(tokens)[0, np.arange(3000), tokens[0]] for order in (5, None)}
+    assert right[None][1550:].min() >= 1 / 2
+    assert right[5][1550:].min() < 1 / 2
 
 
 def test_empty_batches():
@@ -224,12 +224,12 @@ def test_small_and_foreign_integers_serve(tokens):
     )
 
 
-def test_the_lineup_is_told_apart():
+def test_the_defaults_are_told_apart():
     task = PFA(PFA.Parameters(n_symbols=6, max_alphabet=6))
-    lineup = NGram.lineup(task, None)
-    assert [model.name for model in lineup] == ["unigram", "2-gram", "3-gram"]
-    assert [model.anchor for model in lineup] == ["start", None, None]
-    assert [model.vocab_size for model in lineup] == [7, 7, 7]
+    defaults = NGram.defaults(task, None)
+    assert [model.name for model in defaults] == ["unigram", "2-gram", "3-gram"]
+    assert [model.anchor for model in defaults] == ["start", None, None]
+    assert [model.vocab_size for model in defaults] == [7, 7, 7]
     models = [NGram(order, VOCAB, SEPARATOR, s) for order, s in MODELS]
     assert len({model.name for model in models}) == len({str(model.options) for model in models}) == len(models)
 

@@ -48,6 +48,6 @@ def test_tokens_out_of_range_are_refused(instances):
         Oracle(TASK, instances).predict(np.array([[6]]))
 
 
-def test_lineup(instances):
-    (oracle,) = Oracle.lineup(TASK, instances)
+def test_defaults(instances):
+    (oracle,) = Oracle.defaults(TASK, instances)
     assert (oracle.name, oracle.anchor, oracle.options) == ("oracle", "end", {})

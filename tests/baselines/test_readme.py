@@ -11,9 +11,9 @@ import pytest
 from baselines.ngram import NGram
 from baselines.oracle import Oracle
 from baselines.uniform import Uniform
-from regbench.evaluation.baseline_predictions import code_digest
-from regbench.evaluation.baselines import lineup
-from regbench.metrics.scores import HIGHER_IS_BETTER, predict_in_batches, score
+from regbench.evaluation.baselines import default_baselines
+from regbench.metrics.scores import score
+from regbench.models.predictor import predict_in_batches
 from regbench.report.baseline_table import markdown, numbers_of, read_table
 from regbench.tracks import load_track
 from regbench.utils import registry
@@ -40,22 +40,22 @@ def test_the_page_shows_the_numbers() -> None:
 
 @pytest.mark.parametrize("name", TRACKS)
 def test_the_numbers_are_of_this_code_these_options_and_this_split(name: str) -> None:
-    """Prose aside: where this fails, `make baselines` measures anew what has changed, and takes the rest from the cache."""
+    """Where this fails, `make baselines` measures anew what has changed, and takes the rest from the cache."""
     track = load_track(name)
     test, measured = track.instances("test"), TABLE.tracks[name]
     assert (measured.split, measured.instances) == (test.fingerprint, 500)
-    there = {baseline.name: baseline for baseline in lineup(track, test)}
+    there = {baseline.name: baseline for baseline in default_baselines(track, test)}
     assert set(measured.rows) == set(there)
     for row_name, row in measured.rows.items():
         baseline = there[row_name]
         assert row.options == {k: list(v) if isinstance(v, tuple) else v for k, v in baseline.options.items()}
-        assert row.code == code_digest(type(baseline)), f"the code of {row_name} has changed since it was measured"
+        assert row.version == baseline.version, f"{row_name} has a new version since it was measured"
 
 
 def recompute(track_name: str, kinds: tuple[type, ...] | None) -> None:
     track = load_track(track_name)
     test = track.instances("test")
-    for baseline in lineup(track, test):
+    for baseline in default_baselines(track, test):
         if kinds is None or isinstance(baseline, kinds):
             scores = score(track.task, test, predict_in_batches(baseline, test))
             cells = [f"{scores[m].value:.3f} ± {scores[m].stderr:.3f}" for m in TABLE.tracks[track_name].metrics]
@@ -89,7 +89,7 @@ def test_bayes_wins_by_more_than_three_standard_errors(name: str) -> None:
         if row_name == "Bayes":
             continue
         for metric in ("tvd", "nll"):
-            assert not HIGHER_IS_BETTER[metric]
+            assert metric in track.losses
             gap = row.difference[metric]
             assert gap.value == pytest.approx(
                 row.scores[metric].value - track.rows["Bayes"].scores[metric].value, abs=1e-9
@@ -101,7 +101,7 @@ def test_every_baseline_and_option_is_named() -> None:
     for name in registry.entries(registry.BASELINE):
         assert f"| `{name}.py` |" in TEXT
     track = load_track("pfa-small-v1")
-    for baseline in lineup(track, track.instances("test")):
+    for baseline in default_baselines(track, track.instances("test")):
         (row,) = (line for line in TEXT.splitlines() if re.match(rf"\| `\w+\.py` \|[^|]*\b{baseline.name}\b", line))
         names = [*baseline.options] if baseline.name != "Bayes" else ["prior", *[*baseline.options][3:]]
         assert all(f"`{name}`" in row for name in names)
@@ -126,23 +126,23 @@ def test_the_picture_and_the_table_of_settings_are_of_the_same_numbers() -> None
     drawn = {tuple(line.get_ydata()) for line in figure.axes[0].get_lines()}
     assert all(tuple(p.tvd for p in points if p.hypotheses == h) in drawn for h in bayes_quality.SETTINGS)
     track = load_track(bayes_quality.TRACK)
-    (bayes,) = (b for b in lineup(track, track.instances("validation")) if b.name == "Bayes")
-    assert (bayes.options["hypotheses"], bayes.options["moves"]) == bayes_quality.LINEUP
+    (bayes,) = (b for b in default_baselines(track, track.instances("validation")) if b.name == "Bayes")
+    assert (bayes.options["hypotheses"], bayes.options["moves"]) == bayes_quality.DEFAULT
 
 
 def test_a_setting_is_reproduced() -> None:
     (promised,) = (p for p in bayes_quality.read() if (p.hypotheses, p.moves) == (25, 0))
     track = load_track(bayes_quality.TRACK)
     few = track.instances("validation")[: bayes_quality.INSTANCES]
-    (lined_up,) = (b for b in lineup(track, few) if b.name == "Bayes")
-    found = type(lined_up)(lined_up.prior, lined_up.vocab_size, lined_up.separator, 25, 0)  # type: ignore[attr-defined, call-arg]
+    (default,) = (b for b in default_baselines(track, few) if b.name == "Bayes")
+    found = type(default)(default.prior, default.vocab_size, default.separator, 25, 0)  # type: ignore[attr-defined, call-arg]
     scores = score(track.task, few, predict_in_batches(found, few))
     assert scores["tvd"].value == pytest.approx(promised.tvd, abs=1e-6)
     assert scores["nll"].value == pytest.approx(promised.nll, abs=1e-6)
 
 
 def test_quality_reaches_a_plateau() -> None:
-    """The first moves are worth much; three times the lineup's moves, or four times its hypotheses, hardly anything."""
+    """The first moves are worth much; three times the default's moves, or four times its hypotheses, hardly anything."""
     points = {(p.hypotheses, p.moves): p for p in bayes_quality.read()}
     for metric in ("tvd", "nll"):
         first = getattr(points[100, 0], metric) - getattr(points[100, 3], metric)

@@ -11,8 +11,8 @@ from regbench.tracks import Track
 
 
 def test_they_stand_only_where_the_truth_is_unknown(tiny: Track, text_track: Track) -> None:
-    assert SmoothedNGram.lineup(tiny.task, tiny.instances("test")) == []
-    there = SmoothedNGram.lineup(text_track.task, text_track.instances("test"))
+    assert SmoothedNGram.defaults(tiny.task, tiny.instances("test")) == []
+    there = SmoothedNGram.defaults(text_track.task, text_track.instances("test"))
     assert [(one.name, one.order, one.anchor) for one in there] == [
         ("unigram witten-bell", 1, None),
         ("2-gram witten-bell", 2, None),

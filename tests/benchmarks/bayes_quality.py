@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
-from regbench.evaluation.baseline_predictions import baseline_predictions
+from regbench.evaluation.baselines import predict_baseline, score_stored
 from regbench.metrics.scores import Score, Scores, score
 from regbench.models.predictor import Baseline
 from regbench.tracks import load_track
@@ -29,8 +29,8 @@ from regbench.utils.files import atomic_write
 TRACK, INSTANCES = "pfa-v1", 40
 SETTINGS = {25: (0, 3, 12, 36, 108), 100: (0, 3, 12, 36, 108), 400: (0, 3, 12, 36)}
 """By the number of hypotheses, the numbers of moves."""
-LINEUP = (100, 36)
-"""What stands beside results on pfa-v1."""
+DEFAULT = (100, 36)
+"""The hypotheses and moves of the default baseline on pfa-v1."""
 COLOURS = dict(zip(SETTINGS, ("#56B4E9", "#0072B2", "#000000"), strict=True))
 BEGIN, END = "<!-- quality: begin -->", "<!-- quality: end -->"
 FOLDER = Path(__file__).resolve().parents[2] / "baselines"
@@ -38,8 +38,11 @@ FOLDER = Path(__file__).resolve().parents[2] / "baselines"
 
 @dataclass(frozen=True)
 class Point:
-    """One setting. tvd, nll: with standard errors over instances.  tvd_change, nll_change: less those of the lineup's
-    setting, paired.  seconds: of processor time an instance."""
+    """One setting.
+
+    tvd, nll: with standard errors over instances.  tvd_change, nll_change: paired differences from the default.
+    seconds: of processor time an instance.
+    """
 
     hypotheses: int
     moves: int
@@ -55,16 +58,16 @@ class Point:
 
 
 def measure(settings: Sequence[tuple[int, int]]) -> list[Point]:
-    """Every setting, and what it differs by from the lineup's."""
+    """Every setting, and its differences from the default."""
     track = load_track(TRACK)
     few = track.instances("validation")[:INSTANCES]
-    prior, io = Bayes.lineup(track.task, few)[0].prior, track.task.io
+    prior, io = Bayes.defaults(track.task, few)[0].prior, track.task.io
 
     def scored(baseline: Baseline) -> tuple[Scores, float]:
-        said = baseline_predictions(baseline, track, few)
-        return score(track.task, few, said.batches()), said.processor_seconds / len(few)
+        predictions = predict_baseline(baseline, track, few)
+        return score_stored(track, few, predictions.stored), predictions.processor_seconds / len(few)
 
-    against, _ = scored(Bayes(prior, io.vocab_size, io.separator, *LINEUP))
+    against, _ = scored(Bayes(prior, io.vocab_size, io.separator, *DEFAULT))
     points = []
     for hypotheses, moves in settings:
         scores, seconds = scored(Bayes(prior, io.vocab_size, io.separator, hypotheses, moves))
@@ -86,11 +89,11 @@ def best_ngram() -> Scores:
 
 
 def draw(points: Sequence[Point], ngram: Scores) -> Figure:
-    """TVD and nats against time, a line for each number of hypotheses, its points marked with the number of moves."""
+    """TVD and NLL against time, a line for each number of hypotheses, its points marked with the number of moves."""
     figure = Figure(figsize=(9.2, 4.0), layout="constrained")
     figure.suptitle(f"Bayes on {INSTANCES} validation instances of {TRACK}", fontsize=11, x=0.01, ha="left")
     for axes, metric, title in zip(
-        figure.subplots(1, 2), ("tvd", "nll"), ("TVD (lower is better)", "nats (lower is better)"), strict=True
+        figure.subplots(1, 2), ("tvd", "nll"), ("TVD (lower is better)", "NLL (nats, lower is better)"), strict=True
     ):
         _panel(axes, points, metric, title)
         axes.axhline(ngram[metric].value, color="#D55E00", linestyle=(0, (4, 2)), linewidth=1.2)
@@ -107,7 +110,7 @@ def _panel(axes: Axes, points: Sequence[Point], metric: str, title: str) -> None
         x, y = [p.seconds for p in own], [getattr(p, metric) for p in own]
         axes.plot(x, y, "o-", color=colour, markersize=5, label=f"{hypotheses} hypotheses")
         for point, at in zip(own, y, strict=True):
-            here = (point.hypotheses, point.moves) == LINEUP
+            here = (point.hypotheses, point.moves) == DEFAULT
             above = here or hypotheses == max(SETTINGS)  # of the others, lines lie there
             axes.annotate(
                 str(point.moves),
@@ -133,11 +136,11 @@ def _panel(axes: Axes, points: Sequence[Point], metric: str, title: str) -> None
 
 
 def table(points: Sequence[Point]) -> str:
-    """The points as a Markdown table; changes are to the lineup's setting."""
-    head = ["hypotheses", "moves", "TVD", "nats", "TVD less the lineup's", "nats less the lineup's", "s an instance"]
+    """The points as a Markdown table, with differences from the default."""
+    head = ["hypotheses", "moves", "TVD", "NLL (nats)", "TVD less default", "NLL less default", "s an instance"]
     rows = [head, ["---"] * len(head)]
     for p in points:
-        here = (p.hypotheses, p.moves) == LINEUP
+        here = (p.hypotheses, p.moves) == DEFAULT
         changes = [
             f"{c:+.3f} ± {e:.3f}" for c, e in ((p.tvd_change, p.tvd_change_stderr), (p.nll_change, p.nll_change_stderr))
         ]

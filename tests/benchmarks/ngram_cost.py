@@ -1,6 +1,6 @@
 """What the n-gram head costs as sequences grow: time and peak memory, forward and backward, index included.
 
-`make plot` measures both on this machine, and writes ngram_cost.csv and its picture ngram_cost.svg beside this file; about a
+`make plot` measures both on this machine, and writes ngram_cost.csv and its picture ngram_cost.svg into docs/figures; about a
 minute of one core. Memory needs Linux, which can be asked for a process's peak.
 """
 
@@ -31,7 +31,7 @@ BATCH, WIDTH, ORDER, VOCABULARY = 4, 128, 3, 18
 LENGTHS = {"cpu": (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768), "naive": (128, 256, 512, 1024, 2048, 4096)}
 NAMES = {"cpu": "ours", "naive": "dense (L, L) mask"}
 COLOURS = {"cpu": "#0072B2", "naive": "#D55E00"}
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 
 @dataclass(frozen=True)

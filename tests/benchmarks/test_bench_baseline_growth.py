@@ -63,7 +63,7 @@ def baseline(name: str, task: PFA) -> Baseline:
         return NGram(3, io.vocab_size, io.separator)
     if name == "Baum-Welch":
         return BaumWelch(p.max_states, io.vocab_size, io.separator)
-    prior = Bayes.lineup(task, None)[0].prior  # type: ignore[arg-type]
+    prior = Bayes.defaults(task, None)[0].prior  # type: ignore[arg-type]
     return Bayes(prior, io.vocab_size, io.separator, hypotheses=100, moves=10)
 
 

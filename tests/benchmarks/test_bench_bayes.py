@@ -36,7 +36,7 @@ def test_time_buys_quality(benchmark: Any, track: str, hypotheses: int, moves: i
     """Without moves it is a particle filter, which loses the truth: worse than an n-gram model on long prompts."""
     task, count = load_track(track).task, INSTANCES[track]
     instances = load_track(track).instances("validation")[:count]
-    prior = Bayes.lineup(task, instances)[0].prior
+    prior = Bayes.defaults(task, instances)[0].prior
     model = Bayes(prior, task.io.vocab_size, task.io.separator, hypotheses, moves)
     model.predict(instances.tokens[:1])  # compiles
     probs = benchmark.pedantic(model.predict, (instances.tokens,), rounds=1)
@@ -58,6 +58,6 @@ def test_time_of_a_prompt(benchmark: Any, n_states: int, length: int) -> None:
     """Nearly linear in the length, though a move replays the prefix: most are ruled out after a few dozen tokens."""
     task = PFA(PFA.Parameters(max_states=n_states, min_strings=40, max_strings=40))
     instances = task.generate(Splits(train=0, validation=0, test=4, seed=0), "test")
-    model = Bayes(Bayes.lineup(task, instances)[0].prior, task.io.vocab_size, task.io.separator)
+    model = Bayes(Bayes.defaults(task, instances)[0].prior, task.io.vocab_size, task.io.separator)
     benchmark.pedantic(model.predict, (instances.tokens[:, :length],), rounds=2, warmup_rounds=1)
     benchmark.extra_info["µs a token"] = round(1e6 * benchmark.stats.stats.min / (4 * length))

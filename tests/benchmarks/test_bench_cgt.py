@@ -17,7 +17,7 @@ from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import TokenIO
 
 IO = TokenIO(vocab_size=16, separator=15, max_length=512, names=tuple("0123456789*=+-|#"))
-CONFIGS = Path(__file__).resolve().parents[2] / "architectures" / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "architectures" / "cgt" / "configs"
 PAPER = read_config(CONFIGS / "cgt-arithmetic.yaml").settings
 SIZES = {"default": {}, "paper": {key: value for key, value in PAPER.items() if not key.startswith("training.")}}
 

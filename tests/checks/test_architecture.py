@@ -8,21 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regbench.checks.architecture import (
-    CONTRACT,
-    Subject,
-    causal,
-    examine,
-    learns,
-    preflight,
-    refuse_trained,
-    streams,
-    trains,
-)
-from regbench.models.build import resolve_options
+from regbench.checks.architecture import CONTRACT, SCORABLE, Subject, causal, overfits, refuse_trained, streams, trains
+from regbench.checks.contract import examine, refuse
+from regbench.models.backbone import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.tasks.base import TokenIO
-from regbench.training.trainer import TrainingOptions
+from regbench.training.options import TrainingOptions
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.contract_mixers import (
@@ -66,7 +57,7 @@ from tests.helpers.contract_mixers import (
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
 
-CHEAP = tuple(check for check in CONTRACT if check is not learns)
+CHEAP = tuple(check for check in CONTRACT if check is not overfits)
 
 
 def faults(cls: type[Mixer], checks: object = CHEAP) -> dict[str, str]:
@@ -83,7 +74,7 @@ def test_every_built_in_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
 def test_every_built_in_learns(name: str) -> None:
     cls = registry.load(registry.ARCHITECTURE, name)
-    assert [o.fault for o in examine(Subject(cls, resolve_options(cls, {}), IO), [learns])] == [None]
+    assert [o.fault for o in examine(Subject(cls, resolve_options(cls, {}), IO), [overfits])] == [None]
 
 
 def test_a_good_mixer_keeps_the_contract_and_states_that_it_does_not_stream() -> None:
@@ -97,14 +88,14 @@ def test_what_is_right_and_unusual_keeps_the_contract(cls: type[Mixer]) -> None:
     assert faults(cls) == {}
 
 
-def test_a_claim_about_a_state_that_nobody_can_see_is_said_to_be_one() -> None:
+def test_a_state_size_that_cannot_be_checked_is_said_so() -> None:
     class Claims(Good):
         @classmethod
         def state_bytes(cls, options: object) -> int:
             return 12
 
     (outcome,) = examine(Subject(Claims, resolve_options(Claims, {"n_layers": 2}), IO), [streams])
-    assert outcome.note == "has no recurrent form; its 24 bytes of state are taken on trust"
+    assert outcome.note == "has no recurrent form; its 24 bytes of state cannot be checked"
 
 
 def test_weights_are_moved_no_further_than_where_the_output_is_finite() -> None:
@@ -138,7 +129,7 @@ def test_gradients_are_on_again_between_the_lines_and_after_a_refusal() -> None:
     subject = Subject(Peeks, resolve_options(Peeks, {"d_model": 8}), IO)
     assert [torch.is_grad_enabled() for _ in examine(subject, CHEAP[:4])] == [True] * 4
     with pytest.raises(UserError) as kept:
-        preflight(subject, "x")
+        refuse(subject, (*SCORABLE, trains), "architecture 'x'")
     assert torch.is_grad_enabled()
     assert "future" in str(kept.value)
 
@@ -156,9 +147,7 @@ class TestTrained:
         model, tokens = subject.model().train(), subject.longest()
         refuse_trained(subject, model, tokens, "x")
         model.blocks[1].mixer.gate.data += 5.1  # type: ignore[index, union-attr]
-        message = (
-            "^architecture 'x' cannot be scored: now that it is trained it sees the future: changing token 0 changes"
-        )
+        message = "^architecture 'x' cannot be scored: once trained, it sees the future: changing token 0 changes"
         with pytest.raises(UserError, match=message):
             refuse_trained(subject, model, tokens, "x")
 
@@ -190,33 +179,33 @@ def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
 
 def test_what_cannot_learn_is_caught_by_that_line_alone() -> None:
     assert faults(Unteachable) == {}
-    message = faults(Unteachable, [learns])["learns"]
+    message = faults(Unteachable, [overfits])["overfits"]
     assert re.search(r"after 400 steps on 8 instances its legal accuracy on them is 0\.\d{3}, not 0.99", message)
 
 
-def test_who_cannot_learn_by_heart_may_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbench.checks.architecture.LEARNING_STEPS", 25)
+def test_an_architecture_may_declare_that_it_cannot_overfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 25)
 
     class Says(Unteachable):
         @classmethod
-        def memorises(cls, options: object) -> bool:
+        def can_overfit(cls, options: object) -> bool:
             return False
 
-    (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [learns])
+    (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [overfits])
     assert outcome.fault is None
-    assert re.fullmatch(r"states that it cannot; its legal accuracy on 8 instances is 0\.\d\d", outcome.note or "")
+    assert re.fullmatch(r"declares that it cannot; its legal accuracy on 8 instances is 0\.\d\d", outcome.note or "")
 
 
-def test_who_can_learn_by_heart_may_not_deny_it() -> None:
+def test_an_architecture_that_overfits_may_not_declare_otherwise() -> None:
     honest = registry.load(registry.ARCHITECTURE, "learned_ngram")
 
     class Lies(honest):  # type: ignore[misc, valid-type]
         @classmethod
-        def memorises(cls, options: object) -> bool:
+        def can_overfit(cls, options: object) -> bool:
             return False
 
-    (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [learns])
-    assert outcome.fault == "it states that it cannot learn instances by heart, but it does"
+    (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [overfits])
+    assert outcome.fault == "it declares that it cannot overfit one batch, but it does"
 
 
 def test_an_architecture_that_does_not_compile_may_say_so() -> None:
@@ -226,7 +215,7 @@ def test_an_architecture_that_does_not_compile_may_say_so() -> None:
     (outcome,) = examine(
         Subject(Says, resolve_options(Says, {}), IO), [c for c in CONTRACT if c.__name__ == "compiles"]
     )
-    assert outcome.note == "states that it does not"
+    assert outcome.note == "declares that it does not"
 
 
 @pytest.mark.parametrize(
@@ -251,10 +240,10 @@ def test_an_architecture_that_does_not_compile_may_say_so() -> None:
         (ClaimsTooLittle, "streams", "it claims 8 bytes of state for a sequence, and after 36 tokens holds 144"),
         (ClaimsTooMuch, "streams", "it claims 288 bytes of state for a sequence, and after 36 tokens holds 144"),
         (Hoards, "streams", "it claims 144 bytes of state for a sequence, and after 36 tokens holds 4752"),
-        (StreamsNaN, "streams", "its recurrent form leaves the parallel one at position 0"),
+        (StreamsNaN, "streams", "its recurrent form differs from its parallel form at position 0"),
         (StreamsWide, "streams", r"the mixer StreamsWide returns from step the shape \(1, 2, 16\), not \(2, 16\)"),
         (BornOfChance, "deterministic", "two models made under one seed differ"),
-        (StreamsOtherwise, "streams", "its recurrent form leaves the parallel one at position 1"),
+        (StreamsOtherwise, "streams", "its recurrent form differs from its parallel form at position 1"),
         (Forgets, "saves", "a model loaded from its saved weights predicts otherwise"),
     ],
 )
@@ -285,5 +274,5 @@ def test_a_broken_mixer_is_caught_by_its_line_alone(cls: type[Mixer], check: str
 )
 def test_preflight_refuses_in_one_line(cls: type[Mixer], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        preflight(Subject(cls, resolve_options(cls, {}), IO), "x")
+        refuse(Subject(cls, resolve_options(cls, {}), IO), (*SCORABLE, trains), "architecture 'x'")
     assert "\n" not in str(caught.value)

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from regbench import cli
-from regbench.checks.baseline import check_said, examined, fault_of
-from regbench.evaluation.baselines import forms_of, lineup
+from regbench.checks.baseline import check_predictions, examined, fault_of
+from regbench.evaluation.baselines import default_baselines, defaults_of
 from regbench.models.predictor import Baseline
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track, load_track
@@ -44,14 +44,14 @@ def test_no_built_in_baseline_has_a_fault(task: str, load: Callable[[dict[str, A
     """They are not asked when they are used; here they are."""
     track = load({"task": task, **OTHERS.get(task, {})})
     test = track.instances("test")
-    found = lineup(track, test)
+    found = default_baselines(track, test)
     assert len(found) >= 3
     assert {b.name: fault_of(b, track.task.io, test) for b in found} == dict.fromkeys(b.name for b in found)
 
 
 def test_nor_one_on_text(text_track: Track) -> None:
     test = text_track.instances("test")
-    found = lineup(text_track, test)
+    found = default_baselines(text_track, test)
     assert {b.name: fault_of(b, text_track.task.io, test) for b in found} == dict.fromkeys(b.name for b in found)
 
 
@@ -64,7 +64,7 @@ class Last(Baseline):
         self.io = io
 
     @classmethod
-    def lineup(cls, task: Any, instances: Any) -> Any:
+    def defaults(cls, task: Any, instances: Any) -> Any:
         return [cls(task.io)]
 
     @property
@@ -92,10 +92,13 @@ def waits(said: Any, tokens: Any) -> Any:
 
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
-    ("^baseline 'own' has no lineup: a class method", {"lineup": Baseline.lineup}),
-    ("^the lineup of baseline 'own' must be a list of Broken", {"lineup": classmethod(lambda cls, *_: None)}),
-    ("^the lineup of baseline 'own' must be a list of Broken", {"lineup": classmethod(lambda cls, *_: [cls])}),
-    ("^baseline 'own' raises .*: ZeroDivisionError", {"lineup": classmethod(lambda cls, *_: 1 / 0)}),
+    ("^baseline 'own' has no class method defaults", {"defaults": Baseline.defaults}),
+    ("^defaults\\(\\) of baseline 'own' must return a list of Broken", {"defaults": classmethod(lambda cls, *_: None)}),
+    (
+        "^defaults\\(\\) of baseline 'own' must return a list of Broken",
+        {"defaults": classmethod(lambda cls, *_: [cls])},
+    ),
+    ("^baseline 'own' raises .*: ZeroDivisionError", {"defaults": classmethod(lambda cls, *_: 1 / 0)}),
     ("^baseline 'own' needs a name for its row in tables, not 3", {"name": 3}),
     ("^baseline 'own' needs a name for its row in tables, not 'a.nb'", {"name": "a\nb"}),
     ("^baseline 'last' cannot be scored: it has no options", {"options": Baseline.options}),
@@ -113,10 +116,10 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("'last': predictions hold NaN", says(lambda said, tokens: np.where(said > 0.5, np.nan, said))),
     ("'last': predictions hold negative", says(lambda said, tokens: said + np.array([-1, 1, 0, 0, 0]))),
     ("it writes into the tokens", says(overwrites)),
-    ("it says something else when asked again", says(lambda s, _: np.random.default_rng().permutation(s, axis=2))),
+    ("it predicts something else when called again", says(lambda s, _: np.random.default_rng().permutation(s, axis=2))),
     ("depends on the others in its batch", says(lambda said, _: np.broadcast_to(said.mean(0), said.shape))),
-    (r"it looks ahead: changing token (\d+) changes what it says of token \1$", says(lambda said, t: np.eye(5)[t])),
-    (r"it looks ahead: what it says of token (\d+) is another where the text ends with token \1$", says(waits)),
+    (r"it looks ahead: changing token (\d+) changes its prediction of token \1$", says(lambda said, t: np.eye(5)[t])),
+    (r"it looks ahead: its prediction of token (\d+) changes when the text ends with token \1$", says(waits)),
 ]
 
 
@@ -147,11 +150,11 @@ def test_the_truth_itself_may_know_an_instance_by_its_whole(tiny: Track) -> None
 def test_vectors_are_looked_at_as_vectors(load: Callable[[dict[str, Any]], Track]) -> None:
     track = load({"task": "linear_regression", **OTHERS["linear_regression"]})
     tokens = track.instances("test").tokens
-    check_said(np.zeros((24, 12, 2)), tokens, track.task.io)
+    check_predictions(np.zeros((24, 12, 2)), tokens, track.task.io)
     with pytest.raises(UserError, match=r"have the shape \(24, 12, 5\), not \(24, 12, 2\)"):
-        check_said(np.zeros((24, 12, 5)), tokens, track.task.io)
+        check_predictions(np.zeros((24, 12, 5)), tokens, track.task.io)
     with pytest.raises(UserError, match="NaN or infinity"):
-        check_said(np.full((24, 12, 2), np.inf), tokens, track.task.io)
+        check_predictions(np.full((24, 12, 2), np.inf), tokens, track.task.io)
 
 
 # --- In a distribution, and as a file. ---
@@ -170,7 +173,7 @@ class Even(regbench.Baseline):
         self.row = np.append(np.ones(vocab_size - 1) / (vocab_size - 1), 0)
 
     @classmethod
-    def lineup(cls, task, instances):
+    def defaults(cls, task, instances):
         return [cls(task.io.vocab_size)]
 
     def predict(self, tokens):
@@ -258,8 +261,8 @@ def test_a_good_one_stands_beside_the_others(
 ) -> None:
     installed(FILE)
     test = tiny.instances("test")
-    assert "even" in [baseline.name for baseline in lineup(tiny, test)]
-    assert [baseline.name for baseline in forms_of("own_even", tiny, test)] == ["even"]
+    assert "even" in [baseline.name for baseline in default_baselines(tiny, test)]
+    assert [baseline.name for baseline in defaults_of("own_even", tiny, test)] == ["even"]
     assert not registry.is_file("own_even")
     assert cli.main(["baselines", str(tiny_file)]) == 0
     rows = {line.split()[0]: line.split()[1:3] for line in capsys.readouterr().out.splitlines() if "±" in line}

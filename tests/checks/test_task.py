@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbench.checks.task import CONTRACT, Subject, refuse_broken, true_distributions
+from regbench.checks.contract import refuse
+from regbench.checks.task import CONTRACT, Subject, true_distributions
 from regbench.data.instances import Instances
-from regbench.tasks.base import Parameters, Splits, Task, TokenIO
+from regbench.tasks.base import Parameters, Splits, Task, TokenIO, unfinished
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
-from regbench.tracks.form import unfinished
 from regbench.utils import registry
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blaming
 from tests.data.text.conftest import write_corpus
 
 SPLITS = Splits(train=60, validation=10, test=40, seed=1)
@@ -79,7 +79,7 @@ def subject_of(cls: type[Task]) -> Subject:
 
 def faults(subject: Subject) -> Iterator[tuple[str, str]]:
     for check in CONTRACT:
-        with registry.blaming("task 'it' raises"):
+        with blaming("task 'it' raises"):
             fault = check(subject)
         if fault:
             yield check.__name__, fault
@@ -100,7 +100,7 @@ def test_every_built_in_keeps_the_contract(name: str, tmp_path: Path) -> None:
 def test_the_good_one_keeps_it() -> None:
     assert unfinished(Echo) is None
     assert list(faults(subject_of(Echo))) == []
-    refuse_broken(subject_of(Echo), "echo")
+    refuse(subject_of(Echo), CONTRACT, "task 'echo'")
 
 
 # --- Tasks that break a line. Each: the line, a part of what it says, what takes the place of what in Echo. ---
@@ -149,18 +149,22 @@ def renamed(self: Any, splits: Splits, split: str) -> Instances:
 BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     (
         "forms",
-        "generate returns tuple, not regbench.data.instances.Instances",
+        "generate returns tuple, not regbench.Instances",
         made_otherwise(lambda i: (i.tokens, i.lengths)),
     ),
-    ("forms", "of the train split have the shape (5, 12), and 60 instances", made_otherwise(lambda i: i[:5])),
-    ("forms", "the tokens of its Instances are list", made_otherwise(lambda i: replace(i, tokens=i.tokens.tolist()))),
+    ("forms", "of the train split has the shape (5, 12), but 60 instances", made_otherwise(lambda i: i[:5])),
+    (
+        "forms",
+        "tokens of its Instances must be an array of numbers, not list",
+        made_otherwise(lambda i: replace(i, tokens=i.tokens.tolist())),
+    ),
     ("forms", "the tokens are float64, not integers", made_otherwise(lambda i: replace(i, tokens=i.tokens * 1.0))),
     ("forms", "(60,), not (N, L)", made_otherwise(lambda i: replace(i, tokens=i.tokens[:, 0]))),
     ("forms", "a length is 0", made_otherwise(lambda i: replace(i, lengths=at(i.lengths, 3, 0)))),
     ("forms", "a length is 13", made_otherwise(lambda i: replace(i, lengths=at(i.lengths, 3, 13)))),
     ("forms", "(60,) of float64", made_otherwise(lambda i: replace(i, lengths=i.lengths * 1.0))),
     ("forms", "scored must be (60, 12) of bool", made_otherwise(lambda i: replace(i, scored=i.scored * 1))),
-    ("forms", "truth['w'] of the train split have", made_otherwise(lambda i: replace(i, truth={"w": np.zeros(3)}))),
+    ("forms", "truth['w'] of the train split has", made_otherwise(lambda i: replace(i, truth={"w": np.zeros(3)}))),
     ("forms", "array of Python objects", made_otherwise(lambda i: replace(i, truth={"w": i.lengths.astype(object)}))),
     ("forms", "truth_at['c'] has the shape (60,)", made_otherwise(lambda i: replace(i, truth_at={"c": i.lengths}))),
     ("forms", "must be dictionaries", made_otherwise(lambda i: replace(i, truth=None))),
@@ -169,7 +173,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("forms", "must be 6 texts", io_otherwise(names=("a", "b"))),
     ("forms", "separator of its io, 6, is no token in [0, 6)", io_otherwise(separator=6)),
     ("forms", "vocab_size of its io must be a whole number", io_otherwise(vocab_size=6.0)),
-    ("forms", "a length is 12: tokens has 12 places, and io.max_length is 11", io_otherwise(max_length=11)),
+    ("forms", "a length is 12, but tokens has 12 places and io.max_length is 11", io_otherwise(max_length=11)),
     ("metrics", "'mse' is no metric of tokens", {"scores": ("tvd", "mse")}),
     ("metrics", "'tvd' is no metric of tokens without a truth", {"knows_truth": False}),
     ("metrics", "main_score 'legal_accuracy' is none of its scores", {"main_score": "legal_accuracy"}),
@@ -194,18 +198,26 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("progress", "no progress_label says of what", {"progress_label": ""}),
     (
         "true_distributions",
-        "sums to 1.1, not 1, at place 4 of test instance 0",
+        "sums to 1.1, not 1, at position 4 of test instance 0",
         said_otherwise("truth", lambda t: 1.1 * t),
     ),
     ("true_distributions", "must give (40, 12, 6) floating-point", said_otherwise("truth", lambda t: t[..., :5])),
     ("true_distributions", "not list", said_otherwise("truth", lambda t: t.tolist())),
-    ("true_distributions", "NaN or infinite at place 5", said_otherwise("truth", lambda t: at(t, (0, 5, 1), np.nan))),
+    (
+        "true_distributions",
+        "NaN or infinite at position 5",
+        said_otherwise("truth", lambda t: at(t, (0, 5, 1), np.nan)),
+    ),
     (
         "true_distributions",
         "negative",
         said_otherwise("truth", lambda t: t + np.array([-9, 9, 0, 0, 0, 0]) * (t > 0.5)),
     ),
-    ("true_distributions", "not zero at place 0 of test instance 0, which", said_otherwise("truth", lambda t: t + 1)),
+    (
+        "true_distributions",
+        "not zero at position 0 of test instance 0, which",
+        said_otherwise("truth", lambda t: t + 1),
+    ),
     ("true_distributions", "probability 0 to the token", said_otherwise("truth", lambda t: np.round(t))),
     ("true_distributions", "were not drawn from", {"truth": lambda self, i: Echo.truth(self, shifted(i))}),
     ("true_distributions", "were not drawn from", {"truth": lambda self, i: sharper(Echo.truth(self, i))}),
@@ -224,10 +236,10 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("disjoint", "a list of bytes", said_otherwise("identities", lambda names: list(map(str, names)))),
     ("disjoint", "a list of bytes", said_otherwise("identities", lambda names: None)),
     ("disjoint", "gives 2 for the 60", said_otherwise("identities", lambda names: names[:2])),
-    ("disjoint", "when it is asked for alone", {"identities": lambda self, i: [row.tobytes() for row in i.tokens]}),
+    ("disjoint", "when it is alone", {"identities": lambda self, i: [row.tobytes() for row in i.tokens]}),
     (
         "disjoint",
-        "when it is asked for alone",
+        "when it is alone",
         said_otherwise("identities", lambda n: [b"%d" % next(count) for _ in n]),
     ),
     ("disjoint", "train and test share 40 of their identities", {"generate": one_split}),
@@ -293,9 +305,10 @@ def test_what_needs_generate_first_is_refused() -> None:
             return super().truth(self.kept[: len(instances)])
 
     with pytest.raises(
-        UserError, match=r"^task 'keeps' raises .*test_contract.py:\d+: AttributeError: .* no attribute 'kept'"
+        UserError,
+        match=r"^task 'keeps' cannot be scored: it raises .*test_task.py:\d+: AttributeError: .* no attribute 'kept'",
     ):
-        refuse_broken(subject_of(Keeps), "keeps")
+        refuse(subject_of(Keeps), CONTRACT, "task 'keeps'")
 
 
 def test_a_refusal_names_the_task() -> None:
@@ -303,16 +316,16 @@ def test_a_refusal_names_the_task() -> None:
     with pytest.raises(
         UserError, match="^task 'echo' cannot be scored: it tells progress, and no progress_label says of what$"
     ):
-        refuse_broken(subject_of(broken), "echo")
+        refuse(subject_of(broken), CONTRACT, "task 'echo'")
 
 
 @pytest.mark.parametrize(
     ("line", "said", "change"),
     [
         ("forms", "the tokens are float64, not float32", lambda i: replace(i, tokens=i.tokens.astype(float))),
-        ("forms", "have the shape (60, 12, 4), not (N, L, 5)", lambda i: replace(i, tokens=i.tokens[..., 1:])),
+        ("forms", "has the shape (60, 12, 4), not (N, L, 5)", lambda i: replace(i, tokens=i.tokens[..., 1:])),
         ("values", "vectors of the train split hold NaN", lambda i: replace(i, tokens=at(i.tokens, (0, 0, 0), np.nan))),
-        ("true_distributions", "not zero at place 0 of test instance 0", 1.0),
+        ("true_distributions", "not zero at position 0 of test instance 0", 1.0),
         ("true_distributions", "NaN or infinite", np.inf),
     ],
 )

@@ -54,7 +54,7 @@ def test_baselines_are_compared_by_the_definition(tiny: Track, tiny_file: Path, 
     test, io = tiny.instances("test"), tiny.task.io
     found = compare(["2-gram", "3-gram", "Bayes", "oracle"], str(tiny_file), tokens=tokens, order="given")
     said = [NGram(n, io.vocab_size, io.separator).predict(test.tokens) for n in (2, 3)]
-    said += [Bayes.lineup(tiny.task, test)[0].predict(test.tokens), tiny.task.truth(test)]
+    said += [Bayes.defaults(tiny.task, test)[0].predict(test.tokens), tiny.task.truth(test)]
     assert found.positions == test.scored[:, :tokens].sum()
     for i, a in enumerate(said):
         assert found.distance[i, i] == 0
@@ -93,6 +93,7 @@ def test_several_seeds_are_compared_by_pairs(tiny: Track, tiny_file: Path, runs:
 
 def test_the_first_tokens_alone_are_predicted(tiny_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REGBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr("regbench.evaluation.baselines.WORTH_KEEPING", 0.0)
     lengths: list[int] = []
     original = NGram.predict
 

@@ -1,4 +1,4 @@
-"""What is kept of predictions: of distributions in tests/test_runner.py, of vectors in tests/test_vectors.py, brief ones here."""
+"""What is kept of predictions: compact ones here, distributions in tests/test_runner.py, vectors in tests/test_vectors.py."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 
 from baselines.ngram import NGram
 from regbench.data.instances import Instances
-from regbench.evaluation.baseline_predictions import baseline_predictions
-from regbench.evaluation.baselines import lineup, score_records
-from regbench.evaluation.predictions import BriefPredictions, Predictions, keep, read_kept
-from regbench.metrics.scores import BATCH_BYTES, Brief, rows_at_once, score
+from regbench.evaluation.baselines import default_baselines, predict_baseline
+from regbench.evaluation.predictions import CompactPredictions, Predictions, predict, read_predictions
+from regbench.metrics.metric import TokenPrediction
+from regbench.metrics.scores import score, score_records
+from regbench.models.predictor import BATCH_BYTES, rows_at_once
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track
@@ -41,38 +42,38 @@ def ragged(text_track: Track) -> Instances:
     return replace(test, tokens=np.where(inside, test.tokens, 299), lengths=lengths, scored=inside)
 
 
-def test_the_brief_form_has_what_the_distributions_say(text_track: Track, ragged: Instances) -> None:
+def test_compact_predictions_have_what_the_distributions_say(text_track: Track, ragged: Instances) -> None:
     whole = Varied(300).predict(ragged.tokens)
-    kept = BriefPredictions.of(Varied(300), ragged, 300, batch_size=7)
-    assert (kept.given.dtype, kept.best.dtype) == (np.float32, np.int32)
+    kept = CompactPredictions.of(Varied(300), ragged, 300, batch_size=7)
+    assert (kept.probability.dtype, kept.most_likely.dtype) == (np.float32, np.int32)
     row, at = np.nonzero(ragged.scored)
-    np.testing.assert_array_equal(kept.given, whole[row, at, ragged.tokens[row, at]].astype(np.float32))
-    np.testing.assert_array_equal(kept.best, whole[row, at].argmax(-1))
-    brief, full = (score(text_track.task, ragged, p) for p in (kept.batches(6), [whole]))
+    np.testing.assert_array_equal(kept.probability, whole[row, at, ragged.tokens[row, at]].astype(np.float32))
+    np.testing.assert_array_equal(kept.most_likely, whole[row, at].argmax(-1))
+    compact, full = (score(text_track.task, ragged, p) for p in (kept.batches(6), [whole]))
     for metric, one in full.table().items():
-        assert brief[metric].value == pytest.approx(one.value, rel=1e-6)
-        assert brief[metric].stderr == pytest.approx(one.stderr, rel=1e-4)
-    assert brief["token_accuracy"] == full["token_accuracy"]
+        assert compact[metric].value == pytest.approx(one.value, rel=1e-6)
+        assert compact[metric].stderr == pytest.approx(one.stderr, rel=1e-4)
+    assert compact["token_accuracy"] == full["token_accuracy"]
 
 
 def test_a_file_gives_the_scores_back_to_the_last_bit(text_track: Track, ragged: Instances, tmp_path: Path) -> None:
-    kept = keep(text_track.task, Varied(300), ragged)
-    assert isinstance(kept, BriefPredictions)
+    kept = predict(text_track.task, Varied(300), ragged)
+    assert isinstance(kept, CompactPredictions)
     digest = kept.save(tmp_path / "p.npz")
-    again = read_kept(tmp_path / "p.npz", text_track.task)
+    again = read_predictions(tmp_path / "p.npz", text_track.task)
     assert again.digest == digest
     before, after = (score(text_track.task, ragged, p.batches()) for p in (kept, again))
     assert before.table() == after.table()
     assert again.fits(ragged, 300)
-    assert not again.fits(ragged, int(kept.best.max()))
+    assert not again.fits(ragged, int(kept.most_likely.max()))
     assert not again.fits(text_track.instances("test"), 300)
-    swapped = replace(kept, best=kept.best[::-1].copy())
+    swapped = replace(kept, most_likely=kept.most_likely[::-1].copy())
     assert swapped.digest != digest
 
 
 def test_the_scores_of_a_run_come_out_of_its_file(text_track: Track, text_run: Path) -> None:
     (seed,) = read_result(text_run).seeds
-    kept = read_kept(text_run / "seed-0" / "predictions.npz", text_track.task)
+    kept = read_predictions(text_run / "seed-0" / "predictions.npz", text_track.task)
     assert kept.digest == seed.predictions_sha256
     assert (text_run / "seed-0" / "predictions.npz").stat().st_size < 20 * 48 * 8 + 2000  # 8 bytes a token, not 2 V
     found = score_records(score(text_track.task, text_track.instances("test"), kept.batches()))
@@ -80,25 +81,25 @@ def test_the_scores_of_a_run_come_out_of_its_file(text_track: Track, text_run: P
 
 
 def test_one_form_is_not_read_as_the_other(tiny: Track, text_track: Track, ragged: Instances, tmp_path: Path) -> None:
-    brief, whole = tmp_path / "brief.npz", tmp_path / "whole.npz"
-    keep(text_track.task, Varied(300), ragged).save(brief)
-    kept = keep(tiny.task, Varied(tiny.task.io.vocab_size), tiny.instances("test"))
+    compact, whole = tmp_path / "compact.npz", tmp_path / "whole.npz"
+    predict(text_track.task, Varied(300), ragged).save(compact)
+    kept = predict(tiny.task, Varied(tiny.task.io.vocab_size), tiny.instances("test"))
     assert isinstance(kept, Predictions)
     kept.save(whole)
-    with pytest.raises(UserError, match="brief.npz holds no whole distributions"):
-        read_kept(brief, tiny.task)
+    with pytest.raises(UserError, match="compact.npz: it holds no whole distributions"):
+        read_predictions(compact, tiny.task)
     with pytest.raises(UserError, match="cannot read predictions from .*whole.npz: it holds no 'given'"):
-        read_kept(whole, text_track.task)
+        read_predictions(whole, text_track.task)
     whole.write_bytes(b"no")
     for task in (tiny.task, text_track.task):
         with pytest.raises(UserError, match="cannot read predictions from"):
-            read_kept(whole, task)
+            read_predictions(whole, task)
 
 
 def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path) -> None:
     """Every seventh byte of it in turn: it is refused, or what is read is what was kept."""
     path, task = tmp_path / "p.npz", text_track.task
-    kept = keep(task, Varied(300), text_track.instances("test")[:3])
+    kept = predict(task, Varied(300), text_track.instances("test")[:3])
     digest = kept.save(path)
     content, refused = path.read_bytes(), list[str]()
     for place in range(0, len(content), 7):
@@ -106,7 +107,7 @@ def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path
         damaged[place] ^= 0xFF
         path.write_bytes(damaged)
         try:
-            assert read_kept(path, task).digest == digest
+            assert read_predictions(path, task).digest == digest
         except UserError as error:
             refused.append(str(error))
     assert len(refused) > len(content) / 7 / 2
@@ -123,7 +124,7 @@ def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path
         (lambda p: p[:, :-1], r"have the shape \(20, 47, 300\), not \(20, 48, 300\)"),
     ],
 )
-def test_the_brief_form_is_of_distributions_alone(text_track: Track, fault: Any, message: str) -> None:
+def test_only_distributions_become_compact_predictions(text_track: Track, fault: Any, message: str) -> None:
     """Afterwards nobody could tell: a probability of the token and the largest say nothing of the others."""
 
     class Wrong(NGram):
@@ -133,25 +134,25 @@ def test_the_brief_form_is_of_distributions_alone(text_track: Track, fault: Any,
 
     test = text_track.instances("test")
     with pytest.raises(UserError, match=message):
-        keep(text_track.task, Wrong(1, 300, 299), test)
+        predict(text_track.task, Wrong(1, 300, 299), test)
     with pytest.raises(UserError, match=message):
-        baseline_predictions(Wrong(1, 300, 299), text_track, test)
+        predict_baseline(Wrong(1, 300, 299), text_track, test)
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (lambda g, b: Brief(g[:, :-1], b), r"have the shape"),
-        (lambda g, b: Brief(g, b[:, 1:]), "the most likely tokens have the shape"),
-        (lambda g, b: Brief(g * np.nan, b), "NaN"),
-        (lambda g, b: Brief(g + 0.5, b), "no probabilities"),
-        (lambda g, b: Brief(g, b + 300), r"outside the vocabulary \[0, 300\)"),
+        (lambda g, b: TokenPrediction(g[:, :-1], b), r"have the shape"),
+        (lambda g, b: TokenPrediction(g, b[:, 1:]), "the most likely tokens have the shape"),
+        (lambda g, b: TokenPrediction(g * np.nan, b), "NaN"),
+        (lambda g, b: TokenPrediction(g + 0.5, b), "no probabilities"),
+        (lambda g, b: TokenPrediction(g, b + 300), r"outside the vocabulary \[0, 300\)"),
     ],
 )
 def test_what_is_no_prediction_is_refused(text_track: Track, fault: Any, message: str) -> None:
     test = text_track.instances("test")
     given, best = np.ones(test.tokens.shape), np.zeros(test.tokens.shape, np.int32)
-    assert score(text_track.task, test, [Brief(given, best)])["nll"].value == 0.0
+    assert score(text_track.task, test, [TokenPrediction(given, best)])["nll"].value == 0.0
     with pytest.raises(UserError, match=message):
         score(text_track.task, test, [fault(given, best)])
 
@@ -169,11 +170,11 @@ def test_a_batch_has_a_bound(text_track: Track) -> None:
             shapes.append(tokens.shape)
             return super().predict(tokens)
 
-    keep(text_track.task, Watched(300), text_track.instances("test"))
+    predict(text_track.task, Watched(300), text_track.instances("test"))
     assert shapes == [(20, 48)]
 
 
-def test_the_lineup_without_truth(text_track: Track) -> None:
-    names = [baseline.name for baseline in lineup(text_track, text_track.instances("test"))]
+def test_the_default_baselines_without_truth(text_track: Track) -> None:
+    names = [baseline.name for baseline in default_baselines(text_track, text_track.instances("test"))]
     plain = ["unigram", "2-gram", "3-gram"]
     assert sorted(names) == sorted([*plain, *(f"{name} witten-bell" for name in plain), "uniform"])

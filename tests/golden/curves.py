@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import yaml
 
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import build, resolve_options
 from regbench.tracks import Track, load_track
-from regbench.training.trainer import Trainer, TrainingOptions
+from regbench.training.options import TrainingOptions
+from regbench.training.trainer import Trainer
 from regbench.utils import registry
 from tests.conftest import TINY
 
@@ -85,7 +86,7 @@ def train(
             budget=track.definition.budget.train_tokens,
             seed=0,
             folder=Path(folder),
-            identity=name,
+            provenance=name,
             device=torch.device("cpu"),
         ).run()
     known = ("step", "tokens", "validation_loss")

@@ -22,3 +22,35 @@ def table_rows(text: str) -> dict[str, list[str]]:
         [cell.strip(" *`") for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
     ]
     return {row[0]: row[1:] for row in rows}
+
+
+def body_rows(text: str) -> list[list[str]]:
+    """All cells of every row of the Markdown tables in `text`, heads and rules left out."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    rules = {i for i, line in enumerate(lines) if set(line) <= set("|-: ")}
+    return [
+        [cell.strip(" *`") for cell in line.strip("|").split("|")]
+        for i, line in enumerate(lines)
+        if i not in rules and i + 1 not in rules
+    ]
+
+
+def section(text: str, heading: str) -> str:
+    """What stands below a heading, up to the next one of its level or above."""
+    level = heading.partition(" ")[0]
+    assert f"\n{heading}\n" in text, f"there is no heading '{heading}'"
+    rest = text.partition(f"\n{heading}\n")[2]
+    return re.split(rf"^#{{1,{len(level)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def links(text: str) -> list[str]:
+    """The targets of all links and pictures, code left out."""
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    return re.findall(r"\]\(([^)\s]+)\)", prose)
+
+
+def anchors(text: str) -> set[str]:
+    """What a link can name behind `#`: each heading in lower case, its spaces as dashes, without other signs."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}

@@ -2,7 +2,7 @@
 
 PyTorch lets Python pretend a device: its tensors have shapes, types and a place, and no values. Everything that a GPU refuses
 before it computes is refused here too: tensors of two devices in one operation, a constant that was left on the CPU, a type
-that an operation does not take. Kernels themselves do not run, so ops whose GPU form is one take another form here.
+that an operation does not take. Kernels themselves do not run, so an op with a kernel takes another implementation here.
 Run as `python -m tests.helpers.fake_device`, in a process of its own, as a device can be registered once and stays.
 """
 
@@ -19,16 +19,17 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import backend_registration
 
 from regbench.config import read_config
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Mixer
 from regbench.ops import backend
 from regbench.tasks.base import IO, TokenIO, VectorIO
-from regbench.training.trainer import make_optimizer, resolve_training, train_step
+from regbench.training.options import resolve_training
+from regbench.training.trainer import make_optimizer, train_step
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.papers_configs import CONFIGS, io_of
 
-DEVICE = "pretended"
+DEVICE = "fake"
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=16, names=tuple("abcdefgh|"))
 KERNELS = ("triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
 """Forms that are kernels."""
@@ -73,12 +74,12 @@ class _Module:
 
 
 def pretend() -> None:
-    """Makes the device, and lets every op take on it the forms that are PyTorch's own and run on CUDA."""
+    """Makes the device, and lets every op take on it the implementations that are PyTorch's own and run on CUDA."""
     backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
     for op in backend.known_ops().values():
-        for name, form in op.forms.items():
-            if "cuda" in form.devices and name not in KERNELS:
-                op.forms[name] = dataclasses.replace(form, devices=(*form.devices, DEVICE))  # type: ignore[index]
+        for name, one in op.implementations.items():
+            if "cuda" in one.devices and name not in KERNELS:
+                op.implementations[name] = dataclasses.replace(one, devices=(*one.devices, DEVICE))  # type: ignore[index]
 
 
 def autocast_as_cuda(library: torch.library.Library) -> None:
@@ -103,7 +104,7 @@ def _cast(op: Any, dtype: torch.dtype) -> Any:
 
 
 def move(model: torch.nn.Module) -> None:
-    """As `model.to(DEVICE)`, which cannot replace pretended parameters: what is no parameter and no buffer stays where it is."""
+    """As `model.to(DEVICE)`, which cannot replace fake parameters: what is no parameter and no buffer stays where it is."""
     moved: dict[Any, Any] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):

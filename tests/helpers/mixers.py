@@ -1,4 +1,4 @@
-"""The built-in architectures that are mixers on the common skeleton, for tests that hold for every one of them."""
+"""The built-in architectures that are mixers on the common backbone, for tests that hold for every one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configurations at the papers' scale, in `architectures/configs`, and what their models read."""
+"""The configurations at the papers' scale, in `architectures/cgt/configs`, and what their models read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regbench.tracks import load_track
 
 CONFIGS = {
     path.stem: path
-    for path in sorted((Path(__file__).resolve().parents[2] / "architectures" / "configs").glob("*.yaml"))
+    for path in sorted((Path(__file__).resolve().parents[2] / "architectures" / "cgt" / "configs").glob("*.yaml"))
 }
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from regbench.leaderboard.entry import canonical, digest_of, parse_entry
+from regbench.config import Config
+from regbench.leaderboard.entry import canonical, command_of, digest_of, parse_entry
 
 Path_ = tuple[str | int, ...]
 
@@ -99,6 +100,12 @@ def one_of_each_kind(content: Any) -> list[Path_]:
 def seal(content: Any) -> dict[str, Any]:
     """With the digest that a careful forger would write."""
     return {**content, "digest": digest_of(content)}
+
+
+def in_version_1(content: Any) -> dict[str, Any]:
+    """The same entry as schema version 1 had it, with its digest."""
+    rest = {key: value for key, value in content.items() if key != "configuration"}
+    return seal({**rest, "schema_version": 1, "command": command_of(Config(**content["configuration"]))})
 
 
 def store(content: Any, folder: Path, *, text: str | None = None) -> Path:

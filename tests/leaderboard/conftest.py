@@ -14,8 +14,9 @@ from regbench import runner
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
-from regbench.results import Code, describe_code
+from regbench.results import Code
 from regbench.tracks import Track
+from regbench.training.provenance import describe_code
 from tests.leaderboard.examples import make_entries
 
 MIXER = """

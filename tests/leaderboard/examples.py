@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from regbench.config import Config
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import score_baselines, score_records
+from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.metrics.scores import Scores, score, share_of_the_way
+from regbench.metrics.scores import Scores, normalized_score, score, score_records
 from regbench.results import (
     ArchitectureRecord,
     CheckpointRecord,
@@ -75,7 +76,7 @@ def make_entry(
                 seed=seed,
                 scores=scores,
                 share_of_the_way={
-                    m: share_of_the_way(s.value, start[m].value, end[m].value) for m, s in scores.items()
+                    m: normalized_score(s.value, start[m].value, end[m].value) for m, s in scores.items()
                 },
                 curves=curves,
                 training_curve=[
@@ -131,8 +132,8 @@ def make_entry(
         ),
         code=Code(commit="0123456789abcdef", dirty=False),
     )
-    command = f"regbench run --arch {architecture} --track {track.name} --seed {' '.join(map(str, seeds))}"
-    return Entry.seal(name, command, result, InstanceScores.of(scored))
+    configuration = Config(track=track.name, architecture=architecture, seeds=tuple(seeds))
+    return Entry.seal(name, configuration, result, InstanceScores.of(scored))
 
 
 def make_entries(track: Track) -> list[Entry]:

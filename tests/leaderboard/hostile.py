@@ -8,15 +8,13 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from regbench.leaderboard.entry import canonical, parse_entry
-from regbench.leaderboard.recipe import Recipe
-from tests.leaderboard.attacks import seal
+from tests.leaderboard.attacks import in_version_1, seal
 
 GIGABYTE = 1 << 30
 
@@ -56,14 +54,12 @@ def texts(entry: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def sealed(entry: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Entries whose options are the attack; the command agrees with them, the digest is right."""
+    """Entries whose options are the attack; the configuration agrees with them, the digest is right."""
 
     def asking(**settings: Any) -> dict[str, Any]:
         content = json.loads(entry)
-        recipe = Recipe.parse(content["command"])
-        asked = replace(recipe, settings={**recipe.settings, **{k.replace("__", "."): v for k, v in settings.items()}})
+        content["configuration"]["settings"].update({k.replace("__", "."): v for k, v in settings.items()})
         own = {k: v for k, v in settings.items() if not k.startswith("training__")}
-        content["command"] = str(asked)
         content["result"]["architecture"]["options"].update(own)
         content["result"]["training"].update(
             {k.removeprefix("training__"): v for k, v in settings.items() if k not in own}
@@ -80,13 +76,21 @@ def sealed(entry: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
     content = json.loads(entry)
     content["result"]["seeds"] = [{**content["result"]["seeds"][0], "seed": i} for i in range(150)]
     content["instances"]["sums"] = content["instances"]["sums"][:1] * 150
-    content["command"] = content["command"].replace("0 1 2", " ".join(map(str, range(150))))
+    content["configuration"]["seeds"] = list(range(150))
     yield "150 seeds", seal(content)
     content = json.loads(entry)
-    content["command"] += " --set x=" + "[" * 250 + "]" * 250
-    yield "a deep command", seal(content)
-    content["command"] = content["command"].split(" --set")[0] + " --set 'x=[&a [*a]]'"
-    yield "a command that holds itself", seal(content)
+    content["configuration"]["settings"] = {f"x{i}": i for i in range(100_000)}
+    yield "very many settings", seal(content)
+    content["configuration"]["settings"] = {"d_model": [["x" * 1000] * 64] * 10}
+    yield "a long setting", seal(content)
+    old = in_version_1(json.loads(entry))
+    for name, more in (
+        ("a deep command", " --set x=" + "[" * 250 + "]" * 250),
+        ("a command that holds itself", " --set 'x=[&a [*a]]'"),
+        ("a command of many flags", " --x" * 300),
+        ("a command with a long number", " --trials " + "9" * 1500),
+    ):
+        yield name, seal({**old, "command": old["command"] + more})
 
 
 def entries(honest: Path, folder: Path) -> Iterator[Path]:
@@ -95,7 +99,7 @@ def entries(honest: Path, folder: Path) -> Iterator[Path]:
     for name, text in texts(entry):
         yield _put(folder, name, honest.name, lambda path, text=text: path.write_bytes(text))
     for name, content in sealed(entry):
-        file = parse_entry(content, name).file_name
+        file = honest.name if "command" in content else parse_entry(content, name).file_name
         yield _put(folder, name, file, lambda path, content=content: path.write_text(canonical(content)))
     for name, make in special(honest):
         yield _put(folder, name, honest.name, make)

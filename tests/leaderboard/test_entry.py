@@ -21,7 +21,7 @@ def test_it_reads_back_as_it_was_written(lstm: Made) -> None:
     assert entry == lstm.entry
     assert canonical(entry.content()) == text
     assert entry.digest == digest_of(entry.content())
-    assert text.startswith('{\n "schema_version": 1,')
+    assert text.startswith('{\n "schema_version": 2,')
 
 
 def test_the_form_does_not_depend_on_the_order_in_which_things_were_put_in() -> None:
@@ -69,20 +69,20 @@ def with_options(entry: Entry, **options: Any) -> Entry:
     return entry.model_copy(update={"result": entry.result.model_copy(update={"architecture": other})})
 
 
-def test_the_configuration_is_what_was_trained_and_nothing_else(lstm: Made) -> None:
+def test_the_digits_are_of_what_was_trained_and_nothing_else(lstm: Made) -> None:
     entry = lstm.entry
-    assert entry.file_name == f"{entry.name}-{entry.configuration}.json" == lstm.path.name
-    assert with_options(entry, d_model=16).configuration != entry.configuration
+    assert entry.file_name == f"{entry.name}-{entry.digits}.json" == lstm.path.name
+    assert with_options(entry, d_model=16).digits != entry.digits
     elsewhere = entry.result.environment.model_copy(update={"processor": "another", "backend": {"x": "naive"}})
     again = entry.result.model_copy(update={"environment": elsewhere, "seeds": entry.result.seeds[:2]})
-    assert entry.model_copy(update={"result": again}).configuration == entry.configuration
+    assert entry.model_copy(update={"result": again}).digits == entry.digits
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "../a", "a/b", "a..b", "a-", ".a", "é", "a\n", "a" * 81])
 def test_names_are_safe_for_files_tables_and_pages(lstm: Made, name: str) -> None:
     entry = lstm.entry
     with pytest.raises(UserError, match="cannot name an entry") as caught:
-        Entry.seal(name, entry.command, entry.result, entry.instances)
+        Entry.seal(name, entry.configuration, entry.result, entry.instances)
     assert "--name" in str(caught.value)
     with pytest.raises(Refused, match="name"):
         parse_entry({**entry.content(), "name": name}, "x.json")

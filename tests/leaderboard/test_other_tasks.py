@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import regbench
-from regbench.leaderboard import tables
+from regbench.leaderboard import publish
 from regbench.leaderboard.rank import rank
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
@@ -53,7 +53,7 @@ def test_from_a_run_to_a_table(task: str, committed: None, tmp_path: Path) -> No
     entry = Stored(made.path).read()[0]
     (board,) = rank([entry], track)
     assert board.metrics[0] == definition["main_score"]
-    assert entry.name in tables.csv(board)
+    assert entry.name in publish.csv(board)
     content, accepted = entry.content(), Counter[str]()
     for place in one_of_each_kind(content):
         for value in forgeries(at(content, place))[:3]:

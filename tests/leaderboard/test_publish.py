@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regbench import cli
-from regbench.leaderboard import tables
+from regbench.leaderboard import publish
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.publish import PAGE, load_boards, outdated, render, write
 from regbench.leaderboard.rank import Board, rank
@@ -34,33 +34,36 @@ def folder(lstm: Made, stranger: Made, tmp_path: Path) -> Path:
 
 
 def test_markdown_has_a_line_for_everyone_best_first(board: Board) -> None:
-    text = tables.markdown(board)
+    text = publish.markdown(board)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     assert len({len(row) for row in rows}) == 1
-    assert rows[0][:4] == ["rank", "level with", "predictor", "legal accuracy ↑"]
-    assert [row[2].strip("*") for row in rows[2:]] == [row.name.replace("_", "\\_") for row in board.rows]
+    assert rows[0][:4] == ["rank", "predictor", "legal accuracy ↑", "token accuracy ↑"]
+    assert [row[1].strip("*") for row in rows[2:]] == [row.name.replace("_", "\\_") for row in board.rows]
     for cells, row in zip(rows[2:], board.rows, strict=True):
         score = f"{row.scores['legal_accuracy'].value:.3f} ± {row.scores['legal_accuracy'].stderr:.3f}"
-        assert cells[3] == (score if row.kind == "entry" else f"*{score}*")
-        assert cells[0] == str(row.rank or "")
-    assert "paired bootstrap" in text
-    assert "0 % at unigram, 100 % at oracle" in text
+        assert cells[2] == (score if row.kind == "entry" else f"*{score}*")
+        assert cells[0] == row.place
+    assert any("–" in row.place for row in board.rows), "the examples must have ties"
+    assert "ranked by the mean of legal accuracy over their seeds" in text
+    assert "The test counts the noise of seeds and of instances." in text
+    assert "0 at unigram, 100 at oracle" in text
 
 
 def test_csv_holds_every_figure(board: Board) -> None:
-    rows = list(csv.DictReader(io.StringIO(tables.csv(board))))
+    rows = list(csv.DictReader(io.StringIO(publish.csv(board))))
     assert [row["name"] for row in rows] == [row.name for row in board.rows]
     for got, row in zip(rows, board.rows, strict=True):
         for metric in board.metrics:
             assert float(got[metric]) == pytest.approx(row.scores[metric].value, abs=1e-6)
         if row.entry is not None:
+            assert (int(got["best_rank"]), int(got["worst_rank"])) == row.ties
             assert got["entry"] == row.entry.file_name
             assert len(got["tvd_by_seed"].split()) == len(row.entry.result.seeds)
             assert int(got["parameters"]) == row.entry.result.architecture.parameters
 
 
 def test_latex_is_escaped_and_ruled(board: Board) -> None:
-    text = tables.latex(board)
+    text = publish.latex(board)
     assert all(text.count(rule) == 1 for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}"))
     body = text.partition("\n")[2]
     assert body.isascii()
@@ -71,21 +74,21 @@ def test_latex_is_escaped_and_ruled(board: Board) -> None:
 def test_what_people_write_does_not_break_a_table(board: Board) -> None:
     row = board.rows[-1]
     evil = Board(**{**vars(board), "rows": (*board.rows[:-1], type(row)(**{**vars(row), "name": "a|b*c_<i>\\"}))})
-    lines = [line for line in tables.markdown(evil).splitlines() if line.startswith("|")]
+    lines = [line for line in publish.markdown(evil).splitlines() if line.startswith("|")]
     assert "a\\|b\\*c\\_\\<i\\>\\\\" in lines[-1]
-    assert "a|b*c\\_<i>\\textbackslash{}" in tables.latex(evil)
+    assert "a|b*c\\_<i>\\textbackslash{}" in publish.latex(evil)
 
 
 def test_readme_lists_tracks_with_their_budgets(board: Board) -> None:
     track = load_track("pfa-small-v1")
-    text = tables.readme([], [track])
+    text = publish.readme([], [track])
     assert "| pfa-small-v1 | 5,000" in " ".join(text.split())
     assert "8,000,000" in text
     retired = Board(**{**vars(board), "retired": "tiny-v2 has taken its place"})
-    text = tables.readme([retired], [track])
+    text = publish.readme([retired], [track])
     assert "## Retired" in text
     assert "tiny-v2 has taken its place" in text
-    assert "**Retired: tiny-v2 has taken its place.**" in tables.markdown(retired)
+    assert "**Retired: tiny-v2 has taken its place.**" in publish.markdown(retired)
 
 
 def test_the_same_entries_give_the_same_bytes(folder: Path, tiny: Track) -> None:
@@ -118,7 +121,9 @@ def test_the_command_writes_and_checks(folder: Path, tiny_file: Path, capsys: py
     assert f"{folder / PAGE} does not agree with the entries" in capsys.readouterr().out
     (folder / "gone-v1.md").write_text("")
     (folder / "RULES.md").write_text("")
+    capsys.readouterr()
     assert cli.main(arguments) == 0
+    assert f"removed {folder / 'gone-v1.md'}\n" in capsys.readouterr().out
     assert not (folder / "gone-v1.md").exists()
     assert (folder / "RULES.md").exists()
     next((folder / "entries" / "tiny-v1").glob("lstm*.json")).unlink()
@@ -132,7 +137,7 @@ def test_a_forged_entry_stops_the_board(
     content["result"]["seeds"][0]["scores"]["legal_accuracy"]["value"] = 0.999
     store(seal(content), folder / "entries")
     assert cli.main(["leaderboard", "--board", str(folder), "--track", str(tiny_file)]) == 1
-    assert "means: seed 0: legal_accuracy: 0.999, and the instances give" in capsys.readouterr().out
+    assert "scores: seed 0: legal_accuracy: 0.999, and the instances give" in capsys.readouterr().out
     assert not (folder / "README.md").exists()
 
 
@@ -142,10 +147,10 @@ def test_entries_of_a_track_that_is_gone_stay_readable(folder: Path, capsys: pyt
     assert "**Retired: its definition is no longer here.**" in (folder / "tiny-v1.md").read_text()
     assert cli.main(["leaderboard", "--board", str(folder), "--check"]) == 0
     path = next((folder / "entries" / "tiny-v1").glob("*.json"))
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 9', 1))
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 9', 1))
     capsys.readouterr()
     assert cli.main(["leaderboard", "--board", str(folder), "--check"]) == 1
-    assert "schema_version must be 1" in capsys.readouterr().out
+    assert "schema_version must be 1 or 2" in capsys.readouterr().out
 
 
 def test_an_empty_board(tmp_path: Path) -> None:

@@ -1,91 +1,97 @@
-"""Ranking: the median decides, the bootstrap says what is within noise, and baselines stand among the entries unranked."""
+"""Ranking: the mean over seeds ranks, a test of seeds and instances makes ties, baselines have no rank."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from regbench.leaderboard import rank as ranking
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.rank import compare, rank, retirement
+from regbench.leaderboard.rank import mean_score, rank, retirement
+from regbench.metrics.significance import Sample, compare
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from tests.leaderboard.conftest import Made
 
-
-def test_the_bootstrap_agrees_with_the_normal_distribution() -> None:
-    """A difference of means of many instances: p is that of a z-test."""
-    rng = np.random.default_rng(0)
-    base = rng.normal(10.0, 3.0, 400)
-    for shift in (0.0, 0.05, 0.1, 0.2):
-        noise = rng.normal(0.0, 1.0, 400)
-        noise = (noise - noise.mean()) / noise.std()
-        p = compare(np.stack([base, base + shift + noise]))[0, 1]
-        z = shift / (1.0 / np.sqrt(400))
-        wanted = 2.0 * float(norm.sf(z))
-        assert p == pytest.approx(wanted, abs=0.02)
+MAIN = "legal_accuracy"
 
 
-def test_what_is_hard_for_all_cancels() -> None:
-    rng = np.random.default_rng(1)
-    difficulty = rng.normal(0.0, 100.0, 300)
-    p = compare(np.stack([difficulty, difficulty + rng.normal(0.5, 1.0, 300)]))
-    assert p[0, 1] < 0.001
+def scaled(entry: Entry, name: str, factors: tuple[float, ...]) -> Entry:
+    """The same entry under another name, with the main score of each seed times a factor, alike in every instance."""
+    seeds, sums = [], []
+    for record, one, factor in zip(entry.result.seeds, entry.instances.sums, factors, strict=True):
+        score = record.scores[MAIN].model_copy(update={"value": record.scores[MAIN].value * factor})
+        seeds.append(record.model_copy(update={"scores": {**record.scores, MAIN: score}}))
+        sums.append({**one, MAIN: [x * factor for x in one[MAIN]]})
+    architecture = entry.result.architecture.model_copy(update={"options": {"name": name}})
+    result = entry.result.model_copy(update={"seeds": seeds, "architecture": architecture})
+    instances = entry.instances.model_copy(update={"sums": sums})
+    return entry.model_copy(update={"name": name, "result": result, "instances": instances})
 
 
-def test_the_same_scores_are_level_and_p_is_symmetric() -> None:
-    rng = np.random.default_rng(2)
-    a, b = rng.normal(5.0, 1.0, (2, 50))
-    p = compare(np.stack([a, a, b]))
-    assert p[0, 1] == 1.0
-    assert (np.diag(p) == 1.0).all()
-    assert (p == p.T).all()
-    assert (compare(np.stack([a, a, b])) == p).all()  # the same every time
+def places(entries: list[Entry], track: Track) -> dict[str, str]:
+    (board,) = rank(entries, track)
+    return {row.name: row.place for row in board.rows if row.entry is not None}
 
 
-def test_the_chance_of_a_false_alarm_is_the_level() -> None:
-    rng = np.random.default_rng(3)
-    alarms = [compare(rng.normal(0.0, 1.0, (2, 100)), resamples=1000)[0, 1] < 0.05 for _ in range(300)]
-    assert 0.02 < np.mean(alarms) < 0.09
-
-
-def test_the_median_over_seeds_ranks(entries: list[Entry], tiny: Track) -> None:
+def test_the_mean_over_seeds_ranks(entries: list[Entry], tiny: Track) -> None:
     (board,) = rank(entries, tiny)
     assert board.retired is None
     ranked = [row for row in board.rows if row.entry is not None]
     assert [row.rank for row in ranked] == list(range(1, len(entries) + 1))
-    medians = [
-        np.median([s.scores["legal_accuracy"].value for s in row.entry.result.seeds]) for row in ranked if row.entry
-    ]
-    assert medians == sorted(medians, reverse=True)
-    assert [row.scores["legal_accuracy"].value for row in ranked] == medians
-    everything = [row.scores["legal_accuracy"].value for row in board.rows]
+    means = [np.mean([s.scores[MAIN].value for s in row.entry.result.seeds]) for row in ranked if row.entry]
+    assert means == sorted(means, reverse=True)
+    assert [row.scores[MAIN].value for row in ranked] == pytest.approx(means, rel=1e-12)
+    everything = [row.scores[MAIN].value for row in board.rows]
     assert everything == sorted(everything, reverse=True)
     assert [e.name for e in board.entries] == [row.name for row in ranked]
     assert rank(list(reversed(entries)), tiny) == [board]
+
+
+def test_a_mean_has_the_error_of_its_seeds(entries: list[Entry]) -> None:
+    three = next(entry for entry in entries if len(entry.result.seeds) == 3)
+    record, values = mean_score(three.result, "nll"), [s.scores["nll"].value for s in three.result.seeds]
+    assert (record.value, record.stderr) == pytest.approx((np.mean(values), np.std(values, ddof=1) / np.sqrt(3)))
+    one = next(entry for entry in entries if len(entry.result.seeds) == 1)
+    assert mean_score(one.result, "nll") == one.result.seeds[0].scores["nll"]
+
+
+def test_ties_are_what_the_test_leaves_open(entries: list[Entry], tiny: Track) -> None:
+    (board,) = rank(entries, tiny)
+    ranked = board.entries
+    counts = ranked[0].instances.counts_of(MAIN)
+
+    def sample(entry: Entry) -> Sample:
+        values = [seed.scores[MAIN].value for seed in entry.result.seeds]
+        return Sample(values, entry.instances.total(MAIN) / len(values))
+
+    for i, row in enumerate(row for row in board.rows if row.entry is not None):
+        above, below = ranked[:i], ranked[i + 1 :]
+        options = {"counts": counts, "higher_is_better": True, "level": 0.025}
+        better = sum(compare(sample(e), sample(ranked[i]), **options).worse for e in above)  # type: ignore[arg-type]
+        worse = sum(compare(sample(ranked[i]), sample(e), **options).worse for e in below)  # type: ignore[arg-type]
+        assert row.ties == (1 + better, len(ranked) - worse)
+        assert row.ties[0] <= i + 1 <= row.ties[1]
+    assert any(row.ties[0] < row.ties[1] for row in board.rows if row.ties)
+    assert not any(row.ties == (1, len(ranked)) for row in board.rows), "not everything is a tie"
+
+
+def test_the_noise_of_seeds_makes_a_tie(entries: list[Entry], tiny: Track) -> None:
+    """The same share is lost in every instance, so that the instances alone would leave no doubt."""
+    best = next(entry for entry in entries if entry.name == "transformer")
+    near, far = scaled(best, "near", (0.998, 0.998, 0.998)), scaled(best, "far", (0.9, 0.9, 0.9))
+    assert places([best, near, far], tiny) == {"transformer": "1–2", "near": "1–2", "far": "3"}
+    noisy = scaled(best, "noisy", (0.7, 0.9, 1.1))
+    assert places([best, noisy], tiny) == {"transformer": "1–2", "noisy": "1–2"}
 
 
 def test_baselines_stand_among_them(entries: list[Entry], tiny: Track) -> None:
     (board,) = rank(entries, tiny)
     baselines = {row.name: row for row in board.rows if row.kind == "baseline"}
     assert set(baselines) == set(entries[0].result.baselines)
-    assert all(row.rank is None and row.p_next is None and row.level_with == () for row in baselines.values())
-    assert (baselines["unigram"].way, baselines["oracle"].way) == (0.0, 1.0)
+    assert all(row.rank is None and row.ties is None and row.place == "" for row in baselines.values())
+    assert (baselines["unigram"].normalized, baselines["oracle"].normalized) == (0.0, 1.0)
     assert (baselines["unigram"].anchor, baselines["oracle"].anchor) == ("start", "end")
-
-
-def test_level_is_mutual_and_fits_the_p_values(entries: list[Entry], tiny: Track) -> None:
-    (board,) = rank(entries, tiny)
-    ranked = {row.rank: row for row in board.rows if row.rank is not None}
-    for number, row in ranked.items():
-        assert number not in row.level_with
-        assert all(number in ranked[other].level_with for other in row.level_with)
-        if row.p_next is not None:
-            assert (row.p_next >= ranking.SIGNIFICANCE) is (number + 1 in row.level_with)
-    assert ranked[len(ranked)].p_next is None
-    assert any(row.level_with for row in ranked.values())
-    assert any(len(row.level_with) < len(ranked) - 1 for row in ranked.values())
 
 
 def test_lower_is_better_where_it_is(entries: list[Entry], tiny: Track) -> None:

@@ -25,23 +25,16 @@ def test_a_run_becomes_an_entry(lstm: Made) -> None:
     assert names(lstm.board) == [f"entries/tiny-v1/{entry.file_name}"]
     assert entry.command == (
         "regbench run --arch lstm --track tiny-v1 --seed 0 1 2 --set d_model=8 --set n_layers=1 --set training.batch_size=8 "
-        "--set training.evaluations=3 --set training.epochs=2 --trials 2"
+        "--set training.epochs=2 --set training.evaluations=3 --trials 2"
     )
     assert entry.result.model_dump_json() == Entry.model_validate(entry.content()).result.model_dump_json()
 
 
 def test_defaults_do_not_make_a_name_longer(lstm: Made) -> None:
-    recipe, result = _recipe(lstm), lstm.entry.result
-    recipe.settings.clear()
-    assert default_name(recipe, result) == "lstm"
-    recipe.settings.update({"dropout": 0.0, "ngram_heads": [1, 2, 3], "training.learning_rate": 1e-05})
-    assert default_name(recipe, result) == "lstm+ngh-1-2-3+learning_rate-1e-05"
-
-
-def _recipe(made: Made):  # type: ignore[no-untyped-def]
-    from regbench.leaderboard.recipe import Recipe
-
-    return Recipe.parse(made.entry.command)
+    asked, result = lstm.entry.configuration, lstm.entry.result
+    assert default_name(asked.model_copy(update={"settings": {}}), result) == "lstm"
+    settings = {"dropout": 0.0, "ngram_heads": [1, 2, 3], "training.learning_rate": 1e-05}
+    assert default_name(asked.model_copy(update={"settings": settings}), result) == "lstm+ngh-1-2-3+learning_rate-1e-05"
 
 
 def test_a_strangers_source_is_kept_and_never_run(stranger: Made, tmp_path: Path) -> None:
@@ -68,11 +61,16 @@ def test_the_same_again_replaces_and_never_doubles(stranger: Made, tmp_path: Pat
     board = tmp_path / "board"
     shutil.copytree(stranger.board, board)
     made = submit(stranger.run, board, track=stranger.track, name="other_name")
-    assert [path.name for path in made.replaced] == [stranger.path.name]
+    stem = stranger.path.stem
+    assert [path.name for path in made.removed] == sorted(
+        [f"{stem}.json", f"{stem}.py.txt", *(f"{stem}.seed-{seed}.npz" for seed in (0, 1, 2))]
+    )
+    assert made.replaced == []
     assert made.path is not None
     assert names(board) == [f"entries/tiny-v1/{made.path.stem}.{kind}" for kind in ("json", "py.txt")]
     again = submit(stranger.run, board, track=stranger.track, name="other_name")
     assert again.path == made.path
+    assert (sorted(path.suffix for path in again.replaced), again.removed) == ([".json", ".txt"], [])
     assert len(stored_entries(board)) == 1
 
 
@@ -125,7 +123,7 @@ def test_every_fault_has_its_line_and_nothing_is_written(
     board.mkdir()
     assert cli.main(["submit", str(run), "--board", str(board), "--track", str(tiny_file)]) == 1
     said = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in said] == ["predictions", "recipe", "code", "refused"]
+    assert [line.split(":")[0] for line in said] == ["predictions", "configuration", "code", "refused"]
     assert said[-1].startswith("refused: 3 faults")
     assert names(board) == []
 
@@ -135,11 +133,20 @@ def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys
     assert cli.main(["submit", str(lstm.run), "--name", "lstm-small", "--publish-predictions", *common]) == 0
     assert "regbench leaderboard" in capsys.readouterr().out
     (stored,) = stored_entries(tmp_path)
-    assert stored.path.name == f"lstm-small-{lstm.entry.configuration}.json"
+    assert stored.path.name == f"lstm-small-{lstm.entry.digits}.json"
     assert (stored.path.parent / stored.predictions_name(2)).exists()
     assert cli.main(["submit", str(lstm.run), *common]) == 0
-    assert f"takes the place of {stored.path}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"removed {stored.path}\n" in said
+    assert f"removed {stored.path.with_name(stored.predictions_name(2))}\n" in said
     assert len(names(tmp_path)) == 1
+    assert cli.main(["submit", str(lstm.run), "--publish-predictions", *common]) == 0
+    capsys.readouterr()
+    assert cli.main(["submit", str(lstm.run), *common]) == 0
+    (stored,) = stored_entries(tmp_path)
+    said = capsys.readouterr().out
+    assert f"overwrote {stored.path}\n" in said
+    assert f"removed {stored.path.with_name(stored.predictions_name(0))}\n" in said
 
 
 @pytest.mark.parametrize(

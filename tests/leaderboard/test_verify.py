@@ -91,9 +91,9 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     then = source_digest_at(commit, "architectures.lstm")
     assert then is not None
 
-    def claiming(digest: str, made_at: str) -> Path:
+    def claiming(digest: str, made_at: str, **architecture: Any) -> Path:
         content = lstm.entry.content()
-        content["result"]["architecture"]["source_sha256"] = digest
+        content["result"]["architecture"].update(source_sha256=digest, **architecture)
         content["result"]["code"]["commit"] = made_at
         return store(seal(content), tmp_path / "board")
 
@@ -102,6 +102,14 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     assert findings.notes == [
         f"architectures.lstm has changed since commit {commit[:12]}, by which this entry was made"
     ]
+    findings = verify_entry(claiming(then, commit, parameters=1), track=lstm.track)
+    assert findings.faults == []
+    assert findings.notes[1].startswith(
+        "compared with today's architectures.lstm: 1 parameters, and these options give "
+    )
+    options = {**lstm.entry.result.architecture.options, "d_model": 16}
+    findings = verify_entry(claiming(then, commit, options=options), track=lstm.track)
+    assert [str(fault) for fault in findings.faults] == ["architecture: d_model is 16, and the configuration sets 8"]
     findings = verify_entry(claiming("0" * 64, commit), track=lstm.track)
     assert [fault.check for fault in findings.faults] == ["source"]
     findings = verify_entry(claiming("0" * 64, "f" * 40), track=lstm.track)
@@ -110,11 +118,12 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
 
 
 def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where an architecture borrows from another: h3 imports from s4."""
-    (tmp_path / "architectures").mkdir()
+    """Also where an architecture borrows from another (h3 imports from s4), and where it is a package (cgt)."""
     for name in registry.entries(registry.ARCHITECTURE):
         for path in registry.source_files(registry.load(registry.ARCHITECTURE, name)):
-            shutil.copy(path, tmp_path / "architectures")
+            copy = tmp_path / path.relative_to(origin._ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
     commit = commit_of(tmp_path)
     monkeypatch.setattr(origin, "_ROOT", tmp_path)
     for name in registry.entries(registry.ARCHITECTURE):
@@ -127,6 +136,7 @@ def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypa
 def test_what_is_built_in(lstm: Made, stranger: Made) -> None:
     record = lstm.entry.result.architecture
     assert is_built_in(record)
+    assert is_built_in(record.model_copy(update={"name": "cgt", "source": "architectures.cgt"}))  # a package
     assert not is_built_in(stranger.entry.result.architecture)
     for change in (
         {"name": "mamba"},
@@ -149,16 +159,16 @@ def test_on_the_command_line(
     assert cli.main(["verify", str(stranger.run), "--source", str(stranger.source), *own]) == 0
     assert cli.main(["verify", str(stranger.run), *own]) == 1
     assert "is not kept beside the entry" in capsys.readouterr().out
-    for folder in (lstm.board, lstm.path.parent):
+    for folder in (lstm.board, lstm.board / "entries", lstm.path.parent):
         assert cli.main(["verify", str(folder), *own]) == 0
     forged = tmp_path / "tiny-v1" / lstm.path.name
     forged.parent.mkdir()
-    forged.write_text(lstm.path.read_text().replace('"trials": 2', '"trials": 1'))
+    forged.write_text(lstm.path.read_text().replace('"trials": 2', '"trials": 1', 1))
     capsys.readouterr()
     assert cli.main(["verify", str(tmp_path / "tiny-v1"), *own]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"{forged}: REFUSED"
-    assert [line.split(":")[0] for line in said[1:]] == ["  form", "  recipe"]
+    assert [line.split(":")[0] for line in said[1:]] == ["  form", "  configuration"]
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
 from regbench.data.instances import Instances
-from regbench.metrics import scores as scoring
-from regbench.metrics.scores import (
+from regbench.metrics.metric import (
+    METRICS,
     NLL_FLOOR,
-    Brief,
-    Scores,
-    bin_width,
-    check_distributions,
-    predict_in_batches,
-    score,
+    POSITION_METRICS,
+    TokenPrediction,
+    metrics_of,
     score_positions,
     score_vectors,
-    share_of_the_way,
 )
+from regbench.metrics.scores import Scores, bin_width, check_distributions, normalized_score, normalized_scores, score
+from regbench.models.predictor import predict_in_batches
+from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tracks import Track
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 
 
@@ -155,9 +157,21 @@ def test_too_few_predictions_are_refused(tiny: Track) -> None:
         score(tiny.task, test, iter(list[Instances]()))  # type: ignore[arg-type]
 
 
-def test_share_of_the_way() -> None:
-    assert share_of_the_way(0.6, 0.5, 1.0) == pytest.approx(0.2)
-    assert share_of_the_way(0.3, 0.6, 0.0) == pytest.approx(0.5)
+def test_normalized_score() -> None:
+    assert normalized_score(0.6, 0.5, 1.0) == pytest.approx(0.2)
+    assert normalized_score(0.3, 0.6, 0.0) == pytest.approx(0.5)
+
+
+def test_normalized_scores_need_both_ends() -> None:
+    def baseline(value: float, anchor: Literal["start", "end"] | None) -> BaselineRecord:
+        record = ScoreRecord(value=value, stderr=0.0)
+        return BaselineRecord(scores={"tvd": record}, curves={}, options={}, seconds=0.0, anchor=anchor)
+
+    scores = {"tvd": ScoreRecord(value=0.3, stderr=0.0)}
+    ends = {"unigram": baseline(0.6, "start"), "2-gram": baseline(0.5, None), "oracle": baseline(0.0, "end")}
+    assert normalized_scores(scores, ends) == {"tvd": pytest.approx(0.5)}
+    for name in ("unigram", "oracle"):
+        assert normalized_scores(scores, {n: b for n, b in ends.items() if n != name}) == {}
 
 
 def test_metrics_of_vectors_by_hand() -> None:
@@ -259,27 +273,52 @@ def test_without_truth_the_scores_are_those_that_need_none() -> None:
     task, instances = Unknown(None), Halves(None).generate(Splits(1, 1, 40, 0), "test")
     predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
     assert score(task, instances, [predicted]).table() == score(Halves(None), instances, [predicted]).table()
-    briefly = [Brief.of(predicted[:7], instances.tokens[:7]), Brief.of(predicted[7:], instances.tokens[7:])]
-    assert score(task, instances, briefly).table() == score(task, instances, [predicted]).table()
+    compact = [
+        TokenPrediction.of(predicted[:7], instances.tokens[:7]),
+        TokenPrediction.of(predicted[7:], instances.tokens[7:]),
+    ]
+    assert score(task, instances, compact).table() == score(task, instances, [predicted]).table()
     with pytest.raises(UserError, match="must sum to 1"):
         score(task, instances, [predicted * 1.01])
     with pytest.raises(TypeError, match="Halves knows its truth"):
-        score(Halves(None), instances, briefly)
+        score(Halves(None), instances, compact)
 
 
-def test_of_a_score_of_its_own_the_direction_is_that_of_its_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "_GROUP_SCORES", {})
-    assert scoring.higher_is_better("token_accuracy") is scoring.higher_is_better("last_two_accuracy") is True
-    assert scoring.higher_is_better("nll") is False
-    with pytest.raises(UserError, match="unknown score 'late_accuracy'"):
-        scoring.higher_is_better("late_accuracy")
-    scoring.know_scores(Halves(None))
-    assert scoring.higher_is_better("late_accuracy") is True
-    scoring.know_scores(Halves(None))  # again
+def test_a_group_score_of_a_task_has_the_direction_and_limits_of_its_metric() -> None:
+    found = metrics_of(Halves(None))
+    assert list(found) == ["token_accuracy", "late_accuracy"]
+    late = found["late_accuracy"]
+    assert (late.name, late.label, late.over) == ("late_accuracy", "late accuracy", "token_accuracy")
+    assert (late.arrow, late.direction) == ("↑", "higher is better")
+    assert (late.limits, late.log_axis) == ((0.0, 1.0), False)
+    assert late.meaning == "token accuracy over the group 'late' alone."
     other = type("Other", (Halves,), {"group_scores": {"late_accuracy": ("nll", "late")}})
-    with pytest.raises(UserError, match=r"Other: the score 'late_accuracy' is over 'nll', but .* higher is better"):
-        scoring.know_scores(other(None))
-    assert scoring.higher_is_better("late_accuracy") is True
+    late = metrics_of(other(None))["late_accuracy"]
+    assert (late.arrow, late.limits, late.log_axis) == ("↓", METRICS["nll"].limits, True)
+    with pytest.raises(UserError, match="unknown score 'late_accuracy'; did you mean"):
+        METRICS["late_accuracy"]  # one task's names are not another's
+
+
+def test_the_table_of_metrics() -> None:
+    assert [name for name, metric in METRICS.items() if not metric.higher_is_better] == [
+        "tvd", "global_tvd", "nll", "nll_behind_cut", "mse", "truth_mse",
+    ]  # fmt: skip
+    for name, metric in METRICS.items():
+        base = POSITION_METRICS[metric.over]
+        assert metric.name == name
+        assert (metric.limits, metric.log_axis, metric.kind) == (base.limits, base.log_axis, base.kind)
+    assert METRICS["nll"].limits[1] == pytest.approx(-np.log(NLL_FLOOR))
+
+
+@pytest.mark.parametrize("name", registry.entries(registry.TASK))
+def test_every_group_score_of_a_built_in_task_is_described(name: str) -> None:
+    """And is over the metric that the task says."""
+    task = registry.load(registry.TASK, name)
+    assert task.scores
+    for score_name in task.scores:
+        over, _ = task.group_scores.get(score_name, (score_name, None))
+        assert METRICS[score_name].over == over
+    assert metrics_of(task) == {score_name: METRICS[score_name] for score_name in task.scores}
 
 
 @pytest.mark.parametrize(
@@ -297,7 +336,7 @@ def test_of_a_score_of_its_own_the_direction_is_that_of_its_metric(monkeypatch: 
 )
 def test_a_score_that_nothing_defines_is_refused(extra: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        scoring.know_scores(type("Named", (Halves,), extra)(None))
+        metrics_of(type("Named", (Halves,), extra)(None))
 
 
 @pytest.mark.parametrize("extra", [{"scores": ("nll", "tvd")}, {"group_scores": {"late_accuracy": ("tvd", "late")}}])

@@ -1,4 +1,4 @@
-"""The common skeleton: alignment, structure, positions."""
+"""The common backbone: alignment, structure, positions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.models.backbone import Skeleton, held_bytes, sinusoids
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import Backbone, build, held_bytes, resolve_options, sinusoids
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, ModelPredictor, parameter_count, shift_in
 from regbench.tasks.base import TokenIO
@@ -125,7 +124,7 @@ def test_an_architecture_that_cannot_be_built_is_blamed() -> None:
         def __init__(self, options: object) -> None:
             raise ValueError("not today")
 
-    with pytest.raises(UserError, match=r"Broken cannot be built: .*test_skeleton.py:\d+: ValueError: not today"):
+    with pytest.raises(UserError, match=r"Broken cannot be built: .*test_backbone.py:\d+: ValueError: not today"):
         build(Broken, resolve_options(Broken, {}), IO)
 
 
@@ -140,8 +139,8 @@ class Returns(Mixer):
         return self.what(x)  # type: ignore[return-value]
 
 
-def returning(what: Callable[[Tensor], object], mixer: type[Mixer] = Returns) -> Skeleton:
-    return Skeleton(lambda options: mixer(options, what), resolve_options(Mixer, {"d_model": 8}), IO)  # type: ignore[call-arg]
+def returning(what: Callable[[Tensor], object], mixer: type[Mixer] = Returns) -> Backbone:
+    return Backbone(lambda options: mixer(options, what), resolve_options(Mixer, {"d_model": 8}), IO)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Attention: the fused form against the naive one, outputs and all gradients."""
+"""Attention: the fused kernels against the naive implementation, outputs and all gradients."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import importlib.util
 import pytest
 import torch
 
-from regbench.ops.attention import _OP, attention
-from regbench.ops.backend import Form, use_backend
+from regbench.ops.attention import OP, attention
+from regbench.ops.backend import Implementation, use_backend
 from regbench.utils.errors import UserError
 
 
@@ -33,7 +33,7 @@ def test_uniform_scores_average_the_past() -> None:
         torch.testing.assert_close(attention(zero, zero, v, backend=backend), expected)
 
 
-def test_the_form_that_ran_is_recorded_and_no_other_is_taken() -> None:
+def test_what_ran_is_recorded_and_no_other_is_taken() -> None:
     x = torch.randn(1, 1, 3, 2)
     with use_backend("naive") as ran:
         attention(x, x, x)
@@ -47,11 +47,13 @@ def test_the_form_that_ran_is_recorded_and_no_other_is_taken() -> None:
 
 def test_the_kernels_of_our_own_run_when_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the type, and though they are installed: `auto` takes what has been measured."""
-    monkeypatch.setattr(Form, "missing", property(lambda form: "flash_attn" if form.requires == "flash_attn" else None))
+    monkeypatch.setattr(
+        Implementation, "missing", property(lambda self: "flash_attn" if self.requires == "flash_attn" else None)
+    )
     cuda = torch.device("cuda")
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         with use_backend("auto") as ran:
-            _OP.choose("auto", cuda, dtype)
+            OP.choose("auto", cuda, dtype)
         assert ran == {"attention": "torch"}
 
 
@@ -59,7 +61,7 @@ def test_the_kernels_of_our_own_run_when_asked_for_alone(monkeypatch: pytest.Mon
 def test_the_kernels_of_our_own_are_chosen_and_refused_by_name() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         with use_backend("attention=triton") as ran:
-            _OP.choose("auto", torch.device("cuda"), dtype)
+            OP.choose("auto", torch.device("cuda"), dtype)
         assert ran == {"attention": "triton"}
     x = torch.randn(1, 1, 3, 2)
     with pytest.raises(UserError, match="^backend 'triton' of attention does not run on cpu; there: torch, naive$"):
@@ -67,7 +69,7 @@ def test_the_kernels_of_our_own_are_chosen_and_refused_by_name() -> None:
     with pytest.raises(
         UserError, match="^backend 'triton' of attention takes float16, bfloat16, float32, not float64$"
     ):
-        _OP.choose("triton", torch.device("cuda"), torch.float64)
+        OP.choose("triton", torch.device("cuda"), torch.float64)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

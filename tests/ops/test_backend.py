@@ -1,4 +1,4 @@
-"""The choice of an op's form: explicit, recorded, refused in one line."""
+"""The choice of an op's implementation: explicit, recorded, refused in one line."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from regbench.ops.attention import attention
-from regbench.ops.backend import Form, Op, common_type, known_ops, require_use, use_backend
+from regbench.ops.backend import Implementation, Op, common_type, known_ops, require_use, use_backend
 from regbench.utils.errors import UserError
 
 OP = Op(
     "example",
     {
-        "gpu": Form("math:sin", ("cuda",)),
-        "extra": Form("math:tan", ("cpu",), requires="no_such_package", install="pip install 'regbench[extra]'"),
-        "fast": Form("math:cos", ("cpu",)),
-        "naive": Form("math:exp", ("cpu", "cuda")),
+        "gpu": Implementation("math:sin", ("cuda",)),
+        "extra": Implementation(
+            "math:tan", ("cpu",), requires="no_such_package", install="pip install 'regbench[extra]'"
+        ),
+        "fast": Implementation("math:cos", ("cpu",)),
+        "naive": Implementation("math:exp", ("cpu", "cuda")),
     },
 )
 CPU = torch.device("cpu")
@@ -56,7 +58,7 @@ def test_what_cannot_run_is_refused(backend: str, message: str) -> None:
         OP.choose(backend, CPU)
 
 
-def test_a_form_for_each_op_leaves_the_others_to_auto() -> None:
+def test_a_backend_for_each_op_leaves_the_others_to_auto() -> None:
     q = torch.randn(1, 1, 3, 2)
     for backend, ran in (
         ("attention=naive", {"attention": "naive", "example": "fast"}),
@@ -76,20 +78,20 @@ def test_a_form_for_each_op_leaves_the_others_to_auto() -> None:
         ("attention=flash_attn", "attention has no backend 'flash_attn'; did you mean 'flash-attn'?"),
         (
             "attention=naive,torch",
-            "backend 'torch' of which op? Among several each needs its own, as in attention=torch",
+            "backend 'torch' is without its op: in a list each needs one, as in attention=torch",
         ),
     ],
 )
-def test_a_form_for_each_op_is_read_strictly(backend: str, message: str) -> None:
+def test_a_backend_for_each_op_is_read_strictly(backend: str, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"), use_backend(backend):
         pass
 
 
-def test_where_only_some_ops_have_a_form_the_refusal_says_how_to_ask_for_those() -> None:
+def test_where_only_some_ops_have_it_the_refusal_says_how_to_ask_for_those() -> None:
     q = torch.randn(1, 1, 3, 2)
     with use_backend("torch"):
         attention(q, q, q)
-        with pytest.raises(UserError, match="^example has no backend 'torch'; of one op alone: attention=torch$"):
+        with pytest.raises(UserError, match="^example has no backend 'torch'; for one op alone write attention=torch$"):
             OP.choose("auto", CPU)
 
 
@@ -98,7 +100,7 @@ def test_a_backend_that_serves_nothing_is_refused() -> None:
     require_use("naive", {"example": "naive"})
     require_use("example=fast", {"example": "fast", "attention": "torch"})
     with pytest.raises(
-        UserError, match=r"^backend 'cpu' has nothing to serve: this model uses no op that has a choice"
+        UserError, match=r"^backend 'cpu' has no effect: this model uses no op with several implementations"
     ):
         require_use("cpu", {})
     message = "backend 'attention=naive' names attention, which this model does not use; it uses example"
@@ -107,8 +109,8 @@ def test_a_backend_that_serves_nothing_is_refused() -> None:
 
 
 def test_the_types_decide_too() -> None:
-    narrow = Form("math:sin", ("cpu",), dtypes=(torch.float32, torch.bfloat16), exact=(torch.bfloat16,))
-    op = Op("another_example", {"narrow": narrow, "naive": OP.forms["naive"]})
+    narrow = Implementation("math:sin", ("cpu",), dtypes=(torch.float32, torch.bfloat16), exact=(torch.bfloat16,))
+    op = Op("another_example", {"narrow": narrow, "naive": OP.implementations["naive"]})
     for dtype, taken in ((torch.bfloat16, math.sin), (torch.float32, math.exp), (torch.float64, math.exp)):
         assert op.choose("auto", CPU, dtype) is taken
     assert op.choose("narrow", CPU, torch.float32) is math.sin
@@ -123,11 +125,11 @@ def test_the_type_of_several_tensors() -> None:
     assert common_type(double, half) == torch.float64
 
 
-def test_every_op_has_a_naive_form_and_one_that_runs_on_a_gpu_without_extras() -> None:
-    ops = {name: op for name, op in known_ops().items() if op.forms["naive"].target.startswith("regbench.")}
+def test_every_op_has_a_naive_implementation_and_one_that_runs_on_a_gpu_without_extras() -> None:
+    ops = {name: op for name, op in known_ops().items() if op.implementations["naive"].target.startswith("regbench.")}
     assert {"attention", "linear_attention", "long_conv", "ngram_head", "selective_scan", "wkv"} <= set(ops)
     for name, op in ops.items():
-        assert {"cpu", "cuda"} == set(op.forms["naive"].devices), name
-        fast = [f for n, f in op.forms.items() if n != "naive" and "cuda" in f.devices]
+        assert {"cpu", "cuda"} == set(op.implementations["naive"].devices), name
+        fast = [f for n, f in op.implementations.items() if n != "naive" and "cuda" in f.devices]
         assert any(f.requires in (None, "triton") for f in fast), name
-        assert all(callable(f.load()) for f in op.forms.values() if f.requires != "triton"), name
+        assert all(callable(f.load()) for f in op.implementations.values() if f.requires != "triton"), name

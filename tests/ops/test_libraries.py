@@ -1,4 +1,4 @@
-"""The forms that call a library: that each is handed what it documents, by stand-ins on the CPU; and on a GPU, what comes back.
+"""Implementations that call a library: what they hand it, by stand-ins on the CPU; and on a GPU, what comes back.
 
 A stand-in takes the library's layouts and types, refuses all others, and computes with plain sums. Of flash-linear-attention's
 WKV the kernel itself runs, under Triton's interpreter.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import multiprocessing
-import os
 import sys
 import types
 import warnings
@@ -22,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.attention import _OP as ATTENTION
+from regbench.ops.attention import OP as ATTENTION
 from regbench.ops.attention import attention
 from regbench.ops.backend import Op, use_backend
 from regbench.ops.linear_attention import OP as LINEAR_ATTENTION
@@ -201,9 +199,9 @@ def wkv_inputs(length: int = 33) -> list[Tensor]:
     return [w.exp(), u, 3 * k, v, a, b.exp()]
 
 
-def run_wkv(form: Callable[..., Any], scale: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def run_wkv(implementation: Callable[..., Any], scale: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     def run(w: Tensor, u: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z, (a, b, last) = form(w, u, k, v, a, b, scale.to(k))
+        z, (a, b, last) = implementation(w, u, k, v, a, b, scale.to(k))
         assert not last.requires_grad
         return z, a, b
 
@@ -218,26 +216,26 @@ class TestHandedOver:
     )
     def test_attention(self, width: int, dim: int, dtype: torch.dtype, rounding: float) -> None:
         inputs = [tensor.to(dtype).double() for tensor in attention_inputs(width=width, dim=dim)]
-        found = everything(ATTENTION.forms["flash-attn"].load(), inputs, dtype)
+        found = everything(ATTENTION.implementations["flash-attn"].load(), inputs, dtype)
         assert {tensor.dtype for tensor in found} == {dtype}
         close(found, everything(lambda *i: attention(*i, backend="naive"), inputs, torch.float64), 2 * rounding)
 
     def test_attention_of_nothing_and_of_too_wide_heads(self) -> None:
-        form = ATTENTION.forms["flash-attn"].load()
+        implementation = ATTENTION.implementations["flash-attn"].load()
         empty = torch.zeros(2, 3, 0, 4, dtype=torch.bfloat16)
-        assert form(empty, empty, empty).shape == (2, 3, 0, 4)
+        assert implementation(empty, empty, empty).shape == (2, 3, 0, 4)
         wide = torch.zeros(1, 1, 1, 257, dtype=torch.bfloat16)
         with pytest.raises(
             UserError, match="backend 'flash-attn' of attention takes heads of up to 256 channels, not 257"
         ):
-            form(wide, wide, wide)
+            implementation(wide, wide, wide)
 
     @pytest.mark.parametrize("length", [1, 2, 65])
     @pytest.mark.parametrize("left_out", [0, 1, 2])
     def test_selective_scan(self, length: int, left_out: int) -> None:
         """Without an initial state, without a skip connection too, and with both."""
         inputs = scan_inputs(length)[: 7 - left_out]
-        found = everything(SELECTIVE_SCAN.forms["mamba-ssm"].load(), inputs, torch.float32)
+        found = everything(SELECTIVE_SCAN.implementations["mamba-ssm"].load(), inputs, torch.float32)
         expected = everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64)
         close(found, expected, 5e-6)
 
@@ -245,23 +243,23 @@ class TestHandedOver:
     def test_a_state_is_fed_in_and_read_out_whatever_its_rate_of_decay(self, size: float) -> None:
         """Nothing happens in the one position: what goes in comes out."""
         x, delta, A, B, C, D, state = (tensor.float() for tensor in scan_inputs(1, n_state=64))
-        form = SELECTIVE_SCAN.forms["mamba-ssm"].load()
-        _, final = form(0 * x, 0 * delta, size * A, B, C, D, state)
+        implementation = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
+        _, final = implementation(0 * x, 0 * delta, size * A, B, C, D, state)
         torch.testing.assert_close(final, state, rtol=2e-5, atol=0)
 
     def test_selective_scan_in_half_precision_and_of_nothing(self) -> None:
-        form = SELECTIVE_SCAN.forms["mamba-ssm"].load()
+        implementation = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
         half = [tensor.bfloat16() for tensor in scan_inputs()]
-        y, final = form(*half)
+        y, final = implementation(*half)
         exact, exact_final = selective_scan(*(tensor.float() for tensor in half), backend="naive")
         assert (y.dtype, final.dtype) == (torch.bfloat16, torch.float32)
         close([y, final], [exact.bfloat16(), exact_final], 1e-2)
-        y, final = form(*(tensor[:, :0] if tensor.dim() == 3 else tensor for tensor in half[:6]))
+        y, final = implementation(*(tensor[:, :0] if tensor.dim() == 3 else tensor for tensor in half[:6]))
         assert (y.shape, final.shape) == ((2, 0, 6), (2, 6, 5))
         with pytest.raises(
             UserError, match="backend 'mamba-ssm' of selective_scan takes a state of up to 256, not 257"
         ):
-            form(*scan_inputs(1, n_state=257))
+            implementation(*scan_inputs(1, n_state=257))
 
     @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
     @pytest.mark.parametrize(("width", "dim"), [(4, 6), (8, 8), (16, 17), (17, 16), (32, 16)])
@@ -269,41 +267,41 @@ class TestHandedOver:
     def test_linear_attention(self, decay: str, width: int, dim: int, dtype: torch.dtype, tolerance: float) -> None:
         inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, 9, width, dim)]
 
-        def run(form: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda q, k, v, state, *log_decay: form(q, k, v, *(log_decay or (None,)), state)
+        def run(implementation: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda q, k, v, state, *log_decay: implementation(q, k, v, *(log_decay or (None,)), state)
 
-        found = everything(run(LINEAR_ATTENTION.forms["flash-linear-attention"].load()), inputs, dtype)
-        close(found, everything(run(LINEAR_ATTENTION.forms["naive"].load()), inputs, torch.float64), tolerance)
+        found = everything(run(LINEAR_ATTENTION.implementations["flash-linear-attention"].load()), inputs, dtype)
+        close(
+            found, everything(run(LINEAR_ATTENTION.implementations["naive"].load()), inputs, torch.float64), tolerance
+        )
 
     def test_linear_attention_of_nothing(self) -> None:
         q, k, v, _ = linear_inputs("none", length=0)
-        z, state = LINEAR_ATTENTION.forms["flash-linear-attention"].load()(q.float(), k.float(), v.float())
+        z, state = LINEAR_ATTENTION.implementations["flash-linear-attention"].load()(q.float(), k.float(), v.float())
         assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
 
 
 def interpreted(cases: list[tuple[list[Tensor], Tensor]]) -> list[list[Tensor]]:
-    """Runs in a process of its own: Triton decides at import whether it interprets."""
-    form = WKV.forms["flash-linear-attention"].load()
+    """Runs in the process in which Triton interprets."""
+    implementation = WKV.implementations["flash-linear-attention"].load()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where there is no GPU
-        found = [everything(run_wkv(form, scale), inputs, torch.float32) for inputs, scale in cases]
+        found = [everything(run_wkv(implementation, scale), inputs, torch.float32) for inputs, scale in cases]
     return [[tensor.detach() for tensor in tensors] for tensors in found]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("fla") is None, reason="needs fla-core")
-def test_wkv_by_the_librarys_own_kernel() -> None:
+def test_wkv_by_the_librarys_own_kernel(interpreter: ProcessPoolExecutor) -> None:
     """From a state, and from that of an empty past, whose units are exp(-inf)."""
     inputs = wkv_inputs(9)
     nothing = [*inputs[:4], *(0 * tensor for tensor in inputs[4:])]
     half = torch.full((2, 5), 0.5, dtype=torch.float64)
     cases = [(inputs, half), (nothing, torch.full_like(half, -torch.inf))]
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("TRITON_INTERPRET", "1")
-            pool.submit(os.getpid).result()  # the process starts here, and keeps the variable
-        found = pool.submit(interpreted, cases).result()
+    found = interpreter.submit(interpreted, cases).result()
     for tensors, (given_there, scale) in zip(found, cases, strict=True):
-        close(tensors, everything(run_wkv(WKV.forms["naive"].load(), scale), given_there, torch.float64), 5e-6)
+        close(
+            tensors, everything(run_wkv(WKV.implementations["naive"].load(), scale), given_there, torch.float64), 5e-6
+        )
 
 
 @pytest.mark.parametrize(("op", "library"), CASES, ids=lambda case: getattr(case, "name", case))
@@ -321,9 +319,7 @@ class TestChosen:
             op.choose("auto", CUDA, dtype)
         assert record == {op.name: library}
 
-    def test_without_it_auto_takes_a_form_of_our_own(
-        self, op: Op, library: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_it_auto_takes_one_of_our_own(self, op: Op, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
         without(library, monkeypatch)
         with use_backend("auto") as record:
             op.choose("auto", CUDA, torch.bfloat16)
@@ -355,7 +351,7 @@ def without(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestOnAGPU:
-    """Outputs, final states and all gradients against the naive form in float64.
+    """Outputs, final states and all gradients against the naive implementation in float64.
 
     Tolerances are of the largest entry: of the inputs' own type, 2^-8 for bfloat16 and 2^-11 for TF32 and float16, times what
     sums of some tens of rounded terms add.
@@ -371,27 +367,29 @@ class TestOnAGPU:
 
     @pytest.mark.parametrize("length", [1, 65, 200])
     def test_our_own_attention_and_long_convolution(self, length: int) -> None:
-        for op, form, inputs in (
+        for op, backend, inputs in (
             (attention, "torch", attention_inputs(length, 16, 16)),
             (long_conv, "fft", given((2, length, 5), (5, length), (5,))),
         ):
-            found = everything(lambda *i, op=op, form=form: op(*i, backend=form), inputs, torch.float32, "cuda")
+            found = everything(
+                lambda *i, op=op, backend=backend: op(*i, backend=backend), inputs, torch.float32, "cuda"
+            )
             close(found, everything(lambda *i, op=op: op(*i, backend="naive"), inputs, torch.float64), 1e-5)
 
     @pytest.mark.parametrize("length", [1, 65, 2100])  # its kernels cut time at 2048
-    @pytest.mark.parametrize("form", ["mamba-ssm", "chunked"])
-    def test_selective_scan(self, length: int, form: str) -> None:
-        if form == "mamba-ssm":
+    @pytest.mark.parametrize("backend", ["mamba-ssm", "chunked"])
+    def test_selective_scan(self, length: int, backend: str) -> None:
+        if backend == "mamba-ssm":
             pytest.importorskip("mamba_ssm")
         inputs = scan_inputs(length, n_state=16)
-        found = everything(lambda *i: selective_scan(*i, backend=form), inputs, torch.float32, "cuda")
+        found = everything(lambda *i: selective_scan(*i, backend=backend), inputs, torch.float32, "cuda")
         close(found, everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64), 1e-4)
 
     @pytest.mark.parametrize(("width", "dim"), [(16, 32), (8, 8), (16, 17)])
     @pytest.mark.parametrize("length", [1, 65, 200])
     @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
     @pytest.mark.parametrize(
-        ("form", "dtype", "tolerance"),
+        ("backend", "dtype", "tolerance"),
         [
             ("chunked", torch.float32, 1e-4),
             ("flash-linear-attention", torch.float32, 1e-2),
@@ -399,27 +397,27 @@ class TestOnAGPU:
         ],
     )
     def test_linear_attention(
-        self, length: int, width: int, dim: int, decay: str, form: str, dtype: torch.dtype, tolerance: float
+        self, length: int, width: int, dim: int, decay: str, backend: str, dtype: torch.dtype, tolerance: float
     ) -> None:
-        if form != "chunked":
+        if backend != "chunked":
             pytest.importorskip("fla")
         inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, length, width, dim)]
 
-        def run(backend: str) -> Callable[..., Any]:
-            return lambda q, k, v, state, *log_decay: linear_attention(q, k, v, *(log_decay or (None,)), state, backend)
+        def run(named: str) -> Callable[..., Any]:
+            return lambda q, k, v, state, *log_decay: linear_attention(q, k, v, *(log_decay or (None,)), state, named)
 
-        found = everything(run(form), inputs, dtype, "cuda")
+        found = everything(run(backend), inputs, dtype, "cuda")
         close(found, everything(run("naive"), inputs, torch.float64), tolerance)
 
     @pytest.mark.parametrize("length", [1, 65, 200])
-    @pytest.mark.parametrize("form", ["flash-linear-attention", "chunked"])
-    def test_wkv(self, length: int, form: str) -> None:
-        if form != "chunked":
+    @pytest.mark.parametrize("backend", ["flash-linear-attention", "chunked"])
+    def test_wkv(self, length: int, backend: str) -> None:
+        if backend != "chunked":
             pytest.importorskip("fla")
         scale = torch.full((2, 5), 0.5, dtype=torch.float64)
 
-        def run(backend: str) -> Callable[..., Any]:
-            return run_wkv(lambda *i: wkv(*i[:4], WKVState(*i[4:]), backend=backend), scale)
+        def run(named: str) -> Callable[..., Any]:
+            return run_wkv(lambda *i: wkv(*i[:4], WKVState(*i[4:]), backend=named), scale)
 
-        found = everything(run(form), wkv_inputs(length), torch.float32, "cuda")
+        found = everything(run(backend), wkv_inputs(length), torch.float32, "cuda")
         close(found, everything(run("naive"), wkv_inputs(length), torch.float64), 1e-4)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 import pytest
 
 import regbench
 from regbench import cli
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import score, score_positions
+from regbench.metrics.metric import score_positions
+from regbench.metrics.scores import score
 from regbench.report import build_report, track_of, write_report
-from regbench.report.cells import way_cell
-from regbench.report.html import embed, page
-from regbench.report.rows import score_rows
-from regbench.report.strips import MOST_ROWS, _shown_tokens, choose, layout
-from regbench.report.words import human_bytes, human_seconds
-from regbench.results import Curve, Result, read_result
+from regbench.report.content import human_bytes, human_seconds, score_rows
+from regbench.report.html import render_page
+from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
+from regbench.results import Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from tests.helpers.browser import Visit, needs_chromium, visit
@@ -114,7 +116,7 @@ class TestThePage:
     def test_instances_are_missing_where_the_predictions_are(self, folder: Path, result: Result, tiny: Track) -> None:
         (folder / "seed-1" / "predictions.npz").unlink()
         html = write_report(folder, result, tiny).read_text()
-        assert "Not shown: the predictions of seed 1 are not in the run&#x27;s folder." in html
+        assert "Not shown: the predictions of seed 1 are not in the run&#39;s folder." in html
         assert data_of(html)["strips"] is None
         with pytest.raises(UserError, match="instance 3 cannot be shown: the predictions of seed 1"):
             write_report(folder, result, tiny, 3)
@@ -254,29 +256,48 @@ class TestInstances:
         assert _shown_tokens(distributions[..., :40], np.array([1])).tolist() == list(range(40))
 
 
+def frame(data: dict[str, Any], title: str = "") -> str:
+    """A page with nothing in it but its data and a script."""
+    scripts = ["report/assets/chart.js", "report/assets/texts.js"]
+    return render_page("report/templates/frame.html", data=data, styles=[], scripts=scripts, title=title)
+
+
 class TestPieces:
     def test_embedded_data_is_inert_and_whole(self) -> None:
         data = {"a": [HOSTILE, 1.5, None, "<!--"]}
-        inert = embed(data)
-        assert not set("<>&\u2028") & set(inert)
-        assert json.loads(inert) == data
+        html = frame(data)
+        found = re.search(r'<script type="application/json" id="data">(.*)</script>\n<script>', html)
+        assert found is not None
+        assert not set("<>&\u2028") & set(found[1])
+        assert json.loads(found[1]) == data
         with pytest.raises(ValueError, match="JSON compliant"):
-            embed({"a": float("nan")})
+            frame({"a": float("nan")})
 
     def test_a_page_allows_its_own_scripts_only(self) -> None:
-        html = page("t <", "<main></main>", {}, ["body {}"], ["let a;", "let b;"])
+        """A browser runs a script of which the policy has the digest."""
+        html = frame({}, title="t <")
         assert "<title>t &lt;</title>" in html
         policy = re.search(r"script-src ([^;\"]*)\">", html)
         assert policy is not None
-        assert re.fullmatch(r"('sha256-[A-Za-z0-9+/=]{44}' ?){2}", policy[1])
+        scripts = re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+        assert policy[1].split() == [f"'sha256-{digest}'" for digest in digests]
+        assert len(digests) == 2
+
+    def test_a_value_that_is_not_given_is_an_error(self) -> None:
+        with pytest.raises(jinja2.UndefinedError, match="'title' is undefined"):
+            render_page("report/templates/frame.html", data={}, styles=[], scripts=[])
 
     @pytest.mark.parametrize(
-        ("way", "bar", "shown"), [(0.553, "55%", "55 %"), (-0.9, "0%", "-90 %"), (1.2, "100%", "120 %")]
+        ("share", "bar", "shown"), [(0.553, "55%", "55"), (-0.9, "0%", "-90"), (1.2, "100%", "120")]
     )
-    def test_bars_stay_in_their_cells(self, way: float, bar: str, shown: str) -> None:
-        assert f"--share:{bar}" in way_cell(way)
-        assert f"<span>{shown}</span>" in way_cell(way)
-        assert "—" in way_cell(None)
+    def test_bars_stay_in_their_cells(self, share: float, bar: str, shown: str, result: Result) -> None:
+        start = next(b.scores["legal_accuracy"].value for b in result.baselines.values() if b.anchor == "start")
+        record = ScoreRecord(value=start + share * (1 - start), stderr=0.0)
+        seed = result.seeds[0].model_copy(update={"scores": {**result.seeds[0].scores, "legal_accuracy": record}})
+        html = build_report(result.model_copy(update={"seeds": [seed]}))
+        (row,) = re.findall(r'<tr class="model">(.*?)</tr>', html, flags=re.DOTALL)
+        assert f'style="--share:{bar}"><span>{shown}</span>' in row
 
     def test_figures_for_people(self) -> None:
         assert [human_bytes(n) for n in (0, 1023, 1536, 3 << 20, 5 << 30)] == [
@@ -356,10 +377,25 @@ class TestInABrowser:
             assert f"{model['tvd'][1]:.3f}" in seen["tip"]
         assert seen["tipGone"]
 
-    def test_hostile_names_stay_text(self, result: Result, tmp_path: Path) -> None:
-        architecture = result.architecture.model_copy(update={"name": HOSTILE})
-        html = build_report(result.model_copy(update={"architecture": architecture}))
-        script = "await frame(); return [one('h1').textContent, one('#position-legend .name').textContent, all('img').length]"
-        seen = visit(html, script, tmp_path)
+    def test_hostile_names_and_tokens_stay_text(
+        self, result: Result, tiny: Track, models: list[Predictions], tmp_path: Path
+    ) -> None:
+        architecture = result.architecture.model_copy(update={"name": HOSTILE, "options": {HOSTILE: HOSTILE}})
+        baselines = {f"{name} {HOSTILE}": baseline for name, baseline in result.baselines.items()}
+        strips = layout(tiny.task, tiny.instances("test"), models)
+        for one in strips["instances"]:
+            one["tokens"] = [HOSTILE] * len(one["tokens"])
+            one["rows"] = [HOSTILE] * len(one["rows"])
+        hostile = result.model_copy(update={"architecture": architecture, "baselines": baselines})
+        script = """
+          one("#strips svg").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+          await frame();
+          const names = [one("h1"), one("#position-legend .name"), one("tbody th"), one("#tip b"), ...all("dt")];
+          return [names.map((element) => element.textContent), all("img").length, all("script").length];
+        """
+        seen = visit(build_report(hostile, Drawn(strips)), script, tmp_path)
         assert seen.problems == []
-        assert seen.outcome == [f"{HOSTILE} on tiny-v1", HOSTILE, 0]
+        names, images, scripts = seen.outcome
+        assert names[:4] == [f"{HOSTILE} on tiny-v1", HOSTILE, f"oracle {HOSTILE}", f"position 0: {HOSTILE}"]
+        assert HOSTILE in names[4:]
+        assert (images, scripts) == (0, 5)  # three of the page, two of this test

@@ -16,7 +16,7 @@ from regbench.sweeps.schedule import Schedule
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.sweep import Sweep
 from regbench.sweeps.work import Ended, Job, Note
-from regbench.training.trained import Trained
+from regbench.training.checkpoint import Trained
 from regbench.training.trainer import Progress
 from regbench.utils.errors import UserError
 from regbench.utils.files import exclusive

@@ -1,4 +1,4 @@
-"""The page on tasks of one's own, as files to be used and broken."""
+"""The example of docs/own-task.md, as files to be used and broken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.documents import blocks
 
-PAGE = (Path(__file__).resolve().parents[2] / "regbench" / "tasks" / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-task.md").read_text(encoding="utf-8")
 SMALLER = {"train: 5000": "train: 60", "validation: 100": "validation: 10", "test: 200": "test: 20"}
 
 

@@ -16,7 +16,6 @@ from regbench.tasks.base import Splits
 from regbench.tasks.bigram import Bigram, BigramParameters, trigger_weights
 from regbench.tasks.bigram_chain import bigrams
 from regbench.utils.errors import UserError
-from tests.helpers.elsewhere import assert_same_elsewhere
 
 PAPER = Bigram(BigramParameters())
 SMALL = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=40))
@@ -285,8 +284,7 @@ def test_other_splits_stay_when_training_grows() -> None:
     np.testing.assert_array_equal(SMALL.generate(larger, "train").tokens[:60], SMALL.generate(SPLITS, "train").tokens)
 
 
-def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
-    assert_same_elsewhere(PAPER, SPLITS)
+def test_another_table_gives_other_bytes() -> None:
     other = Bigram(BigramParameters(bigrams_seed=1)).generate(SPLITS, "test")
     assert other.fingerprint != PAPER.generate(SPLITS, "test").fingerprint
 
@@ -297,7 +295,7 @@ def test_one_fingerprint_under_hash_seeds_and_any_number_of_threads() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_symbols": 6}, r"n_triggers \(5\) leaves fewer than two of n_symbols \(6\) to be outputs"),
+        ({"n_symbols": 6}, r"n_triggers \(5\) leaves fewer than two outputs among n_symbols \(6\)"),
         ({"n_symbols": 94}, "less than or equal to 93"),
         ({"n_symbols": 2}, "greater than or equal to 3"),
         ({"n_triggers": 0}, "greater than or equal to 1"),
@@ -314,9 +312,7 @@ def test_impossible_parameters_are_refused(fields: dict[str, object], message: s
 
 def test_a_split_in_which_no_trigger_comes_back_is_refused() -> None:
     task = Bigram(BigramParameters(length=2))
-    with pytest.raises(
-        UserError, match="^bigram: in the test split no trigger has an output twice, so there is nothing"
-    ):
+    with pytest.raises(UserError, match="^bigram: in the test split no trigger occurs twice in an instance, so there"):
         task.generate(SPLITS, "test")
 
 

@@ -78,7 +78,7 @@ def test_minimising_changes_no_string_no_truth_and_so_no_score() -> None:
     assert before.fingerprint == after.fingerprint
     np.testing.assert_array_equal(task.truth(before), task.truth(after))
     # A predictor sees tokens alone; on few of them, that this one too says the same of the same.
-    model = Bayes.lineup(task, before)[0]
+    model = Bayes.defaults(task, before)[0]
     np.testing.assert_array_equal(model.predict(before.tokens[:2]), model.predict(after.tokens[:2]))
 
 

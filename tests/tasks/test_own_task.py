@@ -12,7 +12,7 @@ import pytest
 import regbench
 from regbench import cli, runner
 from regbench.checks.task import examine_task_once
-from regbench.report.page import _instances
+from regbench.report.instances import draw_instances
 from regbench.results import read_result
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
@@ -118,34 +118,50 @@ def test_a_run_does_not_go_on_with_another_task(
 def test_predictions_are_not_drawn_over_other_instances(own: Path, edit: Callable[[str, str], None]) -> None:
     assert cli.main([*RUN, "--track", "repeating-v1.yaml", "--out", "out"]) == 0
     result = read_result(own / "out")
-    assert _instances(own / "out", result, load_track("repeating-v1.yaml"), None).strips is not None
+    assert draw_instances(own / "out", result, load_track("repeating-v1.yaml")).strips is not None
     edit("stream(splits.seed, 0, k)", "stream(splits.seed, 1, k)")
-    drawn = _instances(own / "out", result, load_track("repeating-v1.yaml"), None)
-    assert drawn.nothing
-    assert "the test instances of repeating-v1 are others now" in drawn.why_not
+    drawn = draw_instances(own / "out", result, load_track("repeating-v1.yaml"))
+    assert drawn.strips is None
+    assert "the code that makes the test instances of repeating-v1 has changed" in drawn.why_not
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("(1 - p.noise) * np.eye", "np.eye", "task 'repeating' cannot be scored: the truth sums to 1.1, not 1, at"),
-        ("    def identities", "    def identites", "Repeating of repeating.py is no whole task: it lacks identities"),
-        ("version = 1", "version = None", "Repeating of repeating.py is no whole task: its version must be"),
-        ('("tvd", "nll", "token_accuracy")', '"tvd"', "no whole task: its scores must be a tuple of names, not 'tvd'"),
-        ("class Parameters(task.Parameters)", "class Parameters", "no whole task: it needs a class Parameters"),
         (
-            "        first = ",
-            "        first = 1 / 0 + ",
+            "    def identities",
+            "    def identites",
+            "Repeating of repeating.py is not a complete task: it lacks identities",
+        ),
+        ("version = 1", "version = None", "Repeating of repeating.py is not a complete task: its version must be"),
+        (
+            '("tvd", "nll", "token_accuracy")',
+            '"tvd"',
+            "not a complete task: its scores must be a tuple of names, not 'tvd'",
+        ),
+        (
+            "class Parameters(regbench.Parameters)",
+            "class Parameters",
+            "not a complete task: it needs a class Parameters",
+        ),
+        (
+            "        p, first, found",
+            "        1 / 0; p, first, found",
             "task 'repeating' raises {}: ZeroDivisionError: division by zero",
         ),
         ("        symbols = np", "        symbols = 1 / 0, np", "raises {}: ZeroDivisionError: division by zero"),
         (
-            "        return Instances",
-            "        return tokens, Instances",
-            "generate returns tuple, not regbench.data.instances.Ins",
+            "        return regbench.Instances",
+            "        return tokens, regbench.Instances",
+            "generate returns tuple, not regbench.Instances",
         ),
         ("return [row.tobytes()", "return [row.nothing()", "raises {}: AttributeError: 'numpy.ndarray' object has no"),
-        ("        return Instances", "        return Instances)", "repeating.py cannot be imported: {}: SyntaxError"),
+        (
+            "        return regbench.Instances",
+            "        return regbench.Instances)",
+            "repeating.py cannot be imported: {}: SyntaxError",
+        ),
     ],
 )
 def test_a_broken_task_is_refused_in_one_line_and_leaves_nothing(

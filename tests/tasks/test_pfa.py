@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pydantic
 import pytest
@@ -17,17 +13,6 @@ from regbench.utils.errors import UserError
 
 SMALL = PFA(PFAParameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
 SPLITS = Splits(train=300, validation=50, test=100, seed=0)
-
-FINGERPRINTS = """
-import sys
-from regbench import threads
-from regbench.tasks.pfa import PFA, PFAParameters
-from regbench.tasks.task import Splits
-threads.available = lambda: int(sys.argv[1])
-task = PFA(PFAParameters(n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20))
-splits = Splits(train=300, validation=50, test=100, seed=0)
-print(*(task.generate(splits, split).fingerprint for split in ("train", "validation", "test")))
-"""
 
 
 def test_strings_follow_the_automaton() -> None:
@@ -103,26 +88,6 @@ def larger_width() -> int:
     return int(SMALL.generate(SPLITS, "train").lengths.max())
 
 
-def test_one_fingerprint_under_twenty_hash_seeds_and_any_number_of_threads() -> None:
-    expected = " ".join(SMALL.generate(SPLITS, s).fingerprint for s in ("train", "validation", "test"))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", FINGERPRINTS, str(1 + seed % 3)],
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for seed in range(20)
-    ]
-    found = {process.communicate(timeout=120)[0].strip() for process in processes}
-    assert found == {expected}
-
-
-def test_another_seed_gives_other_bytes() -> None:
-    other = Splits(train=300, validation=50, test=100, seed=1)
-    assert SMALL.generate(other, "test").fingerprint != SMALL.generate(SPLITS, "test").fingerprint
-
-
 def test_too_few_automata_is_said() -> None:
     tiny = PFA(
         PFAParameters(
@@ -138,7 +103,7 @@ def test_too_few_automata_is_said() -> None:
     [
         ("max_states", 3, "min_states \\(4\\) is above max_states \\(3\\)"),
         ("max_alphabet", 19, "above n_symbols"),
-        ("min_edges", 4, "needs more"),
+        ("min_edges", 4, "is more than the other states"),
         ("n_symbols", 0, "greater than or equal to 2"),
         ("states", 3, "Extra inputs"),
     ],

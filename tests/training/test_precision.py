@@ -1,4 +1,4 @@
-"""What a result says of the precision, and of the forms of the ops that trained and that scored."""
+"""What a result says of the precision, and of the implementations of the ops that trained and that scored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regbench.results import read_result
 PLUGIN = """
 import torch
 import regbench
-from regbench.ops.backend import Form, Op
+from regbench.ops.backend import Implementation, Op
 
 def half(x):
     CALLS.append(("half", x.dtype))
@@ -27,8 +27,8 @@ def plain(x):
 
 CALLS = []
 OP = Op("summing", {
-    "half": Form(f"{__name__}:half", ("cpu",), exact=(torch.bfloat16,)),
-    "naive": Form(f"{__name__}:plain", ("cpu",)),
+    "half": Implementation(f"{__name__}:half", ("cpu",), exact=(torch.bfloat16,)),
+    "naive": Implementation(f"{__name__}:plain", ("cpu",)),
 })
 
 class Sums(regbench.Mixer):

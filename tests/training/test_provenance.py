@@ -8,34 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from regbench.training.provenance import FILE, WORDS, check_identity, identity_of, write_identity
+from regbench.training.provenance import FILE, WORDS, check_provenance, provenance_digest, write_provenance
 from regbench.utils.errors import UserError
 
 PARTS = {"track": "t", "source": "s", "options": {"sizes": (1, 2)}, "training": {}, "device": "cpu", "backend": "auto"}
 
 
 def test_the_identity_is_what_old_checkpoints_have() -> None:
-    assert identity_of(PARTS) == hashlib.sha256(json.dumps(PARTS, sort_keys=True).encode()).hexdigest()
-    assert identity_of({**PARTS, "text": "x"}) != identity_of(PARTS)
+    assert provenance_digest(PARTS) == hashlib.sha256(json.dumps(PARTS, sort_keys=True).encode()).hexdigest()
+    assert provenance_digest({**PARTS, "text": "x"}) != provenance_digest(PARTS)
 
 
 def test_the_same_parts_pass(tmp_path: Path) -> None:
-    check_identity(tmp_path, PARTS)  # nothing is said, as of old
-    write_identity(tmp_path, PARTS)
-    check_identity(tmp_path, dict(reversed(PARTS.items())))
+    check_provenance(tmp_path, PARTS)  # nothing is said, as of old
+    write_provenance(tmp_path, PARTS)
+    check_provenance(tmp_path, dict(reversed(PARTS.items())))
 
 
 @pytest.mark.parametrize("key", WORDS)
 def test_a_part_that_differs_is_named(tmp_path: Path, key: str) -> None:
-    write_identity(tmp_path, PARTS)
+    write_provenance(tmp_path, PARTS)
     with pytest.raises(UserError, match=f"was finished before {WORDS[key]} changed, .* undo the change, or begin anew"):
-        check_identity(tmp_path, {**PARTS, key: "other"})
-    write_identity(tmp_path, {**PARTS, key: "other"})
+        check_provenance(tmp_path, {**PARTS, key: "other"})
+    write_provenance(tmp_path, {**PARTS, key: "other"})
     with pytest.raises(UserError, match=f"was finished before {WORDS[key]} changed"):
-        check_identity(tmp_path, PARTS)
+        check_provenance(tmp_path, PARTS)
 
 
 def test_what_cannot_be_read_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     with pytest.raises(UserError, match="was finished before something changed"):
-        check_identity(tmp_path, PARTS)
+        check_provenance(tmp_path, PARTS)

@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tracks import Track
-from regbench.training.trainer import Progress, Trainer, TrainingOptions, learning_rate, training_steps, watch_plateau
+from regbench.training.options import TrainingOptions, learning_rate
+from regbench.training.progress import Progress
+from regbench.training.trainer import Trainer, training_steps
 from regbench.utils.errors import UserError
 
 
@@ -37,7 +39,7 @@ class Killed(Exception):
 
 @pytest.fixture
 def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
-    def make(folder: str = "a", seed: int = 0, identity: str = "same", **options: object) -> Trainer:
+    def make(folder: str = "a", seed: int = 0, provenance: str = "same", **options: object) -> Trainer:
         torch.manual_seed(seed)
         model = build(Recency, resolve_options(Recency, {"d_model": 8, "dropout": 0.2}), tiny.task.io)
         values = {"batch_size": 8, "evaluations": 4, "checkpoint_seconds": 0.0} | options
@@ -49,7 +51,7 @@ def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
             budget=6000,
             seed=seed,
             folder=tmp_path / folder,
-            identity=identity,
+            provenance=provenance,
             device=torch.device("cpu"),
         )
 
@@ -175,7 +177,7 @@ def test_a_plateau_is_what_pytorch_calls_one() -> None:
     rates = set()
     for epoch, loss in enumerate(losses):
         theirs.step(loss)
-        watch_plateau(progress, loss, options)
+        progress.note_epoch(loss, options)
         rate = learning_rate(epoch, len(losses), options, progress.lowered)
         assert rate == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
         rates.add(rate)
@@ -208,7 +210,7 @@ def test_seeds_differ_and_repeat(trainer: Callable[..., Trainer]) -> None:
 def test_a_checkpoint_of_another_configuration_is_refused(trainer: Callable[..., Trainer]) -> None:
     kill_at(trainer(), 5, after_save=True)
     with pytest.raises(UserError, match="checkpoint of another configuration"):
-        trainer(identity="other").run()
+        trainer(provenance="other").run()
 
 
 @pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-100], lambda b: b"\xff" * 200])
@@ -265,13 +267,13 @@ class TestPlan:
     lengths = np.random.default_rng(0).integers(5, 50, 100)
 
     def test_it_stays_within_the_budget_and_nearly_uses_it(self) -> None:
-        plan = training_steps(self.lengths, TrainingOptions(batch_size=10), 12_345, seed=0)
+        plan = list(training_steps(self.lengths, TrainingOptions(batch_size=10), 12_345, seed=0))
         used = sum(tokens for tokens, _ in plan)
         assert 12_345 - 10 * 50 <= used <= 12_345
         assert all(tokens == self.lengths[rows].sum() for tokens, rows in plan)
 
     def test_every_epoch_sees_every_instance(self) -> None:
-        plan = training_steps(self.lengths, TrainingOptions(batch_size=10), 3 * int(self.lengths.sum()), seed=0)
+        plan = list(training_steps(self.lengths, TrainingOptions(batch_size=10), 3 * int(self.lengths.sum()), seed=0))
         assert len(plan) == 30
         for epoch in range(3):
             rows = np.concatenate([rows for _, rows in plan[10 * epoch : 10 * epoch + 10]])
@@ -280,19 +282,19 @@ class TestPlan:
 
     def test_epochs_end_it_before_the_budget_does(self) -> None:
         options = TrainingOptions(batch_size=16, epochs=2)
-        plan = training_steps(self.lengths, options, 10**9, seed=0)
+        plan = list(training_steps(self.lengths, options, 10**9, seed=0))
         assert len(plan) == 2 * 7
         assert sorted(np.concatenate([rows for _, rows in plan]).tolist()) == sorted([*range(100), *range(100)])
-        short = training_steps(self.lengths, options, 3000, seed=0)
+        short = list(training_steps(self.lengths, options, 3000, seed=0))
         assert sum(tokens for tokens, _ in short) <= 3000
 
     def test_more_than_the_budget_is_refused(self) -> None:
         with pytest.raises(UserError, match=r"train_tokens \(2,000\) is above the track's budget of 1,000"):
-            training_steps(self.lengths, TrainingOptions(train_tokens=2000), 1000, seed=0)
+            list(training_steps(self.lengths, TrainingOptions(train_tokens=2000), 1000, seed=0))
 
     def test_less_than_a_batch_is_refused(self) -> None:
         with pytest.raises(UserError, match="10 training tokens are less than one batch"):
-            training_steps(self.lengths, TrainingOptions(), 10, seed=0)
+            list(training_steps(self.lengths, TrainingOptions(), 10, seed=0))
 
 
 def test_learning_rate_rises_peaks_and_falls_to_its_share() -> None:
@@ -310,10 +312,10 @@ class TestFaultsOfTheArchitecture:
     @pytest.mark.parametrize(
         ("training", "message"),
         [
-            (True, r"^training fails at step 3 of \d+: .*test_training.py:\d+: ZeroDivisionError: division by zero$"),
+            (True, r"^training fails at step 3 of \d+: .*test_trainer.py:\d+: ZeroDivisionError: division by zero$"),
             (
                 False,
-                r"^training fails at the validation split, after step \d+: .*test_training.py:\d+: ZeroDivisionError",
+                r"^training fails at the validation split, after step \d+: .*test_trainer.py:\d+: ZeroDivisionError",
             ),
         ],
     )
@@ -372,7 +374,7 @@ def test_complex_parameters_are_trained_checkpointed_and_resumed(tiny: Track, tm
             budget=6000,
             seed=0,
             folder=tmp_path / folder,
-            identity="",
+            provenance="",
             device=torch.device("cpu"),
         )
 

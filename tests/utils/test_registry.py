@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from regbench.utils import registry
-from regbench.utils.errors import UserError
-from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK
+from regbench.utils.errors import UserError, blame
+from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK, Kind
 
 MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 
@@ -32,7 +33,7 @@ def test_built_ins_are_found_by_file() -> None:
 
 def test_listing_imports_nothing() -> None:
     code = (
-        "import sys; from regbench import registry\n"
+        "import sys; from regbench.utils import registry\n"
         "for kind in registry.KINDS.values(): registry.entries(kind)\n"
         "bad = [m for m in sys.modules if m.startswith(('architectures', 'baselines', 'regbench.tasks.', 'torch', 'numba'))]\n"
         "sys.exit(str(bad) if bad else 0)"
@@ -60,6 +61,60 @@ def test_a_file_is_found_by_its_path(tmp_path: Path) -> None:
     assert registry.load(ARCHITECTURE, f"{path}:Mine").__name__ == "Mine"
     assert registry.short_name(str(path)) == "mine"
     assert registry.short_name(f"{path}:Mine") == "Mine"
+
+
+@pytest.fixture
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Kind, Path]:
+    """A kind of architecture whose built-ins are in a folder of the test's own."""
+    folder = tmp_path / f"built_ins_{tmp_path.name}"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return replace(ARCHITECTURE, package=folder.name), folder
+
+
+def test_a_package_is_found_as_a_file_is(plugged: tuple[Kind, Path]) -> None:
+    """Its `__init__.py` defines the class; a folder without one, or without a class, is no architecture."""
+    kind, folder = plugged
+    for name in ("large", "configs", "helpers", "_private"):
+        (folder / name).mkdir()
+    (folder / "large" / "__init__.py").write_text('"""A large one."""\n' + MIXER.format(name="Large"))
+    (folder / "_private" / "__init__.py").write_text(MIXER.format(name="Private"))
+    (folder / "helpers" / "__init__.py").write_text("x = 1\n")
+    (folder / "small.py").write_text(MIXER.format(name="Small"))
+    found = registry.entries(kind)
+    assert list(found) == ["large", "small"]
+    assert found["large"].source == f"{folder.name}/large/__init__.py"
+    assert found["large"].target == f"{folder.name}.large"
+    assert found["large"].summary == "A large one."
+    assert f"{folder.name}.large" not in sys.modules
+    large = registry.load(kind, "large")
+    assert (large.__name__, large.__module__) == ("Large", f"{folder.name}.large")
+    assert registry.is_built_in(kind, large)
+    (folder / "large.py").write_text(MIXER.format(name="Other"))
+    with pytest.raises(UserError, match=r"'large' is registered twice: by .*/large.py and .*/large/__init__.py"):
+        registry.entries(kind)
+
+
+def test_the_source_digest_of_a_package_covers_the_modules_that_it_imports(plugged: tuple[Kind, Path]) -> None:
+    """Its own and those of its neighbours, with the `__init__.py` of every package on the way but the outermost."""
+    kind, folder = plugged
+    for name in ("wide", "deep", "deep/inner"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("")
+    imports = f"from {folder.name}.wide import near\nfrom . import here\nfrom {folder.name}.deep.inner.far import x\n"
+    (folder / "wide" / "__init__.py").write_text(imports + MIXER.format(name="Wide"))
+    for name in ("wide/near.py", "wide/here.py", "wide/unused.py", "deep/inner/far.py"):
+        (folder / name).write_text("x = 1\n")
+    cls = registry.load(kind, "wide")
+    found = [path.relative_to(folder).as_posix() for path in registry.source_files(cls)]
+    wanted = ["__init__.py", "here.py", "near.py"]
+    assert found == ["deep/__init__.py", "deep/inner/__init__.py", "deep/inner/far.py", *(f"wide/{n}" for n in wanted)]
+    digests = {registry.source_digest(cls)}
+    for name in found:
+        (folder / name).write_text((folder / name).read_text() + "# edited\n")
+        digests.add(registry.source_digest(cls))
+    assert len(digests) == 1 + len(found)
 
 
 def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:
@@ -159,14 +214,14 @@ def test_an_error_is_blamed_on_the_place_outside_regbench() -> None:
     with pytest.raises(UserError) as caught:
         registry.load(ARCHITECTURE, "manba")
     error = caught.value
-    assert registry.blame(error).startswith(f"{__file__}:")
+    assert blame(error).startswith(f"{__file__}:")
     error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
-    assert registry.blame(error).startswith("UserError: unknown architecture")
+    assert blame(error).startswith("UserError: unknown architecture")
 
 
 def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:
     names = [path.name for path in registry.source_files(registry.load(BASELINE, "ngram"))]
-    assert names == ["_checks.py", "ngram.py"]
+    assert names == ["_tokens.py", "ngram.py"]
     assert [p.name for p in registry.source_files(registry.load(ARCHITECTURE, "lstm"))] == ["lstm.py"]
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 import pytest
 
-from regbench.models.build import resolve_options, split_settings
+from regbench.models.backbone import resolve_options, split_settings
 from regbench.models.mixer import Mixer, Options
-from regbench.training.trainer import TrainingOptions, resolve_training
+from regbench.training.options import TrainingOptions, resolve_training
 from regbench.utils.errors import UserError
 from regbench.utils.registry import ARCHITECTURE, entries, load
 
@@ -28,11 +28,11 @@ class Many(Mixer):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"d_model": True}, "option: d_model: true and false, yes and no are no value of this (given True)"),
-        ({"dropout": False}, "option: dropout: true and false, yes and no are no value of this (given False)"),
-        ({"width": True}, "option: width: true and false"),
-        ({"sizes": [2, True]}, "option: sizes: true and false"),
-        ({"ngram_heads": [True]}, "option: ngram_heads: true and false"),
+        ({"d_model": True}, "option: d_model: true, false, yes and no are not allowed here (given True)"),
+        ({"dropout": False}, "option: dropout: true, false, yes and no are not allowed here (given False)"),
+        ({"width": True}, "option: width: true, false"),
+        ({"sizes": [2, True]}, "option: sizes: true, false"),
+        ({"ngram_heads": [True]}, "option: ngram_heads: true, false"),
         ({"d_model": "wide"}, "option: d_model: input should be a valid integer"),
         ({"d_modle": 8}, "option: unknown key 'd_modle'; did you mean 'd_model'?"),
         ({"dropout": float("nan")}, "option: dropout: input should be"),
@@ -63,7 +63,7 @@ def test_numbers_may_be_written_as_yaml_reads_them() -> None:
 @pytest.mark.parametrize("settings", [{"learning_rate": True}, {"batch_size": True}, {"train_tokens": True}])
 def test_a_boolean_is_no_number_of_training(settings: dict[str, Any]) -> None:
     (name,) = settings
-    with pytest.raises(UserError, match=f"^training option: {name}: true and false, yes and no are no value of this"):
+    with pytest.raises(UserError, match=f"^training option: {name}: true, false, yes and no are not allowed here"):
         resolve_training(Many, settings)
 
 

@@ -1,6 +1,5 @@
-"""One file a command of `regbench`; a file that is here is a command, and its name is the file's.
+"""The commands of `regbench`, one file each. The name of the file is the name of the command.
 
-A module gives `configure(parser)`, which declares the arguments, and `main(arguments, console) -> exit code`; the first line
-of its docstring is the command's help. `regbench --help` loads all of them, so what is slow to import (PyTorch) is imported in
-`main`.
+A module has `configure(parser)`, which declares the arguments, and `main(arguments, console)`, which returns the exit code. The
+first line of its docstring is the help text. `regbench --help` imports all of them, so slow imports (PyTorch) stand in `main`.
 """

@@ -1,4 +1,4 @@
-"""score the baselines of a track, with paired differences and times"""
+"""Score the baselines of a track, with paired differences and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ask an architecture every line of the contract"""
+"""Check that an architecture keeps its contract."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from regbench.checks.task import examine_task_once
-from regbench.cli.architecture import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
 from regbench.utils import registry
 
-DESCRIPTION = "Asks an architecture every line of the contract. Exit code 1 where a line does not hold."
+DESCRIPTION = "Runs every check of the contract on an architecture. Exit code 1 where one fails."
 
 
 def configure(check: argparse.ArgumentParser) -> None:
@@ -23,19 +23,21 @@ def configure(check: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints a line for each line of the contract, asked as `regbench run` with the same options would use the architecture."""
-    from regbench.checks.architecture import CONTRACT, Subject, examine
-    from regbench.models.build import resolve_options, split_settings
+    """Prints a line for each check. The architecture is built and trained as `regbench run` does it with the same options."""
+    from regbench.checks.architecture import CONTRACT, Subject
+    from regbench.checks.contract import examine
+    from regbench.models.backbone import resolve_options, split_settings
     from regbench.ops.backend import require_use, use_backend
     from regbench.tracks import load_track
-    from regbench.training.trainer import find_device, resolve_training
+    from regbench.training.options import resolve_training
+    from regbench.training.trainer import find_device
 
     names = list(registry.entries(registry.ARCHITECTURE)) if arguments.all else [arguments.arch]
     track = load_track(arguments.track or "pfa-small-v1")
     examine_task_once(track)
     device, backend = find_device(arguments.device or "auto"), arguments.backend or "auto"
     with use_backend(backend):
-        pass  # refused at once where an op or its form is not known
+        pass  # an unknown op or implementation is refused at once
     own, training = split_settings(given_settings(arguments))
     meaning = {check.__name__: (check.__doc__ or "").partition("\n")[0] for check in CONTRACT}
     faults = 0
@@ -55,5 +57,5 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             console.print(f"  {mark}  {outcome.check:18} {escape(text)}", highlight=False, soft_wrap=True)
         if not arguments.all:
             require_use(backend, ran)
-    console.print(f"{len(names)} examined, {faults} lines of the contract broken", highlight=False)
+    console.print(f"{len(names)} checked, {faults} faults", highlight=False)
     return 1 if faults else 0

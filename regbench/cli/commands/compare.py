@@ -1,4 +1,4 @@
-"""measure how differently any two predictors predict"""
+"""Measure how differently any two predictors predict."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from regbench.cli.arguments import one_of
 
 if TYPE_CHECKING:
     from regbench.evaluation.comparison import Comparison
@@ -39,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--order",
-        choices=["similar", "given"],
+        type=one_of("similar", "given"),
         default="similar",
         help="similar predictors side by side (default), or as given",
     )
@@ -60,7 +62,7 @@ def _seeds(found: Comparison) -> str:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the table; draws and writes what is asked for."""
     from regbench.evaluation.comparison import compare
-    from regbench.report.heat_map import plot_heat_map
+    from regbench.report.pictures import plot_heat_map
     from regbench.utils.errors import UserError
     from regbench.utils.files import explain_full_disk
 

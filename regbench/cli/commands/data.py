@@ -1,4 +1,4 @@
-"""show the statistics and one instance of a track"""
+"""Show the statistics and one instance of a track."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rank the entries and write the leaderboard's tables and page"""
+"""Rank the entries and write the leaderboard's tables and page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Ranks the entries of every track and writes the tables (Markdown, CSV, LaTeX) and the page. With --check nothing is "
-    "written, and the exit code is 1 where what is there and the entries disagree."
+    "written, and the exit code is 1 if tables or page are out of date."
 )
 
 
 def configure(leaderboard: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    leaderboard.add_argument("--check", action="store_true", help="only say whether tables, page and entries agree")
+    leaderboard.add_argument("--check", action="store_true", help="only say whether tables and page are up to date")
     leaderboard.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
     leaderboard.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
 
@@ -50,6 +50,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"{sum(len(b.entries) for b in boards)} entries, {len(changed)} files to write", highlight=False)
         return 1 if changed else 0
     write(folder, files)
+    for name in changed:
+        if name not in files:
+            console.print(f"removed {folder / name}", markup=False, highlight=False, soft_wrap=True)
     for board in boards:
         console.print(_table(board))
     console.print(f"{folder}: {len(changed)} of {len(files)} files written", highlight=False, soft_wrap=True)
@@ -57,14 +60,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _table(board: Board) -> Table:
-    from regbench.report.words import arrow, label
-
     table = Table(title=board.track, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
     table.add_column("predictor", overflow="fold")
     for metric in board.metrics:
-        table.add_column(f"{label(metric).replace(' ', chr(10))} {arrow(metric)}", justify="right", no_wrap=True)
+        head = f"{board.known[metric].label} {board.known[metric].arrow}".replace(
+            " ", "\n", board.known[metric].label.count(" ")
+        )
+        table.add_column(head, justify="right", no_wrap=True)
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
-        table.add_row(str(row.rank or ""), escape(row.name), *scores, style=None if row.rank else "dim")
+        table.add_row(row.place, escape(row.name), *scores, style=None if row.rank else "dim")
     return table

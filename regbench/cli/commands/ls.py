@@ -1,4 +1,4 @@
-"""list architectures, baselines, tasks and tracks"""
+"""List architectures, baselines, tasks and tracks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from regbench.cli.architecture import apart_from_stdout
+from regbench.cli.arguments import apart_from_stdout, one_of
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 
 
 def configure(listing: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    listing.add_argument("kind", nargs="?", choices=[*registry.KINDS, "tracks"], metavar="KIND", help="only these")
+    listing.add_argument("kind", nargs="?", type=one_of(*registry.KINDS, "tracks"), metavar="KIND", help="only these")
     listing.add_argument("name", nargs="?", help="with `architectures`: show the options of this one")
 
 
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _compare_architectures(console: Console) -> int:
     """Paper, parameters and state of every architecture at its default options, for the tokens of pfa-small-v1."""
-    from regbench.models.build import build, resolve_options
+    from regbench.models.backbone import build, resolve_options
     from regbench.models.model import parameter_count
     from regbench.report import human_bytes
     from regbench.tracks import load_track

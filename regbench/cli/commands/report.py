@@ -1,4 +1,4 @@
-"""write the page of one run: scores, curves, and where it errs"""
+"""Write the page of one run: scores, curves, and where it errs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def configure(report: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Writes the page and says where it is."""
+    from regbench.metrics.metric import METRICS
     from regbench.report import track_of, write_pictures, write_report
     from regbench.results import read_result
     from regbench.utils.files import explain_full_disk
@@ -38,9 +39,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if not (folder / "result.json").exists() and (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a run that is not finished; go on with: regbench run --resume {folder}")
     result = read_result(folder)
-    track = track_of(folder, result)  # at first: its task says which way scores of its own are better
+    track = track_of(folder, result)
     with explain_full_disk(folder):
-        write_pictures(folder, result)
+        write_pictures(folder, result, METRICS if track is None else track.metrics)
         path = write_report(folder, result, track, arguments.instance)
     console.print(str(path), highlight=False, soft_wrap=True, markup=False)
     return 0

@@ -1,4 +1,4 @@
-"""train what a leaderboard entry says, and compare the scores"""
+"""Train a leaderboard entry again and compare the scores."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from regbench.cli.progress import Drawing
+from regbench.cli.progress import TerminalReporter
 
 DESCRIPTION = (
-    "Runs the command of an entry again, and compares every score with the entry's. Same machine, same versions: the same "
-    "predictions, to the bit; else within the noise of seeds and instances. Exit code 1 where a score is beyond it."
+    "Runs the configuration of an entry again and compares every score. With the same machine and versions the predictions are "
+    "the same to the bit. Elsewhere scores agree within the noise of seeds and instances. Exit code 1 if a score does not."
 )
 EXAMPLES = """\
 examples:
@@ -37,9 +37,9 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains, and prints a row a score."""
     from regbench.leaderboard.reproduce import reproduce
-    from regbench.report.words import label
+    from regbench.report.content import label
 
-    with Drawing(Console(stderr=True)) as reporter:
+    with TerminalReporter(Console(stderr=True)) as reporter:
         try:
             made = reproduce(
                 Path(arguments.entry),
@@ -55,11 +55,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     seeds, all_seeds = [seed.seed for seed in made.result.seeds], [seed.seed for seed in made.entry.result.seeds]
     table = Table(title=f"{made.entry.name} on {made.entry.track}, mean over seeds", title_justify="left")
     entry, again = (f"{what} ({', '.join(map(str, of))})" for what, of in (("entry", all_seeds), ("again", seeds)))
-    for column in ("score", entry, again, "difference", "chance allows", ""):
+    for column in ("score", entry, again, "difference", "within noise", ""):
         table.add_column(column, justify="left" if column in ("score", "") else "right")
     for metric, change in made.changes.items():
         then, now = made.means[metric]
-        verdict = "another" if metric in made.differs else "the same"
+        verdict = "different" if metric in made.differs else "the same"
         row = (label(metric), f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}", verdict)
         table.add_row(*row)
     console.print(table)

@@ -1,4 +1,4 @@
-"""train an architecture on a track, score it, write a result"""
+"""Train an architecture on a track, score it, write a result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from regbench.cli.architecture import add_architecture, apart_from_stdout, given_settings
-from regbench.cli.progress import Drawing
+from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.progress import TerminalReporter
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
     from regbench.config import Config
+    from regbench.metrics.metric import Metrics
     from regbench.results import Result
 
 DEFAULTS = {"architecture": "mamba", "track": "pfa-small-v1"}
@@ -52,17 +53,18 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench import runner
     from regbench.cli.tables import result_table
+    from regbench.config import read_config
 
     # What is going on goes to stderr, so that stdout holds the table alone.
-    with Drawing(Console(stderr=True)) as reporter, apart_from_stdout():
+    with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
         try:
             if arguments.resume:
                 _refuse_more_than_resume(arguments)
-                reporter.folder = arguments.resume
+                reporter.folder = Path(arguments.resume)
             config = None if arguments.resume else _config(arguments)
             if arguments.jobs is not None:
                 folder = Path(arguments.resume) if config is None else runner.begin(config, arguments.out, reporter)
-                reporter.folder = str(folder)
+                reporter.folder = folder
                 result = _side_by_side(folder, arguments.jobs)
             elif config is None:
                 result = runner.resume(arguments.resume, reporter)
@@ -79,10 +81,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
                     reporter=reporter,
                 )
         except KeyboardInterrupt:
-            folder_hint = f"; go on with: regbench run --resume {reporter.folder}" if reporter.folder else ""
-            print(f"regbench: interrupted{folder_hint}", file=sys.stderr)
+            hint = f"; go on with: regbench run --resume {reporter.folder}" if reporter.folder else ""
+            print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
-    console.print(result_table(result))
+    track = (config or read_config(Path(arguments.resume) / "config.yaml")).track
+    console.print(result_table(result, _metrics(result, track)))
     seed, few = result.seeds[0], result.training.get("train_instances")
     console.print(
         f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "
@@ -94,6 +97,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
         console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
     return 0
+
+
+def _metrics(result: Result, track: str) -> Metrics:
+    """What the scores of a result are. Scores that a task of the user's own defines are read from its track."""
+    from regbench.metrics.metric import METRICS
+    from regbench.tracks import load_track
+
+    return METRICS if set(result.metrics) <= METRICS.keys() else load_track(track).metrics
 
 
 def _side_by_side(folder: Path, jobs: int) -> Result:

@@ -1,4 +1,4 @@
-"""make a finished run an entry of the leaderboard"""
+"""Make a finished run an entry of the leaderboard."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from regbench.cli.findings import print_findings
 
 DESCRIPTION = (
     "Checks a run folder by the rules of the leaderboard, computes its scores again from the stored predictions, and writes its "
-    "entry. Exit code 1 where it is refused, with a line for each fault."
+    "entry. It names every file that it overwrites or removes. A refused run gives a line for each fault and exit code 1."
 )
 EXAMPLES = """\
 examples:
   regbench run --arch gla --seed 0 1 2 --out runs/gla
   regbench submit runs/gla
-  regbench submit runs/gla --name gla-as-it-is --publish-predictions
+  regbench submit runs/gla --name gla-default --publish-predictions
 """
 
 
 def configure(submit: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     submit.add_argument("run", metavar="DIR", help="the folder of a finished run")
-    submit.add_argument("--name", metavar="N", help="what the entry is called (default: from what was set)")
+    submit.add_argument("--name", metavar="N", help="the entry's name (default: from what was set)")
     submit.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
     submit.add_argument("--publish-predictions", action="store_true", help="keep the predictions beside the entry")
     submit.add_argument("--source", metavar="FILE", help="the file of an architecture of one's own, if it was moved")
@@ -53,8 +53,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         line = f"refused: {count} fault{'s' * (count > 1)} in {arguments.run}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
         return 1
-    for old in made.replaced:
-        console.print(f"takes the place of {old}", markup=False, highlight=False, soft_wrap=True)
+    for what, files in (("overwrote", made.replaced), ("removed", made.removed)):
+        for old in files:
+            console.print(f"{what} {old}", markup=False, highlight=False, soft_wrap=True)
     board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     console.print(f"{made.path}; next: regbench leaderboard{board}", markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from regbench.cli.architecture import apart_from_stdout
+from regbench.cli.arguments import apart_from_stdout, one_of
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def configure(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument(
         "--jobs", type=int, metavar="N", help="runs at once (default: the cores over the threads of a run)"
     )
-    sweep.add_argument("--on", choices=["local", "ray"], default="local", help="this machine (default), or Ray")
+    sweep.add_argument("--on", type=one_of("local", "ray"), default="local", help="this machine (default), or Ray")
     sweep.add_argument(
         "--ray-address", metavar="A", help="HOST:PORT of a Ray cluster (default: RAY_ADDRESS, else one that runs here)"
     )
@@ -102,7 +102,7 @@ def _print(swept: Swept, console: Console) -> None:
 def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Console) -> None:
     """Every cell, what each architecture costs, and how long all take."""
     from regbench.cli.sweep_tables import cost_table
-    from regbench.report.words import human_seconds
+    from regbench.report.content import human_seconds
 
     for group in sweep.groups:
         track, seeds = group.first.track.name, " ".join(map(str, group.seeds))

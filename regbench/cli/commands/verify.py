@@ -1,4 +1,4 @@
-"""check entries of the leaderboard, or a run"""
+"""Check entries of the leaderboard, or a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regbench.utils.errors import UserError
 
 DESCRIPTION = (
     "Checks an entry, every entry of a folder, or a run that is to become one. Nothing that came with it is executed. "
-    "Exit code 1 where something is wrong, with a line for each fault."
+    "If something is wrong there is a line for each fault, and exit code 1."
 )
 EXAMPLES = """\
 examples:
@@ -42,10 +42,9 @@ def configure(verify: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each fault."""
-    from regbench.leaderboard.case import Findings
-    from regbench.leaderboard.repredict import repredict
-    from regbench.leaderboard.run_folder import RunFolder
-    from regbench.leaderboard.store import stored_entries, stored_in
+    from regbench.leaderboard.case import Findings, RunFolder
+    from regbench.leaderboard.evidence import repredict
+    from regbench.leaderboard.store import stored_in
     from regbench.leaderboard.submit import read_source
     from regbench.leaderboard.verify import verify_entry, verify_run
     from regbench.tracks import load_track
@@ -61,7 +60,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         if not path.exists():
             raise UserError(f"no such file or folder: {path}")
         single = path if not path.is_dir() else None
-        files = [path] if single else [stored.path for stored in stored_entries(path) or stored_in(path)]
+        files = [path] if single else [stored.path for stored in stored_in(path)]
         if not files:
             raise UserError(f"{path} holds neither a run nor entries")
         if not single and (run or arguments.predictions or arguments.checkpoint):

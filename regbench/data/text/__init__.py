@@ -1,1 +1,1 @@
-"""Text as tokens: where documents come from, their division into splits, byte-pair encoding, and the packed cache."""
+"""Text as tokens: sources of documents, their splits, byte-pair encoding and the cache of tokens."""

@@ -1,4 +1,4 @@
-"""Progress bars of what takes a while with text: on stderr, so that what a command prints stays what was asked for."""
+"""Progress bars for slow work on text. They are drawn on stderr, so that stdout holds only what was asked for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 @contextlib.contextmanager
 def bar(what: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Draws a bar while the block runs and yields what advances it by a number of units; None where the total is unknown.
+    """Draws a bar while the block runs, and removes it afterwards. No bar is drawn if stderr is no terminal.
 
-    It is gone afterwards, and where stderr is no terminal it is not drawn.
+    Args:
+        what: The text beside the bar.
+        total: Units of the whole work. None: the total is unknown, and the bar shows the units so far.
+
+    Yields:
+        A function that advances the bar by a number of units.
     """
     console = Console(stderr=True)
     columns = (

@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding (Sennrich, Haddow, Birch 2015), trained and applied by the library `tokenizers`.
 
-One thread, whatever the library would take; the vocabulary follows from how often each word occurs, so it is the same for any
-order of the documents and in any process.
+The library runs on one thread. The vocabulary depends on how often each word occurs, so it is the same for any order of the
+documents and in any process.
 """
 
 from __future__ import annotations
@@ -23,27 +23,31 @@ from regbench.data.instances import smallest_integer_type
 from regbench.utils.arrays import IntArray
 
 N_BYTES = 256
-"""The smallest vocabulary: every byte has a token, so that nothing is unknown."""
+"""The size of the smallest vocabulary: every byte has a token, so no text is unknown."""
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 _MOST_KNOWN = 1_000_000  # pieces of text whose tokens are remembered
-_LONGEST_KNOWN = 32  # characters of such a piece: longer ones, as of scripts without spaces, hardly ever come again
-# White space with what follows up to the next; where that is not one of these four, which all agree on, the piece goes on.
+_LONGEST_KNOWN = 32  # characters of such a piece; longer pieces, e.g. of scripts without spaces, hardly ever repeat
+# A piece is white space and what follows it, up to the next space, new line, carriage return or tab. Other white space does not
+# end a piece, because libraries disagree about it.
 _PIECE = re.compile(r"\s*\S+(?:[^\S \n\r\t]\s*\S+)*(?:[^\S \n\r\t]\s*\Z)?|\s+")
 _MARKS = {" ": "Ġ", "\n": "Ċ", "\t": "ĉ"}
 
 
 class BPE:
-    """A trained encoding: text to tokens and back, losslessly.
+    """A trained encoding: text to tokens and back, without loss.
 
-    size: tokens it has, at most those asked for, less where the text has too few words that are worth one.
+    Args:
+        text: The `text` of another BPE.
+
+    Attributes:
+        text: The whole encoding as JSON.
+        size: The number of tokens. It is smaller than what was asked for if the text has too few pairs.
+
+    Raises:
+        ValueError: The text is damaged, or no encoding.
     """
 
     def __init__(self, text: str) -> None:
-        """From what `BPE.text` gave.
-
-        Raises:
-            ValueError: it is none, or damaged.
-        """
         from tokenizers import Tokenizer
 
         try:
@@ -56,7 +60,12 @@ class BPE:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int) -> BPE:
-        """The encoding of at most `size` tokens (>= 256) whose merges are the most frequent pairs of `texts`."""
+        """Learns an encoding. Its merges are the most frequent pairs.
+
+        Args:
+            texts: The documents.
+            size: The most tokens that it may have, at least 256.
+        """
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE())
@@ -80,10 +89,9 @@ class BPE:
         return hashlib.sha256(json.dumps([model["vocab"], model["merges"]], sort_keys=True).encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """The tokens of each text, in the smallest type that holds them.
+        """The tokens of each text, (L,) in the smallest unsigned integer type.
 
-        No token reaches across the beginning of white space, so texts are cut there, and a piece is encoded once, however often
-        it comes.
+        No token crosses the beginning of white space. So texts are cut there, and a piece that occurs often is encoded once.
         """
         pieces = [_PIECE.findall(text) for text in texts]
         if len(self._known) > _MOST_KNOWN:
@@ -98,12 +106,12 @@ class BPE:
         return [np.fromiter(chain.from_iterable(tokens), kind) for tokens in known]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of `tokens`; bytes that are no UTF-8, as where a character is cut in two, become U+FFFD."""
+        """The text of tokens. Bytes that are not UTF-8, e.g. half a character, become U+FFFD."""
         return b"".join(self.token_bytes[token] for token in tokens).decode("utf-8", errors="replace")
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
-        """What each token stands for."""
+        """The bytes of each token."""
         byte = _byte_of_character()
         return tuple(
             bytes(byte[character] for character in self._tokenizer.id_to_token(token)) for token in range(self.size)
@@ -111,14 +119,14 @@ class BPE:
 
     @cached_property
     def characters(self) -> IntArray:
-        """(size,): how many characters begin in each token; summed over a text's tokens, the text's length."""
+        """(size,): the number of characters that begin in each token. Their sum over a text's tokens is the text's length."""
         return np.array([sum(byte & 0xC0 != 0x80 for byte in token) for token in self.token_bytes], np.int64)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """How each token is shown: its text without white space, Ġ for a space, Ċ for a new line, ĉ for a tab, as is the custom.
+        r"""How each token is shown: Ġ stands for a space, Ċ for a new line, ĉ for a tab, as in other tools.
 
-        Part of a character, and what cannot be printed, is written as bytes such as \\xe2. No two tokens have one name.
+        Parts of characters, and what cannot be printed, are written as bytes such as \xe2. Names are unique.
         """
         taken: set[str] = set()
         names = []
@@ -133,7 +141,7 @@ class BPE:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """The library reads the variable whenever it might start threads."""
+    """Keeps the library on one thread. It reads the variable each time it might start threads."""
     before = os.environ.get(_PARALLELISM)
     os.environ[_PARALLELISM] = "false"
     try:
@@ -146,13 +154,17 @@ def _one_thread() -> Iterator[None]:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Byte-level encodings write each byte as one printable character: itself where it is one, else the next from U+0100 on."""
+    """The byte for each character of byte-level encodings.
+
+    These write a byte as the character of that number if it is printable, else as the next free one from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(N_BYTES) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
 def _readable(token: bytes) -> str:
+    """A token's name; names of different tokens may be equal."""
     try:
         text = token.decode("utf-8")
     except UnicodeDecodeError:

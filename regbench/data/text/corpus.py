@@ -1,13 +1,12 @@
-"""A corpus: a source's documents in three splits, their encoding learned from the training ones, and all of their tokens.
+"""A corpus: the documents of a source in three splits, an encoding learned from the training split, and all tokens.
 
-The encoding and the tokens are kept under `cache_root()/text/<digest>/`, where the digest is that of the text, so that an edited
-file or another Python has a folder of its own. Damaged files are made again; processes that want the same wait for each other.
+Encoding and tokens are kept in the folder `text/<digest>/` of the cache. The digest is that of the text, so an edited file or
+another Python has its own folder. Damaged files are made again. Processes that make the same corpus wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,17 +23,19 @@ from regbench.data.text.bpe import BPE
 from regbench.data.text.index import Index, read_index, texts
 from regbench.data.text.packing import Packed, pack, plan
 from regbench.data.text.sources import Source
-from regbench.utils.cache import cache_root
-from regbench.utils.files import atomic_write
+from regbench.utils.files import cache_root, exclusive, keep
 
-_FORMAT = 2  # of what is kept
+_FORMAT = 2  # of the files in the cache
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The documents of `source`, at most `limit`, with an encoding of at most `size` tokens.
+    """The documents of a source, with their encoding and tokens. Each part is made when it is first asked for.
 
-    Everything is made when it is first asked for.
+    Attributes:
+        source: Where the documents come from.
+        size: The most tokens that the encoding may have.
+        limit: The most documents that are read. None: all.
     """
 
     source: Source
@@ -43,39 +44,36 @@ class Corpus:
 
     @cached_property
     def index(self) -> Index:
-        """The documents, without their texts. Reads the source: what it holds now is what counts, not what the cache says."""
+        """The documents without their texts. It is always read from the source, never from the cache."""
         return read_index(self.source, self.limit)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of what decides the tokens: the text, the size asked for, the version of the library that encodes."""
+        """SHA-256 of what decides the tokens: the text, the size asked for, and the version of the library."""
         parts = (self.index.digest, str(self.size), version("tokenizers"), str(_FORMAT))
         return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
     @property
     def folder(self) -> Path:
-        """Where what is made is kept."""
+        """The folder of the encoding and of the tokens."""
         return cache_root() / "text" / self.digest
 
     @cached_property
     def bpe(self) -> BPE:
-        """The encoding, learned from the training documents alone."""
+        """The encoding. It is learned from the training documents alone."""
         with _one_at_a_time(self.folder):
             path = self.folder / "bpe.json"
             found = _read_bpe(path)
             return found if found is not None else self._train(path)
 
     def _train(self, path: Path) -> BPE:
+        """Learns the encoding and keeps it in a file."""
         train = np.flatnonzero(self.index.of_split("train"))
         with bar(
             f"learning {self.size:,} tokens from {self.index.source}", float(self.index.size[train].sum())
         ) as step:
             bpe = BPE.train(_counted(texts(self.source, self.index, train), step), self.size)
-        try:
-            with atomic_write(path) as file:
-                file.write(f"{hashlib.sha256(bpe.text.encode()).hexdigest()}\n{bpe.text}")
-        except OSError:
-            pass  # a full or read-only cache costs time, never the run
+        keep(path, lambda file: file.write(f"{hashlib.sha256(bpe.text.encode()).hexdigest()}\n{bpe.text}"))
         return bpe
 
     @cached_property
@@ -97,20 +95,21 @@ class Corpus:
 
     @cached_property
     def frequencies(self) -> NDArray[np.int64]:
-        """(size,): how often each token comes in the training documents."""
+        """(size,): how often each token occurs in the training documents."""
         lengths = np.diff(self.packed.starts)
         train = self.packed.tokens[np.repeat(self.index.of_split("train"), lengths)]
         return np.bincount(train, minlength=self.size)
 
 
 def _counted(documents: Iterator[str], step: Any) -> Iterator[str]:
+    """The documents again; `step` is told the characters of each one after its use."""
     for text in documents:
         yield text
         step(len(text))
 
 
 def _read_bpe(path: Path) -> BPE | None:
-    """What `_train` wrote; None where it is not there or damaged."""
+    """What `_train` wrote; None if it is missing or damaged."""
     try:
         digest, _, text = path.read_text(encoding="utf-8").partition("\n")
         return BPE(text) if digest == hashlib.sha256(text.encode()).hexdigest() else None
@@ -120,15 +119,12 @@ def _read_bpe(path: Path) -> BPE | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Waits while another process makes what goes into `folder`, as it would only be made twice. The lock goes with its process.
+    """Holds the lock of a folder, so that two processes do not make its content twice. The lock ends with its process.
 
-    Where no lock can be had there is none: files are written atomically and their content is the same whoever writes it.
+    If the folder cannot be locked, the block runs without the lock. That is safe: files are written atomically, and every process
+    writes the same content.
     """
     with contextlib.ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(folder / ".lock", "w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            stack.enter_context(exclusive(folder, wait=True))
         yield

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face Hub as a source of text: streamed once, and kept, so that later runs need no network."""
+"""Datasets of the Hugging Face Hub as a source of text. They are streamed once and kept: later runs need no network."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from typing import Any
 
 from regbench.data.text.bars import bar
 from regbench.data.text.sources import Document, field_of
-from regbench.utils.cache import cache_root
 from regbench.utils.errors import UserError, closest
-from regbench.utils.files import atomic_write
+from regbench.utils.files import cache_root, keep
 
 DEFAULT_LIMIT = 100_000
-"""Documents taken of a dataset where nobody says how many: c4 has 365 million."""
+"""Documents that are read of a dataset by default. (c4 has 365 million.)"""
 SHARD = 1000
-"""Documents in a file of what was streamed; a killed download goes on behind the last whole one."""
+"""Documents in one file. A download that was interrupted goes on after the last whole file."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A dataset known by a short name."""
+    """A dataset with a short name.
+
+    Attributes:
+        dataset: Its name on the Hub.
+        config: Its default configuration.
+    """
 
     dataset: str
     config: str
@@ -40,10 +44,16 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class HubDataset:
-    """The first `limit` documents of one split of a dataset, in its own order.
+    """The first documents of one split of a dataset, in its own order.
 
-    dataset: its name on the Hub, or a folder that `datasets` can load.  revision: a branch, tag or commit; None: the newest when
-    it was first streamed, which stays what is used.  topic_field: None: all documents have one topic, the dataset's name.
+    Attributes:
+        dataset: The dataset's name on the Hub, or a folder that `datasets` can load.
+        config: The dataset's configuration, if it has several.
+        split: The dataset's split.
+        revision: A branch, tag or commit. None: the newest commit at the first download; later runs stay with it.
+        text_field: The field of the text.
+        topic_field: The field of the topic. None: all documents have one topic, the dataset's name.
+        limit: The most documents that are read.
     """
 
     dataset: str
@@ -56,20 +66,21 @@ class HubDataset:
 
     @property
     def name(self) -> str:
+        """The dataset, its configuration, split and revision, and the number of documents, for people."""
         chosen = "/".join(part for part in (self.config, self.split, self.revision) if part)
         return f"{self.dataset} ({chosen}, {self.limit:,} documents)"
 
     @property
     def folder(self) -> Path:
-        """Where streamed documents are kept: the same for every limit, so that a larger one streams only what is new."""
+        """The folder of the streamed documents. It does not depend on the limit: a larger limit streams only what is new."""
         parts = (self.dataset, self.config, self.split, self.revision, self.text_field, self.topic_field)
         return cache_root() / "text" / "datasets" / sha256(json.dumps(parts).encode()).hexdigest()
 
     def documents(self) -> Iterator[Document]:
-        """The documents that hold more than white space: those that are kept, then those that have to be streamed.
+        """Yields the documents that hold more than white space: first those that are kept, then those that are streamed.
 
         Raises:
-            UserError: no such dataset, configuration, split or field, no network, the package `datasets` is missing, or no text.
+            UserError: There is no such dataset, configuration, split or field, no network, no package `datasets`, or no text.
         """
         found = 0
         for place, (text, topic) in enumerate(islice(self._pairs(), self.limit)):
@@ -80,7 +91,7 @@ class HubDataset:
             raise UserError(f"{self.name} holds no text")
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Text and topic of every row."""
+        """Yields text and topic of every row."""
         number = 0
         while (kept := _read(self.folder / f"{number:05d}.jsonl")) is not None:
             yield from kept
@@ -101,6 +112,7 @@ class HubDataset:
                 number += 1
 
     def _rows(self, skip: int) -> Iterator[tuple[str, str]]:
+        """Streams text and topic of every row after the first `skip`."""
         with _one_line(self), _quiet():
             for place, row in enumerate(self._stream(skip), skip):
                 where = f"{self.dataset}, document {place}"
@@ -118,22 +130,18 @@ class HubDataset:
         return rows
 
     def _commit(self) -> str:
-        """What the revision was when the first document was streamed: a branch moves on, and its documents with it."""
+        """The commit that the revision was when the first document was streamed. A branch moves on, this commit does not."""
         path = self.folder / "commit"
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if kept := path.read_text(encoding="utf-8").strip():
                 return _look_up(self.dataset, kept)
         commit = _look_up(self.dataset, self.revision)
-        with (
-            contextlib.suppress(OSError),
-            atomic_write(path) as file,
-        ):  # a full or read-only cache costs time, never the run
-            file.write(f"{commit}\n")
+        keep(path, lambda file: file.write(f"{commit}\n"))
         return commit
 
 
 def _look_up(dataset: str, revision: str | None) -> str:
-    """The commit that a revision is now: one question, as `datasets` offline tries for half a minute before it gives up."""
+    """The commit of a revision now. It is one short question: `datasets` without network tries for half a minute."""
     from huggingface_hub import HfApi
 
     return str(HfApi().dataset_info(dataset, revision=revision, timeout=15.0).sha)
@@ -141,7 +149,7 @@ def _look_up(dataset: str, revision: str | None) -> str:
 
 @contextlib.contextmanager
 def _one_line(dataset: HubDataset) -> Iterator[None]:
-    """Turns what the libraries raise into one line that says what to do."""
+    """Turns an exception of the libraries into one line that tells what to do."""
     try:
         yield
     except UserError:
@@ -150,17 +158,17 @@ def _one_line(dataset: HubDataset) -> Iterator[None]:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if "GatedRepoError" in kinds:
-            reason = "its owner gives access on request only: ask on its page, then `hf auth login`"
+            reason = "its owner gives access only on request: ask on its page, then `hf auth login`"
         elif "RevisionNotFoundError" in kinds:
             reason = f"it has no revision '{dataset.revision or 'that the first documents were streamed from'}'"
         elif kinds & {"RepositoryNotFoundError", "DatasetNotFoundError", "HFValidationError"}:
             reason = (
-                f"there is none of that name on the Hugging Face Hub, nor a file or folder here{_hint(dataset.dataset)}"
+                f"no dataset of that name on the Hugging Face Hub, and no file or folder here{_hint(dataset.dataset)}"
             )
         elif kinds & {"ConnectionError", "NetworkError", "TransportError", "TimeoutException", "TimeoutError"}:
             reason = (
-                f"there is no file or folder of that name here, and the Hugging Face Hub cannot be reached ({first[:80]}): "
-                f"check the network, or take source: stdlib or local files{_hint(dataset.dataset)}"
+                f"no file or folder of that name here, and the Hugging Face Hub cannot be reached ({first[:80]}): "
+                f"check the network, or use source: stdlib or local files{_hint(dataset.dataset)}"
             )
         elif "BuilderConfig" in first or "Config name is missing" in first:
             reason = f"config '{dataset.config}': {' '.join(str(error).split())[:300]}"
@@ -170,14 +178,14 @@ def _one_line(dataset: HubDataset) -> Iterator[None]:
 
 
 def _hint(name: str) -> str:
-    """The nearest short name, where the one given looks like a misspelling of it."""
+    """The end of a message: the short name that the given one looks like, if any."""
     found = closest(name.lower(), ["stdlib", *PRESETS])
     return "" if found is None else f"; did you mean '{found}'?"
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the libraries' own remarks off the terminal while one streams: what goes wrong is said in one line."""
+    """Keeps the libraries' own log messages off the terminal while a dataset is streamed."""
     loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -190,7 +198,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _read(path: Path) -> list[tuple[str, str]] | None:
-    """What `_write` wrote; None where it is not there, or is not what was written."""
+    """What `_write` wrote; None if it is missing or damaged."""
     try:
         digest, _, body = path.read_text(encoding="utf-8").partition("\n")
         if digest != sha256(body.encode()).hexdigest():
@@ -201,9 +209,6 @@ def _read(path: Path) -> list[tuple[str, str]] | None:
 
 
 def _write(path: Path, pairs: list[tuple[str, str]]) -> None:
+    """Keeps texts and topics: a line with the SHA-256 of the rest, then a line of JSON for each pair."""
     body = "".join(f"{json.dumps(pair)}\n" for pair in pairs)
-    try:
-        with atomic_write(path) as file:
-            file.write(f"{sha256(body.encode()).hexdigest()}\n{body}")
-    except OSError:
-        pass  # a full or read-only cache costs time, never the run
+    keep(path, lambda file: file.write(f"{sha256(body.encode()).hexdigest()}\n{body}"))

@@ -1,4 +1,4 @@
-"""What a source holds: its documents without their texts, the digest of all of it, and which split each document is in."""
+"""The index of a source: its documents without their texts, the digest of everything, and the split of each document."""
 
 from __future__ import annotations
 
@@ -18,23 +18,30 @@ from regbench.utils.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 SHARE = 20
-"""One document in this many is for validation, and one for test."""
+"""Of this many documents, one is for validation and one for test."""
 LEAST = 2
-"""Documents that a split needs at the least: an instance is made of two."""
+"""The fewest documents of a split: an instance is made of two."""
 REPEATED = 0.1
-"""A document is left out if more than this share of it stands, line by line, in documents before it."""
+"""A document is left out if more than this share of its text, line by line, is in earlier documents."""
 TELLING = 20
-"""Characters of a line, at the least, that count for that: `else:` stands everywhere."""
+"""The fewest characters of a line that counts for that. Short lines such as `else:` are everywhere."""
 _ID = 16  # bytes of a document's identity
 
 
 @dataclass(frozen=True)
 class Index:
-    """Of D documents, none of which repeats others, in the order of their source.
+    """The D documents of a source that repeat no earlier document, in the order of the source.
 
-    source: what people are told it is.  digest: SHA-256 of that and of every document's name, topic and text.  names: D.
-    topics: sorted.  topic: (D,) into them.  split: (D,) into SPLITS.  size: (D,) characters.  identity: (D, 16) bytes, the
-    beginning of the text's SHA-256.  place: (D,) which document of the source it is; those left out repeat earlier ones.
+    Attributes:
+        source: The source's name, for people.
+        digest: SHA-256 of the source's name and of every document's name, topic and text.
+        names: The documents' names, D strings.
+        topics: The names of all topics, sorted.
+        topic: (D,) each document's topic, an index into `topics`.
+        split: (D,) each document's split, an index into SPLITS.
+        size: (D,) characters of each document.
+        identity: (D, 16) bytes, the beginning of the SHA-256 of each text.
+        place: (D,) each document's number in the source. Numbers that are missing are of documents that were left out.
     """
 
     source: str
@@ -51,19 +58,23 @@ class Index:
         return len(self.names)
 
     def of_split(self, split: str) -> NDArray[np.bool_]:
-        """(D,): the documents of "train", "validation" or "test"."""
+        """(D,) bool: which documents are in "train", "validation" or "test"."""
         chosen: NDArray[np.bool_] = self.split == SPLITS.index(split)
         return chosen
 
 
 def read_index(source: Source, limit: int | None = None) -> Index:
-    """Reads the source once, to the end or to its document number `limit`.
+    """Reads a source once.
 
-    Documents that repeat others are left out, lest a split holds what another was trained on: of the standard library a quarter,
-    most of them tables of encodings. Lines that were read are known by their hashes, 60 to 90 bytes each while it reads.
+    Documents that repeat earlier ones are left out, so that no split holds text of another. Of the standard library that is a
+    quarter, most of it tables of encodings. While it reads, the hash of every line is kept, 60 to 90 bytes each.
+
+    Args:
+        source: Where the documents come from.
+        limit: The most documents that are read. None: all.
 
     Raises:
-        UserError: it holds too few documents for three splits, or cannot be read.
+        UserError: The source cannot be read, or holds too few documents for three splits.
     """
     digest = hashlib.sha256(source.name.encode())
     seen: set[bytes] = set()  # asked for membership only
@@ -91,8 +102,8 @@ def read_index(source: Source, limit: int | None = None) -> Index:
             places.append(place)
     if len(names) < LEAST * len(SPLITS):
         raise UserError(
-            f"{source.name} holds {len(names)} different documents: {LEAST * len(SPLITS)} are the fewest that make "
-            f"{', '.join(SPLITS[:-1])} and {SPLITS[-1]} splits (a .txt or .md is one document: name a folder of them, or .jsonl)"
+            f"{source.name} holds {len(names)} different documents, but {', '.join(SPLITS[:-1])} and {SPLITS[-1]} splits need "
+            f"{LEAST * len(SPLITS)} (a .txt or .md is one document: name a folder of them, or .jsonl)"
         )
     ordered = sorted(set(topics))
     number = {topic: i for i, topic in enumerate(ordered)}
@@ -110,34 +121,36 @@ def read_index(source: Source, limit: int | None = None) -> Index:
 
 
 def identify(document: Document) -> bytes:
-    """What makes a document that document: its text. Where the same text comes twice, both would be one document."""
+    """The beginning of the SHA-256 of a document's text. Documents with the same text are one document."""
     return hashlib.sha256(document.text.encode("utf-8", errors="surrogatepass")).digest()[:_ID]
 
 
 class _Lines:
-    """The lines of the documents that were taken."""
+    """The lines of the documents that were kept so far."""
 
     def __init__(self) -> None:
         self._known: set[int] = set()  # asked for membership only, so the hashes of one process do
 
     def repeated_by(self, text: str) -> bool:
-        """Whether a document has too much of its text from these."""
+        """Whether too much of a document's text is in these lines."""
         lines = _telling_lines(text)
         known = sum(len(line) for line in lines if hash(line) in self._known)
         return known > REPEATED * sum(map(len, lines))
 
     def add(self, text: str) -> None:
+        """Adds the lines of a document."""
         self._known.update(map(hash, _telling_lines(text)))
 
 
 def _telling_lines(text: str) -> set[str]:
+    """The lines of a text that are long enough to count."""
     return {line for line in map(str.strip, text.splitlines()) if len(line) >= TELLING}
 
 
 def _divide(identities: list[bytes]) -> NDArray[np.int8]:
-    """(D,): the documents whose hashes are the smallest are for test, the next for validation, the rest for training.
+    """(D,): the split of each document. The smallest hashes are for test, the next for validation, the rest for training.
 
-    By rank, as a threshold on the hash would leave a split of a small source empty.
+    Ranks decide, not a threshold on the hash: that could leave a split of a small source empty.
     """
     held_out = max(LEAST, round(len(identities) / SHARE))
     split = np.zeros(len(identities), np.int8)
@@ -148,10 +161,15 @@ def _divide(identities: list[bytes]) -> NDArray[np.int8]:
 
 
 def texts(source: Source, index: Index, chosen: NDArray[Any]) -> Iterator[str]:
-    """The texts of the chosen documents, numbers into the index in rising order; `source` is read once, as far as needed.
+    """Yields the texts of chosen documents. The source is read once, as far as needed.
+
+    Args:
+        source: The source of the index.
+        index: The index.
+        chosen: Numbers of documents in the index, rising.
 
     Raises:
-        UserError: the source is not what it was when the index was made.
+        UserError: The source has changed since the index was made.
     """
     if not len(chosen):
         return

@@ -1,6 +1,7 @@
-"""Tokens of many documents, packed into shards on disk: written as they are made, so that a killed tokenisation goes on.
+"""Tokens of many documents, packed into shards on disk. A tokenisation that was interrupted goes on where it stopped.
 
-A shard is a run of documents with about a mebibyte of text. One that is missing, damaged or of another encoding is made again.
+A shard holds consecutive documents with about one mebibyte of text. A shard that is missing, damaged or of another encoding is
+made again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.utils.arrays import IntArray
-from regbench.utils.files import atomic_write, read_arrays
+from regbench.utils.files import keep, read_arrays
 
 SHARD_SIZE = 1 << 20
 """Characters of text after which a shard ends."""
@@ -25,9 +26,12 @@ Encode = Callable[[Sequence[str]], Sequence[NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Packed:
-    """Tokens of D documents, one after the other: document d is tokens[starts[d] : starts[d + 1]].
+    """Tokens of D documents, one after the other. Document d is `tokens[starts[d] : starts[d + 1]]`.
 
-    made: how many shards had to be tokenised; the others were there.
+    Attributes:
+        tokens: (T,) all tokens.
+        starts: (D + 1,) where each document begins, and the end of the last.
+        made: The number of shards that were tokenised now. The others were on disk.
     """
 
     tokens: NDArray[Any]
@@ -39,7 +43,15 @@ class Packed:
 
 
 def plan(sizes: IntArray, shard_size: int = SHARD_SIZE) -> list[tuple[int, int]]:
-    """Cuts documents of these sizes (D,) into runs (first, end), each ended by the document that fills it."""
+    """Divides documents into shards.
+
+    Args:
+        sizes: (D,) characters of each document.
+        shard_size: A shard ends with the document that brings it to so many characters.
+
+    Returns:
+        (first, end) of each shard: the number of its first document, and the number after its last.
+    """
     shards = []
     first = filled = 0
     for document, size in enumerate(sizes.tolist()):
@@ -60,10 +72,15 @@ def pack(
     encode: Encode,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Packed:
-    """The tokens of all documents, from `folder` or made and kept there.
+    """The tokens of all documents. Shards that are not in the folder are made and kept there.
 
-    stamp: what the tokens depend on besides the plan; shards with another are made again.  read: the texts of the documents with
-    the numbers given, rising.  advance: told the documents done.  A folder that cannot be written is done without.
+    Args:
+        folder: The folder of the shards. If it cannot be written, nothing is kept.
+        stamp: What the tokens depend on besides the plan. Shards with another stamp are made again.
+        shards: What `plan` returned.
+        read: Gives the texts of documents, whose numbers it gets in rising order.
+        encode: Gives the tokens of each text.
+        advance: Is told the number of documents that are done.
     """
     found = [_read(_path(folder, i), f"{stamp}/{first}/{end}", end - first) for i, (first, end) in enumerate(shards)]
     missing = [i for i, shard in enumerate(found) if shard is None]
@@ -88,6 +105,7 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _digest(stamp: str, tokens: NDArray[Any], lengths: IntArray) -> str:
+    """SHA-256 of a shard's content and of its stamp."""
     digest = hashlib.sha256(f"{stamp}/{tokens.dtype}".encode())
     digest.update(tokens.tobytes())
     digest.update(lengths.tobytes())
@@ -95,7 +113,7 @@ def _digest(stamp: str, tokens: NDArray[Any], lengths: IntArray) -> str:
 
 
 def _read(path: Path, stamp: str, documents: int) -> tuple[NDArray[Any], IntArray] | None:
-    """A shard's tokens and lengths; None where it is not there, not whole, or not of this stamp."""
+    """A shard's tokens and lengths; None if it is missing, damaged or of another stamp."""
     try:
         arrays = read_arrays(path)
         tokens, lengths, digest = arrays["tokens"], arrays["lengths"], str(arrays["digest"])
@@ -107,8 +125,6 @@ def _read(path: Path, stamp: str, documents: int) -> tuple[NDArray[Any], IntArra
 
 
 def _write(path: Path, stamp: str, tokens: NDArray[Any], lengths: IntArray) -> None:
-    try:
-        with atomic_write(path, "wb") as file:
-            np.savez(file, tokens=tokens, lengths=lengths, digest=np.array(_digest(stamp, tokens, lengths)))
-    except OSError:
-        pass  # a full or read-only cache costs time, never the run
+    """Keeps a shard."""
+    digest = np.array(_digest(stamp, tokens, lengths))
+    keep(path, lambda file: np.savez(file, tokens=tokens, lengths=lengths, digest=digest), "wb")

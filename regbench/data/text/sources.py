@@ -1,6 +1,6 @@
-"""Where documents come from on this machine: the Python standard library, and files of text, JSON lines or Parquet.
+"""Sources of documents on this machine: the Python standard library, and files of text, JSON lines or Parquet.
 
-A source gives its documents in an order that depends on nothing but what they are, so that the same text is the same corpus.
+The order of a source's documents depends on nothing but the documents. So the same text is the same corpus.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from typing import Any, Protocol
 from regbench.utils.errors import UserError, nearest
 
 SUFFIXES = (".jsonl", ".md", ".parquet", ".txt")
-_UTF_8 = "utf-8-sig"  # which passes over the mark that some editors begin a file with
+_UTF_8 = "utf-8-sig"  # skips the byte order mark that some editors write
 _TESTS = ("test", "tests", "idle_test")
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text, where it stands in its source (unique there), and what it is about."""
+    """A document of a source.
+
+    Attributes:
+        name: Where it is in its source. Names of a source are unique.
+        topic: What it is about.
+        text: Its text.
+    """
 
     name: str
     topic: str
@@ -33,33 +39,40 @@ class Document:
 
 
 class Source(Protocol):
-    """Documents in a fixed order, as often as they are asked for; `name` is what people are told they are."""
+    """Documents in a fixed order. They can be read any number of times."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What the source is, for people."""
+        ...
 
-    def documents(self) -> Iterator[Document]: ...
+    def documents(self) -> Iterator[Document]:
+        """Yields all documents."""
+        ...
 
 
 @dataclass(frozen=True)
 class StandardLibrary:
-    """Source and documentation of the Python that runs: every module of its standard library, and the texts of its reference.
+    """The standard library of the Python that runs: the source of every module, and the texts of its reference.
 
-    A topic is a top-level module or package. Left out are tests, what others installed, and modules made for one machine.
+    A topic is a top-level module or package. Tests, installed packages and modules that are made for one machine are left out.
+
+    Attributes:
+        folder: The folder of the library. None: that of this Python.
     """
 
     folder: Path | None = None
-    """Where the library is; None: that of this Python."""
 
     @property
     def name(self) -> str:
+        """The standard library and its Python's version."""
         return f"the standard library of Python {platform.python_version()}"
 
     def documents(self) -> Iterator[Document]:
-        """Modules by their path, then the texts of the reference by their names.
+        """Yields modules by their paths, then the texts of the reference by their names.
 
         Raises:
-            UserError: this Python has its library without the source, e.g. in a ZIP file.
+            UserError: This Python has its library without the source, e.g. in a ZIP file.
         """
         folder = self.folder or Path(sysconfig.get_path("stdlib"))
         found = 0
@@ -72,6 +85,7 @@ class StandardLibrary:
         yield from self._reference(folder)
 
     def _modules(self, folder: Path) -> Iterator[Path]:
+        """The files of all modules, by their paths."""
         tops = folder.iterdir() if folder.is_dir() else ()
         for top in sorted(tops, key=lambda path: path.name):
             if top.stem not in sys.stdlib_module_names or top.name in _TESTS:
@@ -81,35 +95,42 @@ class StandardLibrary:
             elif top.is_dir():
                 for path in sorted(top.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
                     inner = path.relative_to(folder)
-                    # The texts of the reference come one by one; their module would be the same once more, in escapes.
+                    # The texts of the reference are documents of their own; this module holds them once more, escaped.
                     if not set(inner.parts[:-1]) & set(_TESTS) and inner.as_posix() != "pydoc_data/topics.py":
                         yield path
 
     def _reference(self, folder: Path) -> Iterator[Document]:
+        """The texts of the reference, if the folder is that of this Python."""
         if folder != Path(sysconfig.get_path("stdlib")):
             return
         try:
             texts: Mapping[str, str] = importlib.import_module("pydoc_data.topics").topics
-        except ImportError:  # some distributions package it apart
+        except ImportError:  # some distributions have it in another package
             return
         for key in sorted(texts):
             yield Document(f"pydoc_data/topics/{key}", "pydoc_data", texts[key])
 
 
 def _python_source(path: Path) -> str:
+    """The text of a module, in the encoding that it declares."""
     try:
         with tokenize.open(path) as file:
             return file.read()
-    except (SyntaxError, UnicodeDecodeError):  # no declared encoding fits: take what can be read
+    except (SyntaxError, UnicodeDecodeError):  # the declared encoding is wrong: take what can be read
         return path.read_text(encoding="utf-8", errors="replace")
 
 
 @dataclass(frozen=True)
 class Files:
-    """A file, or all files of a folder and its subfolders, by their paths; hidden ones are left out.
+    """A file, or all files of a folder and its subfolders, by their paths. Hidden files are left out.
 
-    .txt and .md are a document each; .jsonl and .parquet one for each line or row, its text in the field `text_field`. Its topic
-    is the field `topic_field`; where there is none, the file's stem; and of a .txt or .md in a subfolder, the subfolder's name.
+    A .txt or .md file is one document. Its topic is the subfolder that it is in, or else its stem. Each line of a .jsonl file
+    and each row of a .parquet file is a document.
+
+    Attributes:
+        path: The file or folder.
+        text_field: The field of a line's or row's text.
+        topic_field: The field of its topic. None: the topic is the file's stem.
     """
 
     path: Path
@@ -118,13 +139,14 @@ class Files:
 
     @property
     def name(self) -> str:
+        """The path."""
         return str(self.path)
 
     def documents(self) -> Iterator[Document]:
-        """The documents that hold more than white space.
+        """Yields the documents that hold more than white space.
 
         Raises:
-            UserError: nothing there that can be read, or a fault in a file: the line names the file, and the line of it.
+            UserError: There is nothing to read, or a file has a fault: the message names the file and its line.
         """
         path = self.path
         try:
@@ -139,6 +161,7 @@ class Files:
             raise UserError(f"{path} is not text in UTF-8") from None
 
     def _paths(self) -> list[Path]:
+        """The files, sorted."""
         if self.path.is_file():
             if self.path.suffix.lower() not in SUFFIXES:
                 raise UserError(f"{self.path}: a source of text is {', '.join(SUFFIXES)} or a folder of these")
@@ -153,6 +176,7 @@ class Files:
         return paths
 
     def _read(self, path: Path, name: str) -> Iterator[Document]:
+        """The documents of one file, named `name`."""
         suffix = path.suffix.lower()
         if suffix in (".txt", ".md"):
             topic = name.split("/")[0] if "/" in name else path.stem
@@ -168,10 +192,15 @@ class Files:
 
 
 def field_of(row: Mapping[str, Any], field: str, where: str) -> str:
-    """The string under `field`; a number is written out.
+    """The string in a field of a row. A number is written out.
+
+    Args:
+        row: The row.
+        field: The name of the field.
+        where: The place of the row, for messages.
 
     Raises:
-        UserError: there is no such field, or it holds something else.
+        UserError: There is no such field, or it holds neither text nor a number.
     """
     if field not in row:
         raise UserError(f"{where} has no field '{field}'{nearest(field, map(str, row))}")
@@ -182,7 +211,7 @@ def field_of(row: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The objects of a file of JSON lines, with the numbers of their lines from 1."""
+    """The objects of a file of JSON lines, each with its line number from 1."""
     with path.open(encoding=_UTF_8) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -192,12 +221,14 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}:{number}: broken JSON: {error}") from None
             if not isinstance(row, dict):
-                raise UserError(f"{path}:{number}: a line is an object with the field of the text, not {line[:20]!r}")
+                raise UserError(
+                    f"{path}:{number}: a line must be an object with the field of the text, not {line[:20]!r}"
+                )
             yield number, row
 
 
 def _parquet_rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a Parquet file from 1, of these columns only and a batch in memory at a time."""
+    """The rows of a Parquet file, numbered from 1, with these columns only. One batch is in memory at a time."""
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError:

@@ -88,7 +88,7 @@ function metricChoice(host, board, name, chosen) {
 }
 
 function yAxisOf(metric) {
-  return { label: `${metric.label} ${metric.arrow}`, format: short, log: !(metric.limits[1] <= 1), limits: metric.limits };
+  return { label: `${metric.label} ${metric.arrow}`, format: short, log: metric.log, limits: metric.limits };
 }
 
 function scatterCharts(section, board) {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Form, Op, common_type
+from regbench.ops.backend import Implementation, Op, common_type
 from regbench.utils.errors import UserError
 
-_OP = Op(
+OP = Op(
     "attention",
     {
-        "flash-attn": Form(
+        "flash-attn": Implementation(
             "regbench.ops.attention.flash:attention",
             ("cuda",),
             requires="flash_attn",
@@ -19,31 +19,38 @@ _OP = Op(
             dtypes=(torch.float16, torch.bfloat16, torch.float32),
             exact=(torch.float16, torch.bfloat16),
         ),
-        "torch": Form("regbench.ops.attention.fused:attention", ("cpu", "cuda")),
-        # Below PyTorch's, which runs everywhere, so that it runs when asked for and `auto` never takes it: no GPU has timed it.
-        "triton": Form(
+        "torch": Implementation("regbench.ops.attention.fused:attention", ("cpu", "cuda")),
+        # It stands below PyTorch's, which runs everywhere. So "auto" never takes it, as no GPU has timed it yet.
+        "triton": Implementation(
             "regbench.ops.attention.triton:attention",
             ("cuda",),
             requires="triton",
             install="pip install triton",
             dtypes=(torch.float16, torch.bfloat16, torch.float32),
         ),
-        "naive": Form("regbench.ops.attention.naive:attention", ("cpu", "cuda")),
+        "naive": Implementation("regbench.ops.attention.naive:attention", ("cpu", "cuda")),
     },
 )
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
-    """z_i = sum over j <= i of softmax_j(<q_i, k_j> / sqrt(K)) v_j, for each head.
+    """Causal softmax attention: z_i = sum over j <= i of softmax_j(<q_i, k_j> / sqrt(K)) v_j, for each head.
 
-    q, k: (B, H, L, K).  v: (B, H, L, D).  Returns (B, H, L, D).
+    Args:
+        q: (B, H, L, K), the queries.
+        k: (B, H, L, K), the keys.
+        v: (B, H, L, D), the values.
+        backend: "auto" or an implementation of this op.
+
+    Returns:
+        z (B, H, L, D), in the type of v.
 
     Raises:
-        UserError: shapes that do not fit, or a backend that is not there.
+        UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
     if q.shape != k.shape or k.shape[:3] != v.shape[:3] or q.ndim != 4:
         raise UserError(
             f"attention needs q, k (B, H, L, K) and v (B, H, L, D), not {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
-    out: Tensor = _OP.choose(backend, q.device, common_type(q, k, v))(q, k, v)
+    out: Tensor = OP.choose(backend, q.device, common_type(q, k, v))(q, k, v)
     return out

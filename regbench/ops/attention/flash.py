@@ -10,11 +10,11 @@ from regbench.ops.backend import common_type
 from regbench.utils.errors import UserError
 
 WIDEST = 256
-"""Channels of a head that the kernels take."""
+"""The most channels of a head that the kernels take."""
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """(B, H, L, K), (B, H, L, K), (B, H, L, D) -> (B, H, L, D). Float32 is rounded to bfloat16, as the kernels know no more.
+    """See `regbench.ops.attention.attention`. Float32 is rounded to bfloat16, as the kernels take half precision alone.
 
     Raises:
         UserError: heads are wider than the kernels take.
@@ -28,7 +28,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.empty_like(v)
     dtype = common_type(q, k, v)
     dtype = torch.bfloat16 if dtype == torch.float32 else dtype
-    # It takes heads inside, and all of one width: zeros change neither a product nor, cut off again, the result.
+    # The kernels take (B, L, H, K), with all heads of one width. Zeros change no product, and are cut off the result.
     given = (_widen(x.to(dtype), width).transpose(1, 2) for x in (q, k, v))
     deterministic = torch.are_deterministic_algorithms_enabled()
     out: Tensor = flash_attn_func(*given, softmax_scale=q.shape[-1] ** -0.5, causal=True, deterministic=deterministic)
@@ -36,4 +36,5 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _widen(x: Tensor, width: int) -> Tensor:
+    """Zeros added behind the last dimension, up to this width."""
     return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))

@@ -5,5 +5,5 @@ from torch.nn import functional as F
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """(B, H, L, K), (B, H, L, K), (B, H, L, D) -> (B, H, L, D)."""
+    """See `regbench.ops.attention.attention`."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -1,11 +1,11 @@
-"""Causal attention as the formula says: (L, L) scores, a mask, a softmax."""
+"""Causal attention as the formula is written: (L, L) scores, a mask, a softmax."""
 
 import torch
 from torch import Tensor
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """(B, H, L, K), (B, H, L, K), (B, H, L, D) -> (B, H, L, D). ICLL A.1."""
+    """See `regbench.ops.attention.attention`. ICLL A.1."""
     length = q.shape[2]
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)

@@ -1,9 +1,9 @@
-"""Causal attention on the GPU by kernels of our own, which never hold the (L, L) weights (Dao 2023, arXiv:2307.08691).
+"""Causal attention on the GPU by Triton kernels, which never hold the (L, L) weights (Dao 2023, arXiv:2307.08691).
 
-A program of the forward pass owns a block of queries and folds the keys they see into it a tile at a time, with a softmax that
-is shifted as it goes; it keeps the logarithm of each row's sum. The backward pass makes the weights again from that: one kernel
-owns blocks of queries and writes their gradients, another owns blocks of keys. No program adds to what another writes, so
-every run gives the same bits. Tiles in the future are not visited.
+In the forward pass a program owns a block of queries. It adds the keys that they see to their sums, one tile at a time, with a
+softmax that is rescaled on the way. It stores the logarithm of each row's sum of weights. The backward pass computes the
+weights again from that: one kernel owns blocks of queries and writes their gradients, another owns blocks of keys. No program
+adds to the output of another, so every run gives the same bits. Tiles in the future are skipped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from regbench.ops.backend import common_type
 from regbench.utils.errors import UserError
 
 WIDEST = 256
-"""Channels of a head that the kernels take."""
+"""The most channels of a head that the kernels take."""
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """(B, H, L, K), (B, H, L, K), (B, H, L, D) -> (B, H, L, D). ICLL A.1. Sums are in float32, whatever the type.
+    """See `regbench.ops.attention.attention`. Sums are in float32, whatever the type.
 
-    A value of the future that is not a number stays there. Second derivatives are not supported.
+    A NaN or an infinity among the keys or values reaches no earlier position. There are no second derivatives.
 
     Raises:
         UserError: heads are wider than the kernels take, or have no channel.
@@ -42,10 +42,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class _Attention(torch.autograd.Function):
-    """Takes tensors of one type whose rows lie without gaps."""
+    """Takes tensors of one type, with a last dimension of stride 1."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """(B, H, L, K), (B, H, L, K), (B, H, L, D) -> (B, H, L, D)."""
         out = _rows(torch.empty_like(v))
         logsum = torch.empty(q.shape[:3], dtype=_wide(q.dtype), device=q.device)
         _launch(forward_kernel, blocks("forward", q.shape[3], v.shape[3], q.dtype), (q, k, v, out), logsum)
@@ -55,6 +56,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of q, k and v."""
         q, k, v, out, logsum = ctx.saved_tensors
         dout = _rows(dout)
         dq, dk, dv = (_rows(torch.empty_like(x)) for x in (q, k, v))
@@ -66,16 +68,17 @@ class _Attention(torch.autograd.Function):
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Copied where its rows have gaps inside; those between rows are left."""
+    """The same tensor with a last dimension of stride 1, copied only where it has another."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums are kept in. The op takes no float64; under the interpreter it shows that the formulas are right."""
+    """The type of sums. The op does not offer float64; the tests use it to show that the formulas are right."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _launch(kernel: Any, blocks: Blocks, matrices: tuple[Tensor, ...], *vectors: Tensor) -> None:
+    """Runs a kernel on matrices (B, H, L, *), of which the first three are q, k and v, and vectors (B, H, L)."""
     q, _, v = matrices[:3]
     batch, heads, length, key = q.shape
     programs = batch * heads * triton.cdiv(length, blocks.owned)
@@ -98,11 +101,15 @@ def _launch(kernel: Any, blocks: Blocks, matrices: tuple[Tensor, ...], *vectors:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a kernel is cut.
+    """How the work of a kernel is divided.
 
-    m, n: queries and keys of a tile.
-    owned: those that one program owns, m or n of them.
-    warps, stages, registers: of a program; how many tiles it has under way; the most that a thread takes.
+    Attributes:
+        m: queries in a tile.
+        n: keys in a tile.
+        owned: queries or keys that one program owns: m or n of them.
+        warps: warps of a program.
+        stages: tiles that a program loads ahead.
+        registers: the most registers that a thread uses.
     """
 
     m: int
@@ -113,15 +120,16 @@ class Blocks:
     registers: int
 
 
-# By the wider head, padded: rows owned, rows visited at a time, warps, stages, registers.
+# For each width, that of the wider head, padded: rows owned, rows visited at a time, warps, stages, registers.
 #
-# A program keeps about (owned + stages * visited) * (K + D) numbers in shared memory: compiled for two heads of 256, at most
-# 114 KiB on sm_80, which gives a program 163, and 128 KiB on sm_90, which gives 227; for heads of 128, at most 80 KiB on either.
-# Its sums are in registers, of which a multiprocessor has 65,536: with 128 a thread it runs 16 warps at once; with 168, 12, in
-# programs of 4; with 255, 8. Each row has the least of these with which at most 60 bytes a thread are spilled, on either, where
-# both heads are 16, 64, 128 or 256 wide. A bound is always set: without one, where 255 do not quite suffice, ptxas falls to 32
-# and spills kilobytes. Owned rows are 64, as many as Hopper's tensor cores multiply at once; products of float32 that are not
-# rounded use no tensor cores, and their tiles, held in registers, must be small. What is fastest no GPU has told yet.
+# Shared memory: a program keeps about (owned + stages * visited) * (K + D) numbers there. Compiled for two heads of 256, that is
+# at most 114 KiB on sm_80, which has 163 for a program, and 128 KiB on sm_90, which has 227. For heads of 128 it is at most
+# 80 KiB on both.
+# Registers: a multiprocessor has 65,536. With 128 a thread it runs 16 warps at once; with 168, 12, in programs of 4; with 255, 8.
+# Each entry has the smallest number with which a thread spills at most 60 bytes, on both, for two heads of 16, 64, 128 or 256.
+# The number is always given: without it, where 255 are a little too few, ptxas takes 32 and spills kilobytes.
+# Rows: 64 are owned, as many as Hopper's tensor cores multiply at once. Products of float32 that are not rounded use no tensor
+# cores. Their tiles are kept in registers and must be small. No GPU has measured yet which numbers are the fastest.
 _HALF = {
     "forward": {64: (64, 64, 4, 3, 128), 128: (64, 64, 4, 2, 255), 256: (64, 32, 8, 2, 255)},
     "queries": {64: (64, 32, 4, 2, 128), 128: (64, 32, 4, 2, 168), 256: (64, 32, 8, 2, 255)},
@@ -131,7 +139,14 @@ _SINGLE = {64: (64, 32, 8, 2, 128), 128: (32, 16, 8, 2, 128), 256: (32, 16, 8, 2
 
 
 def blocks(kernel: str, key: int, value: int, dtype: torch.dtype) -> Blocks:
-    """Of "forward", "queries" or "keys", for heads of these widths."""
+    """How the kernel "forward", "queries" or "keys" is divided.
+
+    Args:
+        kernel: the kernel's name.
+        key: channels of a key, K.
+        value: channels of a value, D.
+        dtype: the type of the tensors.
+    """
     table = _HALF[kernel] if dtype in (torch.float16, torch.bfloat16) else _SINGLE
     owned, visited, warps, stages, registers = table[max(64, _padded(key), _padded(value))]
     m, n = (visited, owned) if kernel == "keys" else (owned, visited)
@@ -139,7 +154,7 @@ def blocks(kernel: str, key: int, value: int, dtype: torch.dtype) -> Blocks:
 
 
 def constants(key: int, value: int, blocks: Blocks) -> dict[str, Any]:
-    """What a kernel is compiled for, beside types."""
+    """The constants that a kernel is compiled with."""
     return {
         "SCALE": key**-0.5,
         "KEY": key,
@@ -152,5 +167,5 @@ def constants(key: int, value: int, blocks: Blocks) -> dict[str, Any]:
 
 
 def _padded(width: int) -> int:
-    """A power of two, of no less than tensor cores multiply."""
+    """The next power of two, at least 16, the least that tensor cores multiply."""
     return max(16, triton.next_power_of_2(width))

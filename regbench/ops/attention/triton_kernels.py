@@ -1,8 +1,8 @@
-"""The kernels of causal attention; `triton.py` beside this says what they do together.
+"""The kernels of causal attention. `triton.py` explains how they work together.
 
-Tiles are of BLOCK_M queries and BLOCK_N keys, and as wide as heads padded to powers of two, BLOCK_K and BLOCK_D: what lies
-beyond the sequence or the head is masked. Matrices may lie at any strides, with rows that have no gaps inside. A kernel goes
-through the tiles below the diagonal, which are seen whole, and through those on it, where it masks.
+A tile has BLOCK_M queries and BLOCK_N keys. Its width is that of a head, padded to a power of two: BLOCK_K and BLOCK_D. What lies
+past the sequence or the head is masked. Matrices may have any strides, but the last must be 1. A kernel visits the tiles below
+the diagonal, where every query sees every key, and those on the diagonal, where it masks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)  # the hardware's exponential is of ba
 def _matrix(
     base: tl.tensor, batch: tl.tensor, head: tl.tensor, batch_stride: tl.tensor, head_stride: tl.tensor
 ) -> tl.tensor:
-    """Where the (L, width) matrix of one head begins."""
+    """The address where the (L, width) matrix of one head begins."""
     return base + tl.cast(batch, tl.int64) * batch_stride + tl.cast(head, tl.int64) * head_stride
 
 
@@ -31,7 +31,7 @@ def _places(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Of a tile (ROWS, COLUMNS) whose first row is `start`: where it lies, and what of it is in the matrix (length, WIDTH)."""
+    """Of the tile (ROWS, COLUMNS) with first row `start`: its addresses, and which of them are in the matrix (length, WIDTH)."""
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     return matrix + tl.cast(start + row, tl.int64) * stride + column, (start + row < length) & (column < WIDTH)
 
@@ -46,7 +46,7 @@ def _load(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> tl.tensor:
-    """With zeros for what is not in the matrix."""
+    """The tile, with zeros for what is not in the matrix."""
     places, inside = _places(matrix, start, stride, length, WIDTH, ROWS, COLUMNS)
     return tl.load(places, mask=inside, other=0.0)
 
@@ -55,29 +55,32 @@ def _load(
 def _store(
     matrix: tl.tensor, start: tl.tensor, stride: tl.tensor, length: tl.tensor, tile: tl.tensor, WIDTH: tl.constexpr
 ) -> None:
+    """Writes what of the tile is in the matrix."""
     places, inside = _places(matrix, start, stride, length, WIDTH, tile.shape[0], tile.shape[1])
     tl.store(places, tile.to(matrix.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _dot(a: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
+    """Adds products: total + a @ b, without rounding float32 to TF32."""
     return tl.dot(a, b, total, input_precision="ieee", out_dtype=total.dtype)
 
 
 @triton.jit
 def _scores(a: tl.tensor, b: tl.tensor, WIDE: tl.constexpr) -> tl.tensor:
-    """(M, C), (N, C) -> (M, N)."""
+    """The products a b^T: (M, C), (N, C) -> (M, N)."""
     return _dot(a, tl.trans(b), tl.zeros((a.shape[0], b.shape[0]), WIDE))
 
 
 @triton.jit
 def _add(weights: tl.tensor, rows: tl.tensor, total: tl.tensor) -> tl.tensor:
-    """total + weights @ rows: (M, D), (M, N), (N, D)."""
+    """Adds weighted rows: total (M, D) + weights (M, N) @ rows (N, D)."""
     return _dot(weights.to(rows.dtype), rows, total)
 
 
 @triton.jit
 def _finite(tile: tl.tensor) -> tl.tensor:
+    """Where the tile is neither NaN nor infinite."""
     return tl.abs(tile.to(tl.float32)) < float("inf")
 
 
@@ -94,7 +97,23 @@ def _fold(
     SCALE: tl.constexpr,
     DIAGONAL: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """A tile of keys into the weighted sum of values (M, D), the sum of weights (M,), and the largest score (M,)."""
+    """Adds a tile of keys to the sums of its queries.
+
+    Args:
+        query: (M, K).
+        keys: (N, K).
+        values: (N, D).
+        total: (M, D), the weighted sum of values so far.
+        weight: (M,), the sum of weights so far.
+        largest: (M,), the largest score so far.
+        place: (M,), the positions of the queries.
+        at: (N,), the positions of the keys.
+        SCALE: 1 / sqrt(K).
+        DIAGONAL: whether some of the keys lie after some of the queries.
+
+    Returns:
+        total, weight and largest after these keys.
+    """
     scores = _scores(query, keys, total.dtype) * (SCALE * LOG2_E)
     if DIAGONAL:
         scores = tl.where(place[:, None] >= at[None, :], scores, float("-inf"))
@@ -120,7 +139,22 @@ def _slopes(
     SCALE: tl.constexpr,
     DIAGONAL: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The weights of a tile, made again, and the gradient of its scores, but for their scale."""
+    """The weights of a tile, computed again, and the gradient of its scores, without the factor SCALE.
+
+    Args:
+        a: (M, K), queries.
+        b: (N, K), keys.
+        above_a: (M, D), the gradient of the output.
+        above_b: (N, D), values.
+        logsum: (M, 1), the base-2 logarithm of each row's sum of weights.
+        delta: (M, 1), the sum over each row of the output and its gradient.
+        place: (M,), the positions of the queries.
+        at: (N,), the positions of the keys.
+        SCALE: 1 / sqrt(K).
+        DIAGONAL: whether some of the keys lie after some of the queries.
+
+    `keys_kernel` calls it with queries and keys exchanged; logsum and delta are then (1, N).
+    """
     weights = tl.exp2(_scores(a, b, logsum.dtype) * (SCALE * LOG2_E) - logsum)
     slopes = weights * (_scores(above_a, above_b, logsum.dtype) - delta)
     if DIAGONAL:
@@ -158,9 +192,10 @@ def forward_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:
+    """The output of a block of queries, and the base-2 logarithm of each row's sum of weights."""
     blocks = tl.cdiv(length, BLOCK_M)
     sequence = tl.program_id(0) // blocks
-    start = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M  # those with most to do begin first
+    start = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M  # the blocks with the most keys begin first
     batch, head = sequence // heads, sequence % heads
     keys = _matrix(k, batch, head, k_b, k_h)
     values = _matrix(v, batch, head, v_b, v_h)
@@ -171,8 +206,8 @@ def forward_kernel(
     total = tl.zeros((BLOCK_M, BLOCK_D), wide)
     weight = tl.zeros((BLOCK_M,), wide)
     largest = tl.full((BLOCK_M,), float("-inf"), wide)
-    # On the diagonal the weight of what a row does not see is 0, and 0 * NaN would be NaN. So values that are not finite are
-    # taken out of the product there, and each channel's rows from the first of them on are made NaN after it.
+    # On the diagonal a row has weight 0 for a key that it does not see, and 0 * NaN would be NaN. So the product leaves out
+    # values that are not finite. Afterwards the rows of their channel are set to NaN, from the first such position on.
     spoilt = tl.full((BLOCK_D,), 2147483647, tl.int32)
     for n in range(0, start, BLOCK_N):
         key = _load(keys, n, k_l, length, KEY, BLOCK_N, BLOCK_K)
@@ -226,7 +261,7 @@ def queries_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:
-    """dQ; and delta, the sum over each row of dO * O, for the other kernel too."""
+    """Computes dQ of a block of queries; and delta, the sum over each row of dO * O, which `keys_kernel` needs too."""
     blocks = tl.cdiv(length, BLOCK_M)
     sequence = tl.program_id(0) // blocks
     start = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
@@ -254,7 +289,7 @@ def queries_kernel(
         key = _load(keys, n, k_l, length, KEY, BLOCK_N, BLOCK_K)
         value = _load(values, n, v_l, length, VALUE, BLOCK_N, BLOCK_D)
         _, slopes = _slopes(query, key, above, value, row_logsum, row_delta, place, n + tile, SCALE, True)
-        # As in the forward pass; rows that see a key that is not a number have slopes that are none.
+        # As in the forward pass: a row that does not see a NaN must not get it. Rows that see it have slopes that are NaN.
         total = _add(slopes, tl.where(_finite(key), key, 0.0), total)
     _store(_matrix(dq, batch, head, dq_b, dq_h), start, dq_l, length, total * SCALE, KEY)
 
@@ -297,7 +332,7 @@ def keys_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:
-    """dK and dV. Tiles are of keys by queries, as the products take them; places are negative, as queries see backwards."""
+    """Computes dK and dV of a block of keys. Tiles are keys by queries. Positions are negated, so place >= at means the same."""
     blocks = tl.cdiv(length, BLOCK_N)
     sequence = tl.program_id(0) // blocks
     start = tl.program_id(0) % blocks * BLOCK_N

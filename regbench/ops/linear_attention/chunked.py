@@ -1,9 +1,9 @@
-"""Linear attention by PyTorch operations on any device: time is cut into chunks, so memory grows as L.
+"""Linear attention by PyTorch operations on any device. Time is cut into chunks, so memory grows as L.
 
-Pairs within a chunk are weighed as in attention, and the state goes on from chunk to chunk (Sun et al. 2023, Eq. 7; Yang et al.
-2023, section 4). The usual chunk form weighs a pair of positions by exp(b_i - b_j), with b the running sum of log decays, and
-splits it into exp(b_i) and exp(-b_j) to have a matrix product: the first underflows and the second overflows where decays are
-strong. Here every factor is a product of decays, at most one.
+Within a chunk pairs of positions are weighted as in attention. The state passes from chunk to chunk (Sun et al. 2023, Eq. 7;
+Yang et al. 2023, section 4). A pair has the weight exp(b_i - b_j), where b is the running sum of log decays. The usual way splits
+it into exp(b_i) and exp(-b_j), to have a matrix product. Where decays are strong, the first underflows and the second overflows.
+Here every factor is a product of decays, and so at most one.
 """
 
 from __future__ import annotations
@@ -12,34 +12,36 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regbench.ops.backend import sum_type
+
 CHUNK = 32
-"""Positions in a chunk: a power of two, as chunks are built by halves."""
+"""Positions in a chunk: a power of two, as chunks are built from halves."""
 
 
-def linear_attention_chunked(
+def linear_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     log_decay: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.linear_attention.linear_attention`; computes in float64 if a tensor has it, else in float32."""
+    """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
     length = q.shape[2]
     if log_decay is None:
         log_decay = q.new_zeros(q.shape[1])
     state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
     inputs = (q, k, v, log_decay, state)
-    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in inputs) else torch.float32
+    dtype = sum_type(*inputs)
     state = state.to(dtype)
     if length == 0:
         return torch.empty_like(v), state
     size = min(CHUNK, 1 << (length - 1).bit_length())
 
     def cut(x: Tensor) -> Tensor:
-        """(B, H, L, *) -> (B, H, N, C, *). Zeros fill the last chunk: they add nothing to the state, and do not decay it."""
+        """(B, H, L, *) -> (B, H, N, C, *). The last chunk is padded with zeros, which leave the state as it is."""
         return F.pad(x.to(dtype), (0, 0, 0, -length % size)).unflatten(2, (-1, size))
 
-    # Sums over a whole sequence are not for half precision.
+    # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(q.device.type, enabled=False):
         queries, keys, values = cut(q), cut(k), cut(v)
         if log_decay.dim() == 1:
@@ -55,7 +57,7 @@ def linear_attention_chunked(
 
 
 def _decay_of_heads(q: Tensor, k: Tensor, log_decay: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `_decay_of_channels` returns, for a log decay (H,): one matrix weighs the scores of all chunks."""
+    """The same as `_decay_of_channels`, for a log decay (H,): one matrix weights the scores of all chunks."""
     chunks, size = q.shape[2:4]
     g = log_decay[:, None, None, None]  # (H, 1, 1, 1)
     i = torch.arange(size, device=q.device)[:, None]
@@ -67,11 +69,19 @@ def _decay_of_heads(q: Tensor, k: Tensor, log_decay: Tensor, length: int) -> tup
 
 
 def _decay_of_channels(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(B, H, N, C, K) each -> the decayed scores within each chunk (B, H, N, C, C), the queries decayed since their chunk
-    began and the keys until it ends (B, H, N, C, K), and the decay over each chunk (B, H, N, 1, K).
+    """Applies the decays within each chunk.
 
-    Blocks of one position are joined to blocks of two, of four, and on to the chunk. From one half of a block to the other, a
-    query carries the decay since its half began and a key the decay until its half ended.
+    Blocks of one position are joined to blocks of two, then of four, up to the chunk. For pairs across the halves of a block,
+    the query carries the decay since its half began, and the key the decay until its half ended.
+
+    Args:
+        q: (B, H, N, C, K), the queries.
+        k: (B, H, N, C, K), the keys.
+        log_decay: (B, H, N, C, K).
+
+    Returns:
+        The decayed scores within each chunk (B, H, N, C, C), the queries with the decay since their chunk began
+        (B, H, N, C, K), the keys with the decay until it ends (B, H, N, C, K), and the decay over each chunk (B, H, N, 1, K).
     """
     q, k, decay = (x.unsqueeze(4) for x in (q, k, log_decay.exp()))  # (B, H, N, C, 1, K)
     scores = (q * k).sum(-1, keepdim=True)

@@ -1,7 +1,7 @@
 """Linear attention on the CPU: Numba kernels that run the recurrence itself, with the state in the nearest cache.
 
-The forward pass keeps the state at every chunk's start; the backward pass runs each chunk again from there. Sequences (a batch
-row and a head each) are shared among threads.
+The forward pass stores the state at the start of every chunk. The backward pass runs each chunk again from there. Sequences, each
+of one batch row and one head, are shared among threads.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import run
+from regbench.ops.backend import sum_type
 
 CHUNK = 32
-"""Positions between two kept states."""
+"""Positions between two stored states."""
 
 TILE = 32
-"""Value channels that a kernel carries at once."""
+"""Value channels that a kernel computes at once."""
 
 
-def linear_attention_cpu(
+def linear_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     log_decay: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.linear_attention.linear_attention`; computes in float64 if a tensor has it, else in float32."""
+    """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
     if log_decay is None:
         log_decay = q.new_zeros(q.shape[1])
     if log_decay.dim() == 1:
@@ -38,7 +39,7 @@ def linear_attention_cpu(
     if initial_state is None:
         initial_state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
     inputs = (q, k, v, log_decay, initial_state)
-    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in inputs) else torch.float32
+    dtype = sum_type(*inputs)
     z, state = _LinearAttention.apply(*(tensor.to(dtype).flatten(0, 1).contiguous() for tensor in inputs))
     return z.unflatten(0, q.shape[:2]).to(v.dtype), state.unflatten(0, q.shape[:2])
 
@@ -48,6 +49,7 @@ class _LinearAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+        """(S, L, K), (S, L, K), (S, L, V), (S, L, K), (S, K, V) -> z (S, L, V) and the final state (S, K, V)."""
         sequences, length, width = q.shape
         decay = log_decay.exp()
         states = q.new_empty(sequences, -(-length // CHUNK) + 1, width, v.shape[2])
@@ -60,6 +62,7 @@ class _LinearAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of the inputs, in their order."""
         q, k, v, decay, states = ctx.saved_tensors
         dq, dk, dlog = torch.zeros_like(q), torch.zeros_like(q), torch.zeros_like(q)
         dv = torch.empty_like(v)
@@ -68,8 +71,8 @@ class _LinearAttention(torch.autograd.Function):
         return dq, dk, dv, dlog, dstate
 
 
-# Of the state, one row at a time, S[n, low : low + TILE], goes through the positions of a chunk. The working set is one array
-# whose rows lie at constant distances: this is how LLVM knows, without a check for every pair, that they do not overlap.
+# One row of the state at a time, S[n, low : low + TILE], passes through the positions of a chunk. The working set is one array
+# with rows at constant distances. So LLVM knows, without a check for each pair, that the rows do not overlap.
 _V, _Z, _KEPT, _DV = range(4)
 _STATE, _GRAD = range(2)
 
@@ -89,7 +92,7 @@ def _forward(
     length, width = q.shape[1:]
     dim = v.shape[2]
     for s in range(begin, end):
-        # Channels past the last one are computed too, on zeros: loops of constant length need no remainder.
+        # Channels past the last one are computed too, on zeros. So loops have constant length and no remainder.
         steps = np.zeros((CHUNK, 2, TILE), q.dtype)
         row = np.zeros((1, TILE), q.dtype)
         for chunk in range(states.shape[1] - 1):
@@ -137,8 +140,8 @@ def _backward(
 ) -> None:
     """Fills dv, and adds to dq, dk and dlog, the gradient of the log decay.
 
-    Each chunk, from the last to the first, is run again from the state at its start. dstate (S, K, V) comes in as the gradient
-    of the final state and leaves as that of the initial one.
+    The chunks are run again from the last to the first, each from the state at its start. dstate (S, K, V) is at first the
+    gradient of the final state, and in the end that of the initial state.
     """
     length, width = q.shape[1:]
     dim = v.shape[2]

@@ -1,4 +1,4 @@
-"""Linear attention by the Triton kernels of flash-linear-attention, whose products of float32 are rounded to TF32."""
+"""Linear attention by the Triton kernels of flash-linear-attention, which round products of float32 to TF32."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.nn import functional as F
 from regbench.ops.backend import common_type
 
 WIDTH = 16
-"""Keys and values are filled up with zeros to a multiple of this: narrower tiles do not compile, and in 16 bits the backward pass
-wants even widths. What is filled up adds nothing to any product."""
+"""Keys and values are padded with zeros to a multiple of this width. Narrower tiles do not compile, and in 16 bits the backward
+pass needs even widths. The zeros add nothing to any product."""
 
 
-def linear_attention_fla(
+def linear_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     log_decay: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.linear_attention.linear_attention`; not for float64. The state is float32."""
+    """See `regbench.ops.linear_attention.linear_attention`. It takes no float64, and the state is float32."""
     from fla.ops.gla import chunk_gla
     from fla.ops.simple_gla import chunk_simple_gla
 
@@ -32,22 +32,22 @@ def linear_attention_fla(
     dtype = common_type(q, k, v)
     keys, values = q.shape[3], v.shape[3]
     given: dict[str, Any] = {
-        name: _filled(x.to(dtype).transpose(1, 2), -1) for name, x in (("q", q), ("k", k), ("v", v))
+        name: _padded(x.to(dtype).transpose(1, 2), -1) for name, x in (("q", q), ("k", k), ("v", v))
     }
     if initial_state is not None:
-        given["initial_state"] = _filled(_filled(initial_state.float(), -1), -2)
+        given["initial_state"] = _padded(_padded(initial_state.float(), -1), -2)
     if log_decay is None:
         kernel = chunk_simple_gla
     elif log_decay.dim() == 1:
-        # Not as `g_gamma`, through which no gradient flows.
+        # The argument `g_gamma` would take it as it is, but has no gradient.
         kernel, given["g"] = chunk_simple_gla, log_decay.float().expand(given["q"].shape[:3]).contiguous()
     else:
-        kernel, given["g"] = chunk_gla, _filled(log_decay.float().transpose(1, 2), -1)
+        kernel, given["g"] = chunk_gla, _padded(log_decay.float().transpose(1, 2), -1)
     z, state = kernel(**given, scale=1.0, output_final_state=True)
     return z[..., :values].transpose(1, 2).to(v.dtype), state[..., :keys, :values]
 
 
-def _filled(x: Tensor, axis: int) -> Tensor:
-    """With zeros up to a multiple of `WIDTH` along the last axis or the one before it; contiguous."""
+def _padded(x: Tensor, axis: int) -> Tensor:
+    """The tensor padded with zeros to a multiple of `WIDTH` along its last axis (-1) or the one before it (-2); contiguous."""
     missing = -x.shape[axis] % WIDTH
     return F.pad(x, (0, missing) if axis == -1 else (0, 0, 0, missing)).contiguous()

@@ -1,8 +1,8 @@
 """The long convolution as a product of spectra.
 
-Both sequences are padded with zeros to L + K - 1 at least, so that the circular convolution that the product stands for does
-not wrap around. The backward pass is written out because PyTorch differentiates a real transform by a complex one of twice the
-work. A few sequences are transformed at a time, so that their spectra stay in the cache and no array outgrows the input.
+A product of spectra is a circular convolution. Both sequences are padded with zeros to at least L + K - 1, so that it does not
+wrap around. The backward pass is written out, as PyTorch differentiates a real transform by a complex one of twice the work. A
+few sequences are transformed at a time, so that their spectra stay in the cache and no array grows much larger than the input.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regbench.ops.backend import sum_type
+
 AT_ONCE = 2**19
-"""Padded numbers that are transformed at a time on a CPU."""
+"""How many padded numbers are transformed at a time on a CPU."""
 
 
 def good_size(at_least: int) -> int:
-    """The least even size from `at_least` on whose prime factors are 2, 3 and 5: those transform fast."""
+    """The smallest even size, at least `at_least`, with no prime factors but 2, 3 and 5. Such sizes transform fast."""
 
     def smooth(size: int) -> bool:
         for prime in (2, 3, 5):
@@ -31,21 +33,21 @@ def good_size(at_least: int) -> int:
 
 
 def _spectrum(x: Tensor, size: int) -> Tensor:
-    """(..., L, D) -> (..., D, size / 2 + 1). Time comes last, as the transform wants it; padded and turned in one copy."""
+    """The transform, with time last: (..., L, D) -> (..., D, size / 2 + 1). One copy pads and transposes."""
     padded = x.new_zeros(*x.shape[:-2], x.shape[-1], size)
     padded[..., : x.shape[-2]] = x.mT
     return torch.fft.rfft(padded)
 
 
 def _signal(spectrum: Tensor, size: int, length: int) -> Tensor:
-    """The first `length` positions, (..., D, size / 2 + 1) -> (..., length, D)."""
+    """The first `length` positions of the inverse transform: (..., D, size / 2 + 1) -> (..., length, D)."""
     return torch.fft.irfft(spectrum, n=size)[..., :length].mT
 
 
 class _LongConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: Tensor) -> Tensor:
-        """x (B, L, D), kernel (K, D)."""
+        """(B, L, D), kernel (K, D) -> (B, L, D)."""
         ctx.size = good_size(x.shape[1] + kernel.shape[0] - 1)
         ctx.at_once = max(1, AT_ONCE // (ctx.size * x.shape[2])) if x.device.type == "cpu" else len(x)
         ctx.save_for_backward(x, kernel)
@@ -58,8 +60,9 @@ class _LongConv(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of x and of the kernel."""
         x, kernel = ctx.saved_tensors
-        # The adjoint of a convolution is a correlation: the other's spectrum, conjugate.
+        # The adjoint of a convolution is a correlation: the product with the conjugate spectrum.
         kernel_spectrum = _spectrum(kernel, ctx.size).conj()
         dkernel_spectrum = torch.zeros_like(kernel_spectrum)
         dx = torch.empty_like(x)
@@ -70,10 +73,10 @@ class _LongConv(torch.autograd.Function):
         return dx, _signal(dkernel_spectrum, ctx.size, kernel.shape[0])
 
 
-def long_conv_fft(x: Tensor, kernel: Tensor) -> Tensor:
-    """(B, L, D), (D, K) -> (B, L, D); computes in float64 if a tensor has it, else in float32."""
+def long_conv(x: Tensor, kernel: Tensor) -> Tensor:
+    """(B, L, D), (D, K) with K <= L -> (B, L, D). It computes in float64 if a tensor has it, else in float32."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    dtype = torch.float64 if torch.float64 in (x.dtype, kernel.dtype) else torch.float32
+    dtype = sum_type(x, kernel)
     y: Tensor = _LongConv.apply(x.to(dtype).contiguous(), kernel.mT.to(dtype))
     return y.to(x.dtype)

@@ -1,4 +1,4 @@
-"""The long convolution as a sum over all pairs of positions: the reference for the fast form."""
+"""The long convolution as a sum over all pairs of positions: the reference for the fast implementation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def long_conv_naive(x: Tensor, kernel: Tensor) -> Tensor:
-    """(B, L, D), (D, K) with K <= L -> (B, L, D); time and memory grow as L^2."""
+def long_conv(x: Tensor, kernel: Tensor) -> Tensor:
+    """(B, L, D), (D, K) with K <= L -> (B, L, D). Time and memory grow as L^2."""
     length, width = x.shape[1], kernel.shape[1]
     lag = torch.arange(length, device=x.device)[:, None] - torch.arange(length, device=x.device)  # t - s
     inside = (lag >= 0) & (lag < width)

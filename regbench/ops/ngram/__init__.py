@@ -1,22 +1,22 @@
-"""The n-gram head: static attention to what followed earlier occurrences of the current n-gram (ICLL section 6)."""
+"""The n-gram head: static attention to what followed the earlier occurrences of the current n-gram (ICLL section 6)."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from regbench.ops.backend import Form, Op
+from regbench.ops.backend import Implementation, Op
 from regbench.ops.ngram.index import INTEGERS, NGramIndex
 from regbench.ops.ngram.stream import NGramState
 from regbench.utils.errors import UserError
 
 __all__ = ["NGramIndex", "NGramState", "ngram_head", "ngram_index"]
 
-_OP = Op(
+OP = Op(
     "ngram_head",
     {
-        "triton": Form("regbench.ops.ngram.triton:ngram_head", ("cuda",), "triton", "pip install triton"),
-        "cpu": Form("regbench.ops.ngram.cpu:ngram_head", ("cpu",)),
-        "naive": Form("regbench.ops.ngram.naive:ngram_head", ("cpu", "cuda")),
+        "triton": Implementation("regbench.ops.ngram.triton:ngram_head", ("cuda",), "triton", "pip install triton"),
+        "cpu": Implementation("regbench.ops.ngram.cpu:ngram_head", ("cpu",)),
+        "naive": Implementation("regbench.ops.ngram.naive:ngram_head", ("cpu", "cuda")),
     },
 )
 
@@ -29,15 +29,22 @@ def ngram_head(
     backend: str = "auto",
     index: NGramIndex | None = None,
 ) -> Tensor:
-    """A(n) h of ICLL Eq. 12-13, with the published meaning of Fig. 8.
+    """N-gram head: A(n) h of ICLL Eq. 12-13, as Fig. 8 implements it.
 
-    Position i takes the mean of `hidden[j + shift]` over all j where the `order` tokens ending at j equal those ending
-    at i and j + shift < i; zeros where there is no such j. Time and memory grow as B L D, beside sorting B L numbers;
-    with L squared in `naive` alone.
+    Position i gets the mean of `hidden[j + shift]` over all j with j + shift < i where the `order` tokens that end at j equal
+    those that end at i. Without such a j it gets zeros. Time and memory grow as B L D, beside sorting B L numbers; in `naive`
+    alone they grow as L^2.
 
-    tokens: (B, L) of any integer type.  hidden: (B, L, D).  Returns (B, L, D).
-    order: how many tokens must match, n of Eq. 12.
-    index: `ngram_index(tokens)` of these very tokens, where several heads share it.
+    Args:
+        tokens: (B, L), of any integer type.
+        hidden: (B, L, D).
+        order: how many tokens must match, n of Eq. 12.
+        shift: how far behind an occurrence the head looks; 1 is the token that followed.
+        backend: "auto" or an implementation of this op.
+        index: `ngram_index(tokens)` of these tokens, where several heads share it.
+
+    Returns:
+        (B, L, D), in the type of `hidden`.
 
     >>> import torch
     >>> tokens, hidden = torch.tensor([[7, 8, 7, 9, 7]]), torch.tensor([[[1.0], [2.0], [4.0], [8.0], [16.0]]])
@@ -45,7 +52,7 @@ def ngram_head(
     [0.0, 0.0, 2.0, 0.0, 5.0]
 
     Raises:
-        UserError: arguments that do not fit, or a backend that is not there.
+        UserError: an argument does not fit, or `backend` cannot serve these tensors.
     """
     _check_tokens(tokens)
     if order < 1:
@@ -67,15 +74,15 @@ def ngram_head(
             f"ngram_head needs the index of its own tokens {tuple(tokens.shape)} on {tokens.device}, "
             f"not of {tuple(index.tokens.shape)} on {index.tokens.device}"
         )
-    out: Tensor = _OP.choose(backend, hidden.device)(index, hidden, order, shift)
+    out: Tensor = OP.choose(backend, hidden.device)(index, hidden, order, shift)
     return out
 
 
 def ngram_index(tokens: Tensor) -> NGramIndex:
-    """Which positions of `tokens` (B, L) share an n-gram: found once a batch for all heads and orders.
+    """Which positions of `tokens` (B, L) share an n-gram: computed once for all heads and orders.
 
     Raises:
-        UserError: tokens that are not integers of shape (B, L).
+        UserError: the tokens are not integers of shape (B, L).
     """
     _check_tokens(tokens)
     return NGramIndex(tokens)

@@ -1,4 +1,4 @@
-"""The n-gram head on the CPU: one pass over the sorted events, each way, with one vector of state."""
+"""The n-gram head on the CPU: one pass over the sorted events in each direction, with one vector of state."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from regbench.ops.ngram.index import Events, NGramIndex, running_sums
 
 
 def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Tensor:
-    """tokens (B, L), (B, L, D) -> (B, L, D). ICLL Eq. 12-13."""
+    """See `regbench.ops.ngram.ngram_head`; the tokens are those of the index."""
     if hidden.dtype in (torch.float16, torch.bfloat16):  # NumPy has no bfloat16
         return ngram_head(index, hidden.float(), order, shift).to(hidden.dtype)
     return running_sums(hidden, index.events(order, shift), scan)
 
 
 def scan(values: Tensor, events: Events, backwards: bool) -> Tensor:
-    """(N, D) -> (N, D)."""
+    """(N, D) -> (N, D). See `regbench.ops.ngram.index.Scan`."""
     out = torch.empty_like(values)
     _scan(
         values.detach().numpy(),
@@ -41,7 +41,7 @@ def _scan(
     count: NDArray[np.int32],
     backwards: bool,
 ) -> None:
-    """Sums are kept in float64 for each n-gram: their error does not grow with L, and nothing is ever subtracted."""
+    """Each n-gram has its own sum, in float64. Nothing is ever subtracted, so the error does not grow with L."""
     events, width = code.size, values.shape[1]
     total = np.zeros(width, np.float64)
     for step in range(events):

@@ -1,9 +1,9 @@
-"""The token-only part of the n-gram head: which positions share an n-gram, as one list of reads and writes.
+"""The part of the n-gram head that needs the tokens alone: which positions share an n-gram, as a list of reads and writes.
 
-Picture a dictionary of running sums, keyed by n-gram. Position i first *reads* the sum of the n-gram that ends at i:
-that is its output. Then it *writes*, i.e. adds h_i to the sum of the n-gram that ends at i - shift. Sorting these 2 B L
-events by n-gram and then by time makes each sum one contiguous run, and the head one pass over the list, with a single
-vector of state. The gradient is the same pass backwards, with the roles exchanged.
+Imagine a dictionary of running sums, with n-grams as keys. Position i first *reads* the sum of the n-gram that ends at i, which
+is its output. Then it *writes*: it adds h_i to the sum of the n-gram that ends at i - shift. These 2 B L events are sorted by
+n-gram and then by time. So each sum is one contiguous run, and the head is one pass over the list with one vector of state. The
+gradient is the same pass backwards, with reads and writes exchanged.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ import torch
 from torch import Tensor
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-"""Types of tokens."""
+"""The types that tokens may have."""
 
 
 @dataclass(frozen=True)
 class Events:
     """The reads and writes of one order and shift. N = B L; a row is b L + position.
 
-    code: (2 N,) int32, 2 row + (1 for a write): sorted by n-gram, then row, a row's read before its write.
-    first: (2 N + 1,) bool, where a new n-gram begins; the entry past the end is True.
-    count: (2 N,) int32, how many writes a read sums, at least 1; 1 for a write.
+    Every row is read once and written once. A row without an n-gram goes to one of two extra n-grams: one has only reads, the
+    other only writes. So it yields zeros in both directions.
 
-    Every row is read once and written once. What has no n-gram goes to two n-grams of their own, one with only reads
-    and one with only writes, so that it yields zeros in both directions.
+    Attributes:
+        code: (2 N,) int32, 2 row + (1 for a write). Sorted by n-gram, then by row, with the read of a row before its write.
+        first: (2 N + 1,) bool, where a new n-gram begins. The entry past the end is True.
+        count: (2 N,) int32, how many writes a read sums, at least 1; 1 for a write.
     """
 
     code: Tensor
@@ -40,7 +41,7 @@ class Events:
 
     @cached_property
     def bounds(self) -> Tensor:
-        """(chunks + 1,) int32: the list cut between n-grams, every CHUNK events or as soon after as one ends."""
+        """Where to cut the list: (chunks + 1,) int32. A cut is at the first end of an n-gram after every CHUNK events."""
         end = self.code.numel()
         here = torch.arange(end + 1, device=self.code.device, dtype=torch.int32)
         following = here.masked_fill(~self.first, end).flip(0).cummin(0).values.flip(0)
@@ -48,26 +49,27 @@ class Events:
 
 
 class NGramIndex:
-    """Made from tokens (B, L) alone. Orders and shifts are worked out when first asked for, then kept."""
+    """Which positions of tokens (B, L) share an n-gram. Each order and shift is computed at its first use, then kept."""
 
     def __init__(self, tokens: Tensor) -> None:
+        """Takes tokens (B, L) of any integer type."""
         self.tokens = tokens
         self._ranks = [_rank(tokens)]
         self._events: dict[tuple[int, int], Events] = {}
 
     def ranks(self, order: int) -> Tensor:
-        """(B, max(L - order + 1, 0)) int64, of the n-grams that end at positions order - 1, ..., L - 1.
+        """Numbers of the n-grams that end at positions order - 1, ..., L - 1: (B, max(L - order + 1, 0)) int64.
 
-        Within a sequence equal ranks mean equal n-grams: sorted, never hashed. All ranks are below L.
+        Within a sequence equal numbers mean equal n-grams, as they come from sorting, not from hashing. All are below L.
         """
         length = self.tokens.shape[1]
         for n in range(len(self._ranks), order):
-            # An n-gram is an (n - 1)-gram and one more token: a pair of ranks, below L squared whatever the vocabulary.
+            # An n-gram is an (n - 1)-gram and one more token. So it is a pair of ranks, below L^2 for any vocabulary.
             self._ranks.append(_rank(self._ranks[-1][:, :-1] * length + self._ranks[0][:, n:]))
         return self._ranks[order - 1]
 
     def events(self, order: int, shift: int) -> Events:
-        """The list that a scan follows."""
+        """The list of reads and writes that a scan follows."""
         if (order, shift) not in self._events:
             self._events[order, shift] = self._sort(order, shift)
         return self._events[order, shift]
@@ -96,7 +98,7 @@ class NGramIndex:
 
 
 def _rank(keys: Tensor) -> Tensor:
-    """(B, M) -> (B, M) int64: in each row, equal numbers for equal keys and only for them, from 0 without gaps."""
+    """Numbers the keys of each row: (B, M) -> (B, M) int64, from 0 without gaps. Equal keys alone have equal numbers."""
     values, places = _sort(keys)
     ranks = torch.zeros_like(values, dtype=torch.int64)
     ranks[:, 1:] = (values[:, 1:] != values[:, :-1]).cumsum(1)
@@ -104,8 +106,8 @@ def _rank(keys: Tensor) -> Tensor:
 
 
 def _sort(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, M) -> (B, M) each: the rows of `keys` sorted, and where each key was."""
-    if keys.device.type == "cpu":  # NumPy sorts with vector instructions: several times faster than PyTorch
+    """Each row of `keys` sorted, and where each key was: (B, M) -> (B, M), (B, M)."""
+    if keys.device.type == "cpu":  # NumPy sorts several times faster than PyTorch, with vector instructions
         places = torch.from_numpy(keys.numpy().argsort(1))
         return keys.gather(1, places), places
     values, places = keys.sort(1)
@@ -113,23 +115,25 @@ def _sort(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 Scan = Callable[[Tensor, Events, bool], Tensor]
-"""(N, D), events, whether backwards -> (N, D): follow the list; reads and writes change roles when backwards."""
+"""Follows the list: (N, D), events, backwards -> (N, D). With `backwards`, from its end, with reads and writes exchanged."""
 
 
 class _RunningSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, events: Events, backwards: bool, scan: Scan) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
         ctx.pass_ = events, backwards, scan
         return scan(values.flatten(0, 1).contiguous(), events, backwards).view(values.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradient of `values`."""
         events, backwards, scan = ctx.pass_
-        # Linear: the adjoint of the adjoint is the pass itself, so higher derivatives come for free.
+        # The pass is linear, and the adjoint of its adjoint is the pass itself. So it has derivatives of every order.
         return _RunningSums.apply(grads[0], events, not backwards, scan), None, None, None
 
 
 def running_sums(values: Tensor, events: Events, scan: Scan) -> Tensor:
-    """The head by `scan`, differentiable: (B, L, D) -> (B, L, D)."""
+    """The n-gram head, differentiable, computed by `scan`: (B, L, D) -> (B, L, D)."""
     out: Tensor = _RunningSums.apply(values, events, False, scan)
     return out

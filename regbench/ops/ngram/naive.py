@@ -1,4 +1,4 @@
-"""The n-gram head as Eq. 12 and Fig. 8 of the ICLL paper have it: an (L, L) mask, normalised by row."""
+"""The n-gram head as Eq. 12 and Fig. 8 of the ICLL paper write it: an (L, L) mask, normalised by row."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from regbench.ops.ngram.index import NGramIndex
 
 
 def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Tensor:
-    """tokens (B, L), (B, L, D) -> (B, L, D)."""
+    """See `regbench.ops.ngram.ngram_head`; the tokens are those of the index."""
     tokens = index.tokens
     length = tokens.shape[1]
     same = tokens[:, :, None] == tokens[:, None, :]

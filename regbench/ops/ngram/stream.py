@@ -13,10 +13,10 @@ from regbench.utils.errors import UserError
 
 
 class NGramState:
-    """A dictionary of running sums, keyed by the last `order` tokens of each sequence.
+    """A dictionary of running sums, with the last `order` tokens of each sequence as keys.
 
-    `step` takes O(order D) a token whatever came before; the state grows only with the number of distinct n-grams.
-    It serves inference: no gradient flows through it.
+    `step` takes O(order + D) for each token, at any position. The state grows only with the number of distinct n-grams. It is for
+    inference: it has no gradient.
 
     >>> state = NGramState(order=1)
     >>> stream = zip([7, 8, 7, 9, 7], [1.0, 2.0, 4.0, 8.0, 16.0])
@@ -25,27 +25,47 @@ class NGramState:
     """
 
     def __init__(self, order: int = 1, shift: int = 1) -> None:
+        """The state before the first token.
+
+        Args:
+            order: how many tokens must match.
+            shift: how far behind an occurrence the head looks; 1 is the token that followed.
+
+        Raises:
+            UserError: order is below 1, or shift below 0.
+        """
         if order < 1:
             raise UserError(f"NGramState needs order >= 1, the number of tokens that must match, not {order}")
         if shift < 0:
             raise UserError(f"NGramState needs shift >= 0, since it may not look ahead, not {shift}")
         self.order = order
         self.shift = shift
-        self._recent: deque[list[int]] = deque(maxlen=order)  # the batch's tokens, a list a step
+        self._recent: deque[list[int]] = deque(maxlen=order)  # one list of tokens for each step
         self._waiting: deque[list[tuple[int, ...]]] = deque()  # n-grams that ended less than `shift` steps ago
-        self._slots: dict[tuple[int, ...], int] = {}  # (sequence, n-gram) -> row of the two below
-        self._sums: Tensor | None = None  # (capacity, D); row 0 stays zero, for n-grams never seen
+        self._slots: dict[tuple[int, ...], int] = {}  # (sequence, n-gram) -> row of the two tensors below
+        self._sums: Tensor | None = None  # (capacity, D); row 0 stays zero, for n-grams that are new
         self._counts: Tensor | None = None  # (capacity, 1)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, hidden: Tensor) -> Tensor:
-        """(B,), (B, D) -> (B, D): the next position of `ngram_head(tokens, hidden, order, shift)`."""
+        """The next position of `ngram_head(tokens, hidden, order, shift)`.
+
+        Args:
+            tokens: (B,), of any integer type.
+            hidden: (B, D).
+
+        Returns:
+            (B, D), in the type of `hidden`.
+
+        Raises:
+            UserError: a shape or a type does not fit, or the number of sequences has changed.
+        """
         if tokens.dtype not in INTEGERS:
             raise UserError(f"step needs integer tokens, not {tokens.dtype}")
         if tokens.ndim != 1 or hidden.ndim != 2 or len(tokens) != len(hidden):
             raise UserError(f"step needs (B,) and (B, D), not {tuple(tokens.shape)} and {tuple(hidden.shape)}")
         if self._sums is None or self._counts is None:
-            # float64, so that a stream of any length stays equal to the parallel form.
+            # In float64, so that a stream of any length stays equal to the parallel form.
             self._sums = hidden.new_zeros(1, hidden.shape[1], dtype=torch.float64)
             self._counts = hidden.new_ones(1, 1, dtype=torch.float64)
         if self._recent and len(self._recent[0]) != len(tokens):
@@ -62,12 +82,13 @@ class NGramState:
         return out
 
     def _add(self, grams: list[tuple[int, ...]], hidden: Tensor) -> None:
+        """Adds hidden (B, D) to the sums of these n-grams."""
         assert self._sums is not None
         assert self._counts is not None
         slots = [self._slots.setdefault(gram, len(self._slots) + 1) for gram in grams]
         lacking = len(self._slots) + 1 - len(self._sums)
         if lacking > 0:
-            more = max(lacking, len(self._sums))  # at least double, so that growing costs O(D) a step on average
+            more = max(lacking, len(self._sums))  # at least twice as many, so that growing costs O(D) a step on average
             self._sums = F.pad(self._sums, (0, 0, 0, more))
             self._counts = F.pad(self._counts, (0, 0, 0, more))
         rows = torch.tensor(slots, dtype=torch.int64, device=hidden.device)  # all different: the keys name the sequence
@@ -75,7 +96,7 @@ class NGramState:
         self._counts[rows] += 1
 
     def state_bytes(self) -> int:
-        """Bytes of tokens, sums and counts that the state must hold now, for all sequences, at 8 bytes a number."""
+        """Bytes of the tokens, sums and counts that it holds now, for all sequences, at 8 bytes a number."""
         width = 0 if self._sums is None else self._sums.shape[1]
         recent = sum(len(tokens) for tokens in self._recent)
         waiting = sum(len(grams) for grams in self._waiting) * self.order

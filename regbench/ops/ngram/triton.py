@@ -1,8 +1,7 @@
-"""The n-gram head on the GPU: a segmented scan over the sorted events, each way.
+"""The n-gram head on the GPU: a segmented scan over the sorted events, in each direction.
 
-A program owns the n-grams that begin in its chunk of the list, for a block of columns, and walks through them a tile of
-events at a time. Each element is loaded once and stored once, by one program, without atomics: every run gives the same
-bits.
+A program owns the n-grams that begin in its chunk of the list, for a block of columns. It goes through them one tile of events
+at a time. One program loads each element once and stores it once, without atomics. So every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ from torch import Tensor
 from regbench.ops.ngram.index import Events, NGramIndex, running_sums
 
 TILE = 16
+"""Events that a program reads at a time."""
 
 
 def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Tensor:
-    """tokens (B, L), (B, L, D) -> (B, L, D). ICLL Eq. 12-13."""
+    """See `regbench.ops.ngram.ngram_head`; the tokens are those of the index."""
     return running_sums(hidden, index.events(order, shift), scan)
 
 
 def scan(values: Tensor, events: Events, backwards: bool) -> Tensor:
-    """(N, D) -> (N, D)."""
+    """(N, D) -> (N, D). See `regbench.ops.ngram.index.Scan`."""
     out = torch.empty_like(values)
     if out.numel() == 0:
         return out
@@ -33,7 +33,7 @@ def scan(values: Tensor, events: Events, backwards: bool) -> Tensor:
     bounds, columns = events.bounds, block_columns(width, values.element_size())
     grid = (bounds.numel() - 1, triton.cdiv(width, columns))
     with torch.cuda.device(values.device) if values.is_cuda else contextlib.nullcontext():
-        # One warp that spans the columns: the scan along the tile then stays within each thread's registers.
+        # One warp spans the columns, so the scan along the tile stays within the registers of each thread.
         scan_kernel[grid](
             values, out, events.code, events.first, events.count, bounds, width, backwards, TILE, columns, num_warps=1
         )
@@ -41,13 +41,13 @@ def scan(values: Tensor, events: Events, backwards: bool) -> Tensor:
 
 
 def block_columns(width: int, element_size: int) -> int:
-    """As many columns as one warp loads at 16 bytes a thread, or fewer where there are fewer."""
+    """The columns of a program: as many as one warp loads at 16 bytes a thread, or all if there are fewer."""
     return min(triton.next_power_of_2(width), 512 // element_size)
 
 
 @triton.jit
 def _add(total_a: tl.tensor, first_a: tl.tensor, total_b: tl.tensor, first_b: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    # `where`, not a product with a mask: a NaN of one n-gram must not reach the next.
+    """The segmented sum of two runs. It uses `where`: in a product with a mask, a NaN of one n-gram would reach the next."""
     return tl.where(first_b, total_b, total_a + total_b), first_a | first_b
 
 
@@ -64,6 +64,7 @@ def scan_kernel(
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
+    """Follows the events of one chunk for one block of columns. See `regbench.ops.ngram.index.Scan`."""
     low = tl.load(bounds + tl.program_id(0))
     high = tl.load(bounds + tl.program_id(0) + 1)
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]

@@ -1,4 +1,4 @@
-"""N-gram counts on the CPU: a row is that of the context's last occurrence, and one more for what followed it there."""
+"""N-gram counts on the CPU: the row of the context's last occurrence, plus one for the token that followed it there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Counts = NDArray[np.integer[Any]]
 
 
 def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int) -> Tensor:
-    """(B, L) -> (B, L, max_order, V) int32."""
+    """See `regbench.ops.ngram_counts.ngram_counts`."""
     batch, length = tokens.shape
     counts = torch.zeros(batch, length, max_order, vocab_size, dtype=torch.int32)
     if counts.numel():
@@ -31,10 +31,16 @@ def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int) -> Tensor:
 def _count(
     begin: int, end: int, tokens: _Counts, longer: _Counts, context: _Counts, last: _Counts, counts: _Counts
 ) -> None:
-    """Fills counts (B, L, N, V), zeros before. The contexts of each length are numbered in the order met.
+    """Fills counts (B, L, N, V), which hold zeros. The contexts of each length are numbered in the order in which they occur.
 
-    longer (B, L, V): which context a shorter one becomes by a token more, -1 before that is met.  context (B, 2, L): which
-    context ends at each position, for this length and the one before in turn.  last (B, L): where each ended last.
+    Args:
+        begin: the first row of the batch that is done here.
+        end: the row after the last.
+        tokens: (B, L).
+        longer: (B, L, V), scratch: the number of a shorter context with one token added; -1 where it has not occurred.
+        context: (B, 2, L), scratch: the number of the context that ends at each position, for two lengths in turn.
+        last: (B, L), scratch: where each context ended last.
+        counts: (B, L, N, V), the result.
     """
     length, orders, vocab = counts.shape[1:]
     for row in range(begin, end):

@@ -1,4 +1,4 @@
-"""N-gram counts as ICLL Eq. 97 has them: every occurrence is compared with every position, an (L, L) mask for each order."""
+"""N-gram counts as ICLL Eq. 97 writes them: all pairs of positions are compared, an (L, L) mask for each order."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int) -> Tensor:
-    """(B, L) -> (B, L, max_order, V) int32."""
+    """See `regbench.ops.ngram_counts.ngram_counts`."""
     length = tokens.shape[1]
     now = torch.arange(length, device=tokens.device)
     seen = now[None, :] <= now[:, None]  # token s has been read at t
@@ -22,5 +22,5 @@ def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int) -> Tensor:
 
 
 def _earlier(tokens: Tensor, by: int) -> Tensor:
-    """(B, L) -> (B, L): at each position the token `by` places before it; -1 before the first."""
+    """The token `by` places before each position, or -1: (B, L) -> (B, L)."""
     return F.pad(tokens, (by, 0), value=-1)[:, : tokens.shape[1]]

@@ -1,4 +1,4 @@
-"""N-gram counts on any device: positions sorted by context, then running sums over what followed each."""
+"""N-gram counts on any device: positions sorted by context, then running sums of the tokens that followed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regbench.ops.ngram.index import NGramIndex
 
 
 def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int) -> Tensor:
-    """(B, L) -> (B, L, max_order, V) int32."""
+    """See `regbench.ops.ngram_counts.ngram_counts`."""
     batch, length = tokens.shape
     counts = torch.zeros(batch, length, max_order, vocab_size, dtype=torch.int32, device=tokens.device)
     if not counts.numel():
@@ -24,7 +24,7 @@ def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int) -> Tensor:
 
 
 def _followed(context: Tensor, follows: Tensor) -> Tensor:
-    """The sum of `follows` (B, M, V) over the earlier positions with the same `context` (B, M): (B, M, V) int32."""
+    """At each position, the sum of `follows` (B, M, V) over earlier positions of equal `context` (B, M): (B, M, V) int32."""
     m = context.shape[1]
     here = torch.arange(m, device=context.device)
     places = (context * m + here).argsort(1)

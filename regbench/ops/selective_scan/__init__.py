@@ -5,24 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Form, Op, common_type
-from regbench.utils.errors import UserError
-
-_HERE = "regbench.ops.selective_scan"
+from regbench.ops.backend import Implementation, Op, check_rank, check_shapes, common_type
 
 OP = Op(
     "selective_scan",
     {
-        "mamba-ssm": Form(
-            f"{_HERE}.mamba_ssm:selective_scan_mamba_ssm",
+        "mamba-ssm": Implementation(
+            "regbench.ops.selective_scan.mamba_ssm:selective_scan",
             ("cuda",),
             requires="mamba_ssm",
             install="pip install 'regbench[mamba-ssm]'",
             dtypes=(torch.float32, torch.float16, torch.bfloat16),
         ),
-        "cpu": Form(f"{_HERE}.cpu:selective_scan_cpu", ("cpu",)),
-        "chunked": Form(f"{_HERE}.chunked:selective_scan_chunked", ("cpu", "cuda")),
-        "naive": Form(f"{_HERE}.naive:selective_scan_naive", ("cpu", "cuda")),
+        "cpu": Implementation("regbench.ops.selective_scan.cpu:selective_scan", ("cpu",)),
+        "chunked": Implementation("regbench.ops.selective_scan.chunked:selective_scan", ("cpu", "cuda")),
+        "naive": Implementation("regbench.ops.selective_scan.naive:selective_scan", ("cpu", "cuda")),
     },
 )
 
@@ -37,44 +34,42 @@ def selective_scan(
     initial_state: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """y_t = C_t h_t + D x_t with h_t = exp(delta_t A) h_{t-1} + delta_t B_t x_t, for every channel on its own.
+    """Selective scan: y_t = C_t h_t + D x_t with h_t = exp(delta_t A) h_{t-1} + delta_t B_t x_t, for each channel.
 
-    Sources: Gu and Dao (2023), arXiv 2312.00752, Eq. 2 and Algorithm 2, with the Euler rule for B as in their code;
-    ICLL Eq. 93-94, where h is S, exp(delta_t A) is A-bar and delta_t B_t is B-bar.
+    Gu and Dao (2023), arXiv 2312.00752, Eq. 2 and Algorithm 2, with the Euler rule for B as in their code. ICLL Eq. 93-94, where
+    h is S, exp(delta_t A) is A-bar and delta_t B_t is B-bar.
 
     Args:
         x: (B, L, D), the input.
-        delta: (B, L, D), the step sizes, positive (after the softplus).
-        A: (D, N), the diagonal of each channel's state matrix, negative for a state that decays.
+        delta: (B, L, D), the step sizes, after the softplus that makes them positive.
+        A: (D, N), the diagonal of each channel's state matrix. Where it is negative, the state decays.
         B: (B, L, N), the input map of each position, shared by the channels.
         C: (B, L, N), the output map of each position, shared by the channels.
         D: (D,), the skip connection; None for none.
         initial_state: (B, D, N), h before the first position; None for zeros.
-        backend: "auto" or a form of this op.
+        backend: "auto" or an implementation of this op.
 
     Returns:
-        y (B, L, D) and the final state (B, D, N), from which a later call can go on. Gradients flow through both.
+        y (B, L, D) and the final state (B, D, N), from which a later call can continue. Gradients flow through both.
 
     Raises:
         UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
-    if x.dim() != 3:
-        raise UserError(f"selective_scan: x should have shape (B, L, D), but has {tuple(x.shape)}")
-    if A.dim() != 2:
-        raise UserError(f"selective_scan: A should have shape (D, N), but has {tuple(A.shape)}")
+    check_rank("selective_scan", "x", x, "(B, L, D)")
+    check_rank("selective_scan", "A", A, "(D, N)")
     batch, length, dim = x.shape
     n_state = A.shape[1]
-    expected: tuple[tuple[str, Tensor | None, tuple[int, ...]], ...] = (
-        ("delta", delta, (batch, length, dim)),
-        ("A", A, (dim, n_state)),
-        ("B", B, (batch, length, n_state)),
-        ("C", C, (batch, length, n_state)),
-        ("D", D, (dim,)),
-        ("initial_state", initial_state, (batch, dim, n_state)),
+    check_shapes(
+        "selective_scan",
+        (
+            ("delta", delta, (batch, length, dim)),
+            ("A", A, (dim, n_state)),
+            ("B", B, (batch, length, n_state)),
+            ("C", C, (batch, length, n_state)),
+            ("D", D, (dim,)),
+            ("initial_state", initial_state, (batch, dim, n_state)),
+        ),
     )
-    for name, tensor, shape in expected:
-        if tensor is not None and tensor.shape != shape:
-            raise UserError(f"selective_scan: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
-    form = OP.choose(backend, x.device, common_type(x, delta, A, B, C, D, initial_state))
-    y, state = form(x, delta, A, B, C, D, initial_state)
+    implementation = OP.choose(backend, x.device, common_type(x, delta, A, B, C, D, initial_state))
+    y, state = implementation(x, delta, A, B, C, D, initial_state)
     return y, state

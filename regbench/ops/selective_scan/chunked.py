@@ -1,8 +1,8 @@
-"""The selective scan by PyTorch operations on any device: time is cut into chunks, and the state goes on from chunk to chunk.
+"""The selective scan by PyTorch operations on any device. Time is cut into chunks, and the state passes from chunk to chunk.
 
-Within a chunk states are built by doubling: a state that knows the last r inputs, and joins the decayed state of the position
-r before, knows the last 2 r. Only the inputs and the state at each chunk's start wait for the backward pass, which computes the
-chunk again: arrays of (B, L, D, N) are never held.
+Within a chunk states are built by doubling. A state that has the last r inputs, plus the decayed state r positions earlier, has
+the last 2 r. Only the inputs and the state at the start of each chunk are stored for the backward pass, which computes the chunk
+again. So arrays of (B, L, D, N) are never held.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from regbench.ops.backend import sum_type
+
 CHUNK = 32
 """Positions in a chunk."""
 
 
-def selective_scan_chunked(
+def selective_scan(
     x: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -24,15 +26,15 @@ def selective_scan_chunked(
     D: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.selective_scan.selective_scan`; computes in float64 if a tensor has it, else in float32."""
+    """See `regbench.ops.selective_scan.selective_scan`. It computes in float64 if a tensor has it, else in float32."""
     state = x.new_zeros(x.shape[0], *A.shape) if initial_state is None else initial_state
     if x.numel() == 0:
         return torch.empty_like(x), state
     skip = x.new_zeros(()) if D is None else D
     inputs = (x, delta, A, B, C, skip, state)
-    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in inputs) else torch.float32
+    dtype = sum_type(*inputs)
     given, outputs = x.dtype, []
-    # Sums over a whole sequence are not for half precision.
+    # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(x.device.type, enabled=False):
         x, delta, A, B, C, skip, state = (tensor.to(dtype) for tensor in inputs)
         for parts in zip(*(tensor.split(CHUNK, dim=1) for tensor in (x, delta, B, C)), strict=True):
@@ -43,7 +45,19 @@ def selective_scan_chunked(
 
 
 def _chunk(x: Tensor, delta: Tensor, B: Tensor, C: Tensor, A: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs of a few positions (B, C, D) and the state after them, from the state (B, D, N) before them."""
+    """The outputs of one chunk and the state after it.
+
+    Args:
+        x: (B, C, D).
+        delta: (B, C, D).
+        B: (B, C, N).
+        C: (B, C, N).
+        A: (D, N).
+        state: (B, D, N), before the chunk.
+
+    Returns:
+        y (B, C, D) without the skip connection, and the state (B, D, N).
+    """
     decay = torch.exp(delta[..., None] * A)  # (B, C, D, N)
     h = (delta * x)[..., None] * B[:, :, None]
     h = torch.cat([h[:, :1] + decay[:, :1] * state[:, None], h[:, 1:]], dim=1)

@@ -1,12 +1,12 @@
 """The selective scan on the CPU: Numba kernels that never hold a (B, L, D, N) array.
 
-One work item is one sequence and one tile of `TILE` channels, in both directions. Time is cut into chunks of `CHUNK`
-positions. The forward pass keeps the state at every chunk's start, N / CHUNK of the size of x; the backward pass goes
-through the chunks from the last to the first and runs each again from its start. For one state index n at a time,
-everything that a chunk needs fits the nearest caches (24 KB and 56 KB), and the tile fills the vector registers.
+A work item is one sequence and one tile of `TILE` channels, in both passes. Time is cut into chunks of `CHUNK` positions. The
+forward pass stores the state at the start of every chunk, which takes N / CHUNK times the memory of x. The backward pass goes
+through the chunks from the last to the first, and runs each again from its start. For one state index n at a time, all that a
+chunk needs fits in the nearest caches (24 KB and 56 KB), and the tile fills the vector registers.
 
-Work is divided by shape alone and partial sums are added in a fixed order, so results do not depend on the number
-of threads.
+The shape alone decides how the work is divided, and partial sums are added in a fixed order. So results do not depend on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import exp2, run
+from regbench.ops.backend import sum_type
 
 CHUNK = 32
+"""Positions between two stored states."""
+
 TILE = 64
+"""Channels that a kernel computes at once."""
 
 _LOG2_E, _LN_2 = math.log2(math.e), math.log(2)
 
-# The working set of a chunk is one array whose rows lie at constant distances: this is how LLVM knows, without a check
-# for every pair, that the rows do not overlap. Rows for each position, then rows for the state index at hand.
+# The working set of a chunk is one array with rows at constant distances. So LLVM knows, without a check for each pair, that the
+# rows do not overlap. First the rows of each position, then those of the current state index.
 _DELTA, _U, _Y, _DECAY, _KEPT, _DU, _DDELTA = range(7)
 _RATE, _STATE, _GRAD, _DRATE = range(4)
 
@@ -54,7 +58,7 @@ def _forward(
         b = item // tiles
         low = item % tiles * TILE
         width = min(TILE, dim - low)
-        # Channels past the last one are computed too, on zeros: loops of constant length need no remainder.
+        # Channels past the last one are computed too, on zeros. So loops have constant length and no remainder.
         steps = np.zeros((CHUNK, 3, TILE), x.dtype)
         row = np.zeros((2, TILE), x.dtype)
         for chunk in range(states.shape[1] - 1):
@@ -106,7 +110,7 @@ def _backward(
 ) -> None:
     """Fills dx, ddelta, dB and dC (tiles, B, L, N), and adds to dA (B, N, D) and dD (B, D).
 
-    dstate (B, N, D) comes in as the gradient of the final state and leaves as that of the initial one.
+    dstate (B, N, D) is at first the gradient of the final state, and in the end that of the initial state.
     """
     length, dim = x.shape[1:]
     n_state = A.shape[0]
@@ -173,7 +177,7 @@ def _backward(
 
 
 def _items(x: Tensor) -> int:
-    """Work items: a sequence and a tile each."""
+    """How many work items there are, each one sequence and one tile."""
     return x.shape[0] * -(-x.shape[2] // TILE)
 
 
@@ -184,6 +188,7 @@ class _SelectiveScan(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, initial: Tensor
     ) -> tuple[Tensor, Tensor]:
+        """The output y (B, L, D) and the final state (B, N, D)."""
         batch, length, dim = x.shape
         states = x.new_empty(batch, -(-length // CHUNK) + 1, A.shape[0], dim)
         states[:, 0] = initial
@@ -195,6 +200,7 @@ class _SelectiveScan(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of the inputs, in their order."""
         x, delta, A, B, C, D, states = ctx.saved_tensors
         dx, ddelta = torch.empty_like(x), torch.empty_like(x)
         dA, dD = torch.zeros_like(states[:, 0]), x.new_zeros(x.shape[0], x.shape[2])
@@ -204,7 +210,7 @@ class _SelectiveScan(torch.autograd.Function):
         return dx, ddelta, dA.sum(0), dB.sum(0), dC.sum(0), dD.sum(0), dstate
 
 
-def selective_scan_cpu(
+def selective_scan(
     x: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -213,12 +219,12 @@ def selective_scan_cpu(
     D: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.selective_scan.selective_scan`; computes in float64 if a tensor has it, else in float32."""
+    """See `regbench.ops.selective_scan.selective_scan`. It computes in float64 if a tensor has it, else in float32."""
     if initial_state is None:
         initial_state = x.new_zeros(x.shape[0], *A.shape)
     if D is None:
         D = x.new_zeros(x.shape[2])
     inputs = (x, delta, A.t(), B, C, D, initial_state.mT)
-    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in inputs) else torch.float32
+    dtype = sum_type(*inputs)
     y, final = _SelectiveScan.apply(*(tensor.to(dtype).contiguous() for tensor in inputs))
     return y.to(x.dtype), final.mT

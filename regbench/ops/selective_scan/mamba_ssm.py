@@ -1,7 +1,7 @@
 """The selective scan by the CUDA kernels of mamba-ssm, in float32.
 
-The kernels begin at a state of zeros, and their backward pass does not know the final state. Both are had by positions added
-at the ends, N of them at each: what is fed in before becomes the initial state, and what is read after is the final one.
+The kernels begin with a state of zeros, and have no gradient for the final state. So N positions are added at each end of the
+sequence. Those before it write the initial state, and those after it read the final state.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from regbench.utils.errors import UserError
 
 LARGEST = 256
-"""State of a channel that the kernels take."""
+"""The largest state of a channel, N, that the kernels take."""
 
 
-def selective_scan_mamba_ssm(
+def selective_scan(
     x: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -25,7 +25,7 @@ def selective_scan_mamba_ssm(
     D: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.selective_scan.selective_scan`; not for float64.
+    """See `regbench.ops.selective_scan.selective_scan`. It takes no float64.
 
     Raises:
         UserError: N is larger than the kernels take.
@@ -46,7 +46,7 @@ def selective_scan_mamba_ssm(
         fed, step = _feed(initial_state.float(), A)
         x, delta = torch.cat([fed, x], 1), torch.cat([step.expand(batch, n_state, -1), delta], 1)
         B, C = torch.cat([one_hot, B], 1), F.pad(C, (0, 0, n_state, 0))
-    # A step of no size leaves the state as it is, so that C alone decides what comes out.
+    # A step of size 0 leaves the state as it is, so C alone selects the output.
     x, delta, B = (F.pad(tensor, (0, 0, 0, n_state)) for tensor in (x, delta, B))
     C = torch.cat([C, one_hot], 1)
     out: Tensor = selective_scan_fn(x.mT, delta.mT, A.contiguous(), B.mT, C.mT, None if D is None else D.float())
@@ -55,10 +55,17 @@ def selective_scan_mamba_ssm(
 
 
 def _feed(state: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (B, N, D) that make a state (B, D, N) of zeros, and the step size (D,) they come with.
+    """The inputs that turn a state of zeros into `state`.
 
-    Position n feeds the n-th entry alone, and so much more as it decays until the last. The step is short enough that no
-    entry decays by more than 1 / e, and as it does not change what comes of it, it has no gradient.
+    Position n writes the n-th entry alone, larger by the decay that follows until the last position. The step is so short that
+    no entry decays by more than 1 / e. The result does not depend on the step, so the step has no gradient.
+
+    Args:
+        state: (B, D, N).
+        A: (D, N).
+
+    Returns:
+        The inputs (B, N, D), and the step size (D,) that goes with them.
     """
     n_state = A.shape[1]
     step = 1 / (n_state * A.detach().abs().amax(1).clamp(min=1))

@@ -1,7 +1,7 @@
-"""WKV by PyTorch operations on any device: time is cut into chunks, so memory grows as L.
+"""WKV by PyTorch operations on any device. Time is cut into chunks, so memory grows as L.
 
-The sums of a chunk are built by doubling: a position that has those of the last r positions, and joins to them those of the
-position r before, has the sums of the last 2 r. All chunks do so at once; then the state goes on from one to the next.
+The sums of a chunk are built by doubling. A position that has the sums of the last r positions, plus those of the position r
+earlier, has the sums of the last 2 r. All chunks do this at once. Then the state passes from one chunk to the next.
 """
 
 from __future__ import annotations
@@ -13,22 +13,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regbench.ops.backend import sum_type
+
 CHUNK = 32
 """Positions in a chunk."""
 
 
 class Sums(NamedTuple):
-    """a and b in units of exp(scale), as in `regbench.ops.wkv.WKVState`. No gradient flows through the scale."""
+    """Sums in units of exp(scale), as in `regbench.ops.wkv.WKVState`. The scale has no gradient.
+
+    Attributes:
+        a: the weighted sum of values, of any shape.
+        b: the sum of weights, of the same shape.
+        scale: the logarithm of the unit, of the same shape.
+    """
 
     a: Tensor
     b: Tensor
     scale: Tensor
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Sums:
+        """The same function of all three tensors."""
         return Sums(*(function(part) for part in self))
 
     def padded(self, sizes: tuple[int, ...]) -> Sums:
-        """With sums of nothing around, in units too small to matter, but finite: infinity less itself is not zero."""
+        """Padded with empty sums. Their unit is very small, but finite, as infinity minus infinity is not a number."""
         return Sums(
             F.pad(self.a, sizes),
             F.pad(self.b, sizes),
@@ -36,16 +45,16 @@ class Sums(NamedTuple):
         )
 
 
-def wkv_chunked(
+def wkv(
     w: Tensor, u: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, scale: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """See `regbench.ops.wkv.wkv`; computes in float64 if a tensor has it, else in float32."""
+    """See `regbench.ops.wkv.wkv`. It computes in float64 if a tensor has it, else in float32."""
     if k.numel() == 0:
         return torch.empty_like(k), (a, b, scale)
     inputs = (w, u, k, v, a, b, scale.detach())
-    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in inputs) else torch.float32
+    dtype = sum_type(*inputs)
     given, length = k.dtype, k.shape[1]
-    # Sums over a whole sequence are not for half precision.
+    # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(k.device.type, enabled=False):
         w, u, k, v, a, b, scale = (tensor.to(dtype) for tensor in inputs)
         within = _cut(_terms(k, v))
@@ -61,14 +70,14 @@ def wkv_chunked(
 
 
 def _terms(log_weight: Tensor, v: Tensor) -> Sums:
-    """exp(log_weight) v and exp(log_weight), each in its own units."""
+    """exp(log_weight) v and exp(log_weight), in the unit exp(log_weight)."""
     scale = log_weight.detach()
-    weight = torch.exp(log_weight - scale)  # 1, and has the gradient
+    weight = torch.exp(log_weight - scale)  # it is 1, and has the gradient
     return Sums(weight * v, weight, scale)
 
 
 def _join(earlier: Sums, decay: Tensor, later: Sums) -> Sums:
-    """exp(-decay) times the earlier sums and the later ones together, in the larger of their units."""
+    """exp(-decay) times the earlier sums, plus the later sums, in the larger of their units."""
     kept = earlier.scale - decay
     largest = torch.maximum(kept, later.scale).detach()
     past, now = torch.exp(kept - largest), torch.exp(later.scale - largest)
@@ -76,18 +85,28 @@ def _join(earlier: Sums, decay: Tensor, later: Sums) -> Sums:
 
 
 def _cut(terms: Sums) -> Sums:
-    """(B, L, D) -> (B, N, C, D), the last chunk filled up."""
+    """Cut into chunks, the last one padded: (B, L, D) -> (B, N, C, D)."""
     size = min(CHUNK, terms.a.shape[1])
     return terms.padded((0, 0, 0, -terms.a.shape[1] % size)).each(lambda x: x.unflatten(1, (-1, size)))
 
 
 def _later(sums: Sums, places: int) -> Sums:
-    """Each position takes the sums of the one so many places before; (B, N, C, D), within each chunk."""
+    """Moved back in time within each chunk: a position gets the sums of `places` positions earlier. (B, N, C, D)."""
     return sums.each(lambda x: x[:, :, :-places]).padded((0, 0, places, 0))
 
 
 def _carry(within: Sums, w: Tensor, state: Sums, length: int) -> tuple[Sums, Sums]:
-    """The state before each chunk (B, N, 1, D), and the one after the last position (B, D), from the sums of every chunk."""
+    """The states between the chunks.
+
+    Args:
+        within: (B, N, C, D), the sums of each chunk up to each position.
+        w: (D,).
+        state: (B, D), before the first position.
+        length: L.
+
+    Returns:
+        The state before each chunk (B, N, 1, D), and the state after the last position (B, D).
+    """
     size = within.a.shape[2]
     starts = []
     for chunk, start in enumerate(range(0, length, size)):

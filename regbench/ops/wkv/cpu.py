@@ -1,10 +1,11 @@
 """WKV on the CPU: one Numba loop over time in each direction.
 
-One work item is one sequence and one tile of `TILE` channels, which fill the vector registers. The backward pass keeps no
-state of the forward pass: it runs that again into a buffer of its own, then goes back through it. The gradients of the two
-sums grow as the sums vanish, so they come in units of their own, exp(units), as the sums come in units of exp(scale).
+A work item is one sequence and one tile of `TILE` channels, which fill the vector registers. The forward pass stores no states.
+The backward pass runs it again into a buffer of its own, then goes back through the buffer. The sums are in units of exp(scale).
+Their gradients grow as the sums vanish, so they have a unit of their own, exp(units).
 
-Work is divided by shape alone and partial sums are added in a fixed order, so results do not depend on the number of threads.
+The shape alone decides how the work is divided, and partial sums are added in a fixed order. So results do not depend on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -19,39 +20,42 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import exp2, run
+from regbench.ops.backend import sum_type
 
 TILE = 64
+"""Channels that a kernel computes at once."""
 
 _LOG2_E = math.log2(math.e)
 
-# The working set is one array whose rows lie at constant distances: this is how LLVM knows, without a check for every
-# pair, that the rows do not overlap. Channels past the last one are computed too: loops of constant length need no
-# remainder.
+# The working set is one array with rows at constant distances. So LLVM knows, without a check for each pair, that the rows do not
+# overlap. Channels past the last one are computed too. So loops have constant length and no remainder.
 _W, _U, _K, _V, _A, _B, _SCALE, _OUT, _DK, _DV, _DA, _DB, _UNITS, _DW, _DU = range(15)
 
 
 @njit(cache=True, inline="always", fastmath={"contract"})
 def _weights(x: Any, y: Any, log2_e: Any, one: Any) -> Any:
-    """exp(x - max(x, y)) and exp(y - max(x, y)): one of them is 1, so that a single exponential serves both."""
+    """exp(x - max(x, y)) and exp(y - max(x, y)). One of them is 1, so a single exponential gives both."""
     less = exp2(-abs(x - y) * log2_e)
     return less if x < y else one, one if x < y else less
 
 
 @njit(cache=True, inline="always", fastmath={"contract"})
 def _load(row: np.ndarray, place: int, source: np.ndarray, low: int, width: int) -> None:
+    """Copies source[low : low + width] to a row of the working set."""
     for d in range(width):
         row[place, d] = source[low + d]
 
 
 @njit(cache=True, inline="always", fastmath={"contract"})
 def _store(row: np.ndarray, place: int, target: np.ndarray, low: int, width: int) -> None:
+    """Copies a row of the working set to target[low : low + width]."""
     for d in range(width):
         target[low + d] = row[place, d]
 
 
 @njit(cache=True, inline="always", fastmath={"contract"})
 def _advance(row: np.ndarray, log2_e: Any, one: Any) -> None:
-    """Takes the key and the value into the sums."""
+    """Adds the key and the value of one position to the sums."""
     for d in range(TILE):
         kept = row[_SCALE, d] - row[_W, d]
         past, now = _weights(kept, row[_K, d], log2_e, one)
@@ -60,7 +64,7 @@ def _advance(row: np.ndarray, log2_e: Any, one: Any) -> None:
         row[_SCALE, d] = max(kept, row[_K, d])
 
 
-# Python's error model would test every divisor for zero, and keep the loops from being vectorised.
+# Python's error model would test every divisor for zero. Then the loops could not be vectorised.
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _forward(
     begin: int,
@@ -154,7 +158,7 @@ def _backward(
                 da = row[_DA, d]
                 db = row[_DB, d]
                 units = row[_UNITS, d]
-                # Through the sums after this position. Neither exponent is above 0: each later sum contains both terms.
+                # Through the sums after this position. Both exponents are at most 0, as each later sum contains both terms.
                 now = exp2((k_t + units) * log2_e)
                 past = exp2((scale - row[_W, d] + units) * log2_e)
                 row[_DW, d] -= past * (a * da + b_sum * db)
@@ -187,7 +191,7 @@ def _backward(
 
 
 def _items(k: Tensor) -> int:
-    """Work items: a sequence and a tile each."""
+    """How many work items there are, each one sequence and one tile."""
     return k.shape[0] * -(-k.shape[2] // TILE)
 
 
@@ -196,6 +200,7 @@ class _WKV(torch.autograd.Function):
     def forward(
         ctx: Any, w: Tensor, u: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, scale: Tensor
     ) -> tuple[Tensor, ...]:
+        """The output z (B, L, D), and a, b and scale (B, D) after the last position."""
         state = torch.stack([a, b, scale])
         z, final = torch.empty_like(k), torch.empty_like(state)
         run(_forward, _items(k), w, u, k, v, state, z, final)
@@ -207,6 +212,7 @@ class _WKV(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: Tensor, da: Tensor, db: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of the inputs, in their order; None for the scale."""
         w, u, k, v, state = ctx.saved_tensors
         dw, du, dstate = torch.empty_like(state[0]), torch.empty_like(state[0]), torch.empty_like(state[:2])
         dk, dv = torch.empty_like(k), torch.empty_like(v)
@@ -214,14 +220,14 @@ class _WKV(torch.autograd.Function):
         return dw.sum(0), du.sum(0), dk, dv, dstate[0], dstate[1], None
 
 
-def wkv_cpu(
+def wkv(
     w: Tensor, u: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, scale: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """See `regbench.ops.wkv.wkv`; computes in float64 if a tensor has it, else in float32."""
+    """See `regbench.ops.wkv.wkv`. It computes in float64 if a tensor has it, else in float32."""
     inputs = (w, u, k, v, a, b, scale)
     if k.numel() == 0:
         return torch.empty_like(k), (a, b, scale)
-    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in inputs) else torch.float32
+    dtype = sum_type(*inputs)
     z, *final = _WKV.apply(*(tensor.to(dtype).contiguous() for tensor in inputs))
     a, b, scale = final
     return z.to(k.dtype), (a, b, scale)

@@ -1,4 +1,4 @@
-"""WKV, one position at a time: the reference for the fast form."""
+"""WKV, one position at a time: the reference for the fast implementations."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 
-def wkv_naive(
+def wkv(
     w: Tensor, u: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, scale: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """See `regbench.ops.wkv.wkv`; runs on any device and in any floating type."""
+    """See `regbench.ops.wkv.wkv`. It runs on any device and in any floating type."""
     scale = scale.detach()
     outputs = []
-    # Unbound, so that the backward pass does not build a (B, L, D) gradient for every position.
+    # `unbind`, as an index at every position would make the backward pass build a (B, L, D) gradient for each.
     for k_i, v_i in zip(k.unbind(1), v.unbind(1), strict=True):
         largest = torch.maximum(scale, u + k_i).detach()
         past, now = torch.exp(scale - largest), torch.exp(u + k_i - largest)

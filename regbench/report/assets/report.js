@@ -9,7 +9,7 @@ function scoresByPosition() {
   const redraw = lineChart(byId("position"), () => ({
     title: `${metric.label} by ${metric.axis}`,
     x: { label: metric.axis, format: String, exact: (v) => v.toFixed(0) },
-    y: { label: `${metric.label} ${metric.arrow}`, format: short, log: !(metric.limits[1] <= 1), limits: metric.limits },
+    y: { label: `${metric.label} ${metric.arrow}`, format: short, log: metric.log, limits: metric.limits },
     series: data.series.filter((s) => s.shown).map((s) => ({ ...s, lines: s.curves[metric.key] })),
   }));
   const options = data.metrics.map((m) => [m.key, `${m.label} ${m.arrow}`, m.meaning]);

@@ -52,6 +52,7 @@ function stripLine(instance, [from, to], strips, explain) {
   const centre = (column) => GUTTER + (column + 0.5) * CELL;
   const root = svg("svg", { tabindex: 0, role: "group", class: "strip", "aria-label": `positions ${from} to ${to - 1}` });
   const back = svg("g");
+  const titles = svg("g"); // above the lines between strings
   add(root, back);
   columns.forEach((t, i) => {
     if (t % 10 === 0) add(root, svg("text", { x: centre(i), y: 10, "text-anchor": "middle", class: "tiny" }, String(t)));
@@ -60,7 +61,7 @@ function stripLine(instance, [from, to], strips, explain) {
   });
   let y = 32;
   for (const strip of strips) {
-    add(root, svg("text", { x: GUTTER, y: y + 11, class: "strong" }, strip.title));
+    add(titles, svg("text", { x: GUTTER, y: y + 11, class: "strong halo" }, strip.title));
     y += 17;
     const top = y;
     const height = rows * rowHeight;
@@ -96,7 +97,7 @@ function stripLine(instance, [from, to], strips, explain) {
     if (instance.boundary[t]) add(root, svg("line", { class: "boundary", x1: centre(i), x2: centre(i), y1: 30, y2: y - 4 }));
   });
   const cursor = svg("rect", { class: "cursor", y: 13, width: CELL, height: y - 15, visibility: "hidden" });
-  add(root, cursor);
+  add(root, titles, cursor);
   root.setAttribute("viewBox", `0 0 ${width} ${y}`);
   root.setAttribute("width", width);
   root.setAttribute("height", y);
@@ -159,7 +160,7 @@ function explainer(names) {
       .slice(0, 12)
       .map((r) => [r.name + (r.row === instance.row[t] ? " ← sampled" : ""), decimal(r.truth), ...r.models.map(decimal)]);
     const line = (label, value) => [label, "", ...instance.models.map(value)];
-    rows.push(line("TVD", (m) => m.tvd[t].toFixed(3)), line("nats", (m) => m.nll[t].toFixed(3)));
+    rows.push(line("TVD", (m) => m.tvd[t].toFixed(3)), line("NLL (nats)", (m) => m.nll[t].toFixed(3)));
     if (instance.models.some((m) => m.illegal[t] !== undefined)) {
       rows.push(line("illegal argmax", (m) => (m.illegal[t] !== undefined ? `× ${m.illegal[t]}` : "")));
     }

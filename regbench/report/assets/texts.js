@@ -1,9 +1,9 @@
 "use strict";
-// An instance as running text: a token is the darker the more nats it cost. Text is set as text, never as HTML.
+// An instance as running text: the higher the NLL of a token, the darker it is. Text is set as text, never as HTML.
 
 const MOST_NATS = 12;
 
-/** Nats as a shade from 0 to 1; half a nat more or less is not seen. */
+/** Nats as a shade from 0 to 1. Differences below half a nat are not seen. */
 function natShade(nats) {
   return Math.min(1, Math.max(0, nats) / MOST_NATS) ** 1.2;
 }
@@ -17,7 +17,7 @@ function visible(token) {
 function shadedText(instance, colourOf) {
   const text = html("div", { class: "tokens", tabindex: 0, role: "group", "aria-label": `${instance.tokens.length} tokens` });
   instance.tokens.forEach((token, t) => {
-    if (t === instance.cut) add(text, html("span", { class: "cut" }, `cut: another text begins at token ${t}`));
+    if (t === instance.switch) add(text, html("span", { class: "switch" }, `switch: another text begins at token ${t}`));
     const span = html("span", { "data-t": t }, token.replace(/\n/g, "⏎\n").replace(/\t/g, "⇥\t"));
     const colour = colourOf(t);
     if (colour) span.style.backgroundColor = colour;
@@ -26,23 +26,23 @@ function shadedText(instance, colourOf) {
   return text;
 }
 
-/** The mean of the scored nats before the cut and behind it, for a heading. */
+/** The mean NLL of the scored tokens before the switch and after it, for a heading. */
 function meanNats(instance, nats) {
   const mean = (from, to) => {
     const some = nats.slice(from, to).filter((_, i) => instance.scored[from + i]);
     return some.length ? (some.reduce((a, b) => a + b, 0) / some.length).toFixed(2) : "–";
   };
-  if (instance.cut === null) return `${mean(0, nats.length)} nats a token`;
-  return `nats a token: ${mean(0, instance.cut)} before the cut, ${mean(instance.cut, nats.length)} behind`;
+  if (instance.switch === null) return `NLL (nats): ${mean(0, nats.length)}`;
+  return `NLL (nats): ${mean(0, instance.switch)} before the switch, ${mean(instance.switch, nats.length)} after`;
 }
 
 /** What is known of one token, for the tooltip. names: of the models, then of the baseline. */
 function aboutToken(instance, t, names) {
-  const where = instance.cut === null ? "" : t < instance.cut ? " (first text)" : ` (${t - instance.cut} behind the cut)`;
+  const where = instance.switch === null ? "" : t < instance.switch ? " (first text)" : ` (${t - instance.switch} after the switch)`;
   const head = html("div", {}, html("b", {}, visible(instance.tokens[t])), ` token ${t}${where}`);
   if (!instance.scored[t]) return [head, html("div", { class: "soft" }, "not scored")];
   const rows = names.map((name, i) => [name, instance.nats[i][t].toFixed(2), visible(instance.best[i][t])]);
-  return [head, tipTable(rows, ["", "nats", "most likely"])];
+  return [head, tipTable(rows, ["", "NLL (nats)", "most likely"])];
 }
 
 /** Calls show(t, x, y) for the token under the pointer, or that the arrow keys reach, and leave() when there is none. */
@@ -70,7 +70,7 @@ function exploreTokens(text, show, leave) {
   });
 }
 
-/** The section of the page. texts: as `texts.layout` makes them, with the models' names.  label: of the metric. */
+/** The section of the page. texts: what `layout` in instances.py makes, and the names of the models. label: of the metric. */
 function runningTexts(texts, label) {
   const names = [...texts.names, ...(texts.baseline === null ? [] : [texts.baseline])];
   const short = [...texts.short, ...(texts.baseline === null ? [] : [texts.baseline])];
@@ -88,7 +88,7 @@ function runningTexts(texts, label) {
       const compared = shade === "difference" && i < texts.names.length;
       const text = shadedText(instance, compared ? gap(i) : nats(i));
       exploreTokens(text, point, leave);
-      const title = compared ? `${name} less ${texts.baseline}` : name;
+      const title = compared ? `${name} − ${texts.baseline}` : name;
       return html("div", {}, html("h3", {}, title, html("span", { class: "soft" }, ` ${meanNats(instance, instance.nats[i])}`)), text);
     });
     host.replaceChildren(html("div", { class: "texts" }, blocks));
@@ -117,7 +117,7 @@ function runningTexts(texts, label) {
     draw();
   });
   if (texts.baseline !== null) {
-    const shades = [["nats", "nats"], ["difference", `nats less ${texts.baseline}'s`]];
+    const shades = [["nats", "NLL"], ["difference", `NLL − NLL of ${texts.baseline}`]];
     choice(controls, "shade", "shade", shades, shade, (key) => {
       shade = key;
       draw();

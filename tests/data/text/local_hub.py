@@ -17,13 +17,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Hub:
     """Repositories by name, each files by path.
 
-    sent: the data files that were asked for.  withheld: those it does not give, with an error that clients do not try again.
+    withheld: the files, each with its repository, that it does not give, with an error that clients do not try again.
     """
 
     def __init__(self, repositories: Mapping[str, Mapping[str, bytes]]) -> None:
-        self.repositories = repositories
-        self.sent: list[str] = []
-        self.withheld: set[str] = set()
+        self.repositories = dict(repositories)
+        self.withheld: set[tuple[str, str]] = set()
 
     def answer(self, method: str, url: str, body: bytes) -> tuple[int, bytes, dict[str, str]]:
         """Status, content and headers; of a file its whole content."""
@@ -35,12 +34,10 @@ class Hub:
             return 404, b"", {"X-Error-Code": "RepoNotFound"}
         if not api:
             name = "/".join(rest[2:])
-            if name in self.withheld:
+            if (repository, name) in self.withheld:
                 return 403, b"", {}
             if name not in files:
                 return 404, b"", {"X-Error-Code": "EntryNotFound"}
-            if method == "GET" and not name.endswith(".md"):
-                self.sent.append(name)
             return 200, files[name], {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT}
         if rest and rest[0] == "tree":
             return _as_json(_listing(files, "/".join(rest[2:])))

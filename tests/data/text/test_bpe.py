@@ -27,8 +27,8 @@ TEXT = 'def höhe(self):\n    """Says it.\r\n\tOr not."""\n    return self.x\u00
 DIGEST = """
 import sys
 from pathlib import Path
-from regbench.text.bpe import BPE
-from regbench.text.sources import Files
+from regbench.data.text.bpe import BPE
+from regbench.data.text.sources import Files
 print(BPE.train((d.text for d in Files(Path(sys.argv[1])).documents()), 400).digest)
 """
 

@@ -25,8 +25,8 @@ from .conftest import write_corpus
 TOKENISE = """
 import sys
 from pathlib import Path
-from regbench.text.corpus import Corpus
-from regbench.text.sources import Files
+from regbench.data.text.corpus import Corpus
+from regbench.data.text.sources import Files
 corpus = Corpus(Files(Path(sys.argv[1])), 400)
 print(corpus.bpe.digest, corpus.packed.tokens.sum(), len(list(corpus.folder.glob(".0*"))))
 """
@@ -115,7 +115,9 @@ def test_no_excerpt_of_the_librarys_test_documents_was_trained_on() -> None:
 def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     for i in range(5):
         (tmp_path / f"{i}.txt").write_text(str(i))
-    with pytest.raises(UserError, match="holds 5 different documents: 6 are the fewest") as caught:
+    with pytest.raises(
+        UserError, match="holds 5 different documents, but train, validation and test splits need 6"
+    ) as caught:
         read_index(Files(tmp_path))
     assert "\n" not in str(caught.value)
     (tmp_path / "5.txt").write_text("5")

@@ -25,16 +25,20 @@ N = 40
 
 TAKE = """
 import json, sys
-from regbench.errors import UserError
+from regbench.data.text import hub
 from regbench.tasks.text_mixture import TextMixture, TextMixtureParameters
-from regbench.text import hub
+from regbench.utils.errors import UserError
 
 hub.SHARD = 10
-task = TextMixture(TextMixtureParameters(source=sys.argv[1], max_documents=int(sys.argv[2])))
-try:
-    print(json.dumps([task.source_name(), [document.text for document in task.corpus.source.documents()]]))
-except UserError as error:
-    sys.exit(f"refused: {error}")
+taken = {}
+for parameters in json.loads(sys.argv[1]):
+    task = TextMixture(TextMixtureParameters(**parameters))
+    try:
+        texts = [document.text for document in task.corpus.source.documents()]
+        taken[parameters["source"]] = [task.source_name(), texts]
+    except UserError as error:
+        taken[parameters["source"]] = f"refused: {error}"
+print(json.dumps(taken))
 """
 
 
@@ -77,27 +81,66 @@ def wikipedia() -> dict[str, bytes]:
     }
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Hub, str]]:
-    hub = Hub({"allenai/c4": c4(), "wikimedia/wikipedia": wikipedia()})
-    with serve(hub) as address:
-        yield hub, address
-
-
-def take(served: tuple[Hub, str], cache: Path, source: str, limit: int) -> Any:
-    """Name and documents of a source, in a process of its own, as the libraries read the Hub's address when imported."""
+def take(address: str, cache: Path, *sources: dict[str, Any]) -> dict[str, Any]:
+    """Name and documents of sources, in another process, as the libraries read the Hub's address when imported."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        "HF_ENDPOINT": served[1],
+        "HF_ENDPOINT": address,
         "HF_HOME": str(cache / "hf"),
         "REGBENCH_CACHE": str(cache / "regbench"),
     }
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         environment.pop(name, None)
-    command = [sys.executable, "-c", TAKE, source, str(limit)]
+    command = [sys.executable, "-c", TAKE, json.dumps(sources)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 0, done.stderr
+    taken: dict[str, Any] = json.loads(done.stdout)
+    return taken
+
+
+PRESETS = [{"source": name, "max_documents": 25} for name in ("c4", "wikipedia")]
+BROKEN = {"source": "some/pages", "config": "en", "max_documents": N}
+SECOND = "en/c4-train.00001-of-01024.json.gz"
+
+
+@pytest.fixture(scope="module")
+def hub() -> Hub:
+    hub = Hub({"allenai/c4": c4(), "wikimedia/wikipedia": wikipedia(), "some/pages": c4()})
+    hub.withheld = {("some/pages", SECOND)}
+    return hub
+
+
+@pytest.fixture(scope="module")
+def address(hub: Hub) -> Iterator[str]:
+    with serve(hub) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def first(address: str, cache: Path) -> dict[str, Any]:
+    """Taken while a file of one dataset is withheld."""
+    return take(address, cache, *PRESETS, BROKEN)
+
+
+@pytest.fixture(scope="module")
+def kept(first: dict[str, Any], cache: Path) -> dict[Path, int]:
+    """The documents that the broken download left, with their times."""
+    found = {path: path.stat().st_mtime_ns for path in (cache / "regbench" / "text" / "datasets").glob("*/*.jsonl")}
+    return {path: time for path, time in found.items() if '"some/pages"' in path.read_text()}
+
+
+@pytest.fixture(scope="module")
+def second(hub: Hub, address: str, kept: dict[Path, int], cache: Path) -> dict[str, Any]:
+    """Taken again when nothing is withheld; the presets' repositories are gone."""
+    hub.withheld = set()
+    del hub.repositories["allenai/c4"], hub.repositories["wikimedia/wikipedia"]
+    return take(address, cache, *PRESETS, BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -108,28 +151,19 @@ def take(served: tuple[Hub, str], cache: Path, source: str, limit: int) -> Any:
     ],
 )
 def test_a_preset_streams_its_documents_in_order(
-    served: tuple[Hub, str], tmp_path: Path, source: str, name: str, word: str
+    first: dict[str, Any], second: dict[str, Any], source: str, name: str, word: str
 ) -> None:
     """Across two files, none of another language or split; kept, they need no hub the next time."""
-    wanted = [name, [f"{word} {i}" for i in range(25)]]
-    assert take(served, tmp_path, source, 25) == wanted
-    asked = len(served[0].sent)
-    assert take((served[0], "http://127.0.0.1:9"), tmp_path, source, 25) == wanted
-    assert len(served[0].sent) == asked
+    assert first[source] == second[source] == [name, [f"{word} {i}" for i in range(25)]]
 
 
-def test_a_download_that_failed_goes_on_behind_the_last_whole_file(tmp_path: Path) -> None:
-    hub = Hub({"allenai/c4": c4()})
-    _, second = (name for name in c4() if name.startswith("en/c4-train"))
-    hub.withheld = {second}
-    with serve(hub) as address:
-        said = take((hub, address), tmp_path, "c4", N)
-        assert re.fullmatch(r"refused: dataset 'allenai/c4': .*403.*", said)
-        (folder,) = (tmp_path / "regbench" / "text" / "datasets").iterdir()
-        kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.jsonl")}
-        assert sorted(path.name for path in kept) == ["00000.jsonl", "00001.jsonl"]
-        hub.withheld = set()
-        _, texts = take((hub, address), tmp_path, "c4", N)
+def test_a_download_that_failed_goes_on_behind_the_last_whole_file(
+    hub: Hub, first: dict[str, Any], kept: dict[Path, int], second: dict[str, Any]
+) -> None:
+    assert re.fullmatch(r"refused: dataset 'some/pages': .*403.*", first["some/pages"])
+    assert sorted(path.name for path in kept) == ["00000.jsonl", "00001.jsonl"]
+    _, texts = second["some/pages"]
     assert texts == [f"page {i}" for i in range(N)]
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    (folder,) = {path.parent for path in kept}
     assert (folder / "commit").read_text().strip() == COMMIT

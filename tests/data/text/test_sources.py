@@ -106,7 +106,7 @@ def test_half_of_a_surrogate_pair_is_no_error_later(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"text": "x"}\n\n{"text": \n', r"a.jsonl:3: broken JSON"),
-        ("a.jsonl", b"[1]\n", r"a.jsonl:1: a line is an object"),
+        ("a.jsonl", b"[1]\n", r"a.jsonl:1: a line must be an object"),
         ("a.jsonl", b'{"txt": "x"}\n', r"a.jsonl:1 has no field 'text'"),
         ("a.jsonl", b'{"text": ["x"]}\n', r"a.jsonl:1: the field 'text' is list, not text"),
         ("a.jsonl", b'{"text": ' + b"[" * 200_000 + b"\n", r"a.jsonl:1: broken JSON"),

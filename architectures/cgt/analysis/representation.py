@@ -1,0 +1,192 @@
+"""The summary y itself: how fast it changes, and how similar it is between positions and between texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from architectures.cgt.analysis.modes import ContextModel
+from regbench.analysis.linear_probe import require_scikit_learn
+from regbench.analysis.segments import Segments, windows
+from regbench.data.instances import Instances
+from regbench.models.model import token_tensor
+from regbench.utils.arrays import FloatArray
+
+PERPLEXITY = 15.0
+"""Of t-SNE."""
+
+
+@torch.no_grad()
+def contexts(model: ContextModel, tokens: NDArray[Any], batch_size: int = 32) -> FloatArray:
+    """The summary y at every position, (N, L) -> (N, L, d) float64."""
+    parts = [
+        model.context(token_tensor(tokens[i : i + batch_size], torch.device("cpu"))).double().numpy()
+        for i in range(0, len(tokens), batch_size)
+    ]
+    return np.concatenate(parts)
+
+
+def variation(y: FloatArray, segments: Segments) -> float:
+    """The variation of y after the prompts, per token: the mean of |z_t - z_{t-1}| over cut < t < end (CGT Eq. 4).
+
+    z is y minus its mean over all positions of all segments, divided by the root of its mean squared distance from that mean. The
+    text of the paper has lost the formula. It says "the total variation of y" over the last two examples, "normalized across all
+    examples". The total variation of a segment is this mean times the number of steps.
+
+    Args:
+        y: (N, L, d).
+        segments: Segments of the N instances.
+    """
+    steps, late = step_lengths(y, segments)
+    return float(steps[late].mean())
+
+
+def step_lengths(y: FloatArray, segments: Segments) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """|z_t - z_{t-1}| of `variation` for all positions of each segment but its first.
+
+    Args:
+        y: (N, L, d).
+        segments: S segments of the N instances.
+
+    Returns:
+        The lengths of the steps, (S, W), and which of them are after the prompt, (S, W) bool.
+    """
+    index, inside = windows(segments.start, segments.end)
+    own = y[segments.row[:, None], index]
+    z = own - own[inside].mean(0)
+    z /= np.sqrt((z[inside] ** 2).sum(-1).mean()) or 1.0  # 0 for a constant y
+    steps = np.linalg.norm(np.diff(z, axis=1), axis=-1)
+    return steps, inside[:, 1:] & (index[:, :-1] >= segments.cut[:, None])
+
+
+def dot_products(y: FloatArray) -> FloatArray:
+    """The mean over instances of n_i . n_j, n = y / |y| (CGT Figure 4; 2024, Figure 3): (N, L, d) -> (L, L)."""
+    n = y / np.maximum(np.linalg.norm(y, axis=-1, keepdims=True), 1e-12)
+    return np.einsum("bid,bjd->ij", n, n, optimize=True) / len(n)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The text nearest to each text, by the angle between their mean y. Texts of the same document do not count.
+
+    Attributes:
+        same: Share of texts whose nearest has the same topic.
+        chance: This share if the nearest text were drawn at random.
+        documents: Number of documents.
+    """
+
+    same: float
+    chance: float
+    documents: int
+
+
+@dataclass(frozen=True)
+class Documents:
+    """T texts, each read on its own.
+
+    Attributes:
+        means: The mean of y over each text, (T, d).
+        topics: Its topic, (T,).
+        document: Its document, (T,).
+    """
+
+    means: FloatArray
+    topics: NDArray[np.int64]
+    document: NDArray[np.int64]
+
+    def neighbours(self) -> Neighbours | None:
+        """The nearest texts. None if all texts are of one document."""
+        others = self.document[:, None] != self.document
+        has = others.any(1)
+        if not has.any():
+            return None
+        n = self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-12)
+        nearest = np.where(others, n @ n.T, -np.inf).argmax(1)
+        same = self.topics[:, None] == self.topics
+        chance = (same & others).sum(1)[has] / others.sum(1)[has]
+        found = same[np.arange(len(n)), nearest][has]
+        return Neighbours(float(found.mean()), float(chance.mean()), len(np.unique(self.document)))
+
+
+def documents(
+    model: ContextModel, instances: Instances, segments: Segments, topics: int = 8, pieces: int = 8
+) -> Documents:
+    """Means of y over texts with topics.
+
+    If the truth has a "topic" for each instance, (N,), each instance is a text. If it has two, (N, 2), the two texts of an
+    instance are read on their own, and only the most frequent topics are used. Without topics the longest segments stand for
+    topics, and pieces of equal length of a segment are its texts. If the truth has a "document", in the shape of "topic", texts
+    with the same number are of one document. Otherwise each text is a document.
+
+    Args:
+        model: The model.
+        instances: Instances of the task.
+        segments: Segments of these instances.
+        topics: Largest number of topics.
+        pieces: Texts of each segment.
+    """
+    labels: Mapping[str, Any] = instances.truth
+    if "topic" in labels:
+        topic = np.asarray(labels["topic"], dtype=np.int64)
+        document = np.asarray(labels.get("document", np.arange(topic.size).reshape(topic.shape)), dtype=np.int64)
+        if topic.ndim == 2:
+            return _halves(model, instances, segments, topic, document, topics)
+        y = contexts(model, instances.tokens)
+        means = [row[: max(1, length)].mean(0) for row, length in zip(y, instances.lengths, strict=True)]
+        return Documents(np.array(means), topic, document)
+    chosen = np.argsort(segments.start - segments.end, kind="stable")[:topics]
+    texts, numbers = [], []
+    for number, k in enumerate(np.sort(chosen)):
+        length = max(1, int(segments.end[k] - segments.start[k]) // pieces)
+        for i in range(pieces):
+            begin = int(segments.start[k]) + i * length
+            texts.append(
+                contexts(model, instances.tokens[segments.row[k] : segments.row[k] + 1, begin : begin + length])
+            )
+            numbers.append(number)
+    means = [y[0, 1:].mean(0) if y.shape[1] > 1 else y[0, 0] for y in texts]
+    return Documents(np.array(means), np.array(numbers), np.arange(len(texts)))
+
+
+def _halves(
+    model: ContextModel,
+    instances: Instances,
+    segments: Segments,
+    topic: NDArray[np.int64],
+    document: NDArray[np.int64],
+    topics: int,
+) -> Documents:
+    """The two texts of each instance, before and after its cut, if they are of one of the most frequent topics (N, 2)."""
+    row = np.tile(segments.row, 2)
+    begin, end = np.concatenate([segments.start, segments.cut]), np.concatenate([segments.cut, segments.end])
+    number, source = (each[segments.row].T.reshape(-1) for each in (topic, document))
+    kinds, counts = np.unique(number, return_counts=True)
+    chosen = np.isin(number, kinds[np.argsort(-counts, kind="stable")[:topics]])
+    row, begin, end = row[chosen], begin[chosen], end[chosen]
+    index, inside = windows(begin, end)
+    y = contexts(model, instances.tokens[row[:, None], index])  # padding is after the text, and y is causal
+    means = (y * inside[..., None]).sum(1) / inside.sum(1)[:, None]
+    return Documents(means, number[chosen], source[chosen])
+
+
+def tsne(points: FloatArray) -> FloatArray:
+    """Points in the plane by t-SNE (van der Maaten and Hinton 2008), the same in every call: (N, d) -> (N, 2).
+
+    The perplexity is 15, or (N - 1) / 3 if that is smaller. N is at least 4.
+
+    Raises:
+        UserError: scikit-learn is not installed.
+    """
+    require_scikit_learn()
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(points) - 1) / 3)
+    places: FloatArray = TSNE(perplexity=perplexity, init="random", method="exact", random_state=0).fit_transform(
+        points
+    )
+    return places

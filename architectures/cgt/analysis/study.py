@@ -1,0 +1,282 @@
+"""All measurements of one trained model, written with their pictures into a folder (`regbench analyze DIR`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from architectures.cgt.analysis import pictures
+from architectures.cgt.analysis.modes import (
+    LOSSES,
+    MODES,
+    ContextModel,
+    Outcomes,
+    activation_patching,
+    read_in_modes,
+)
+from architectures.cgt.analysis.representation import contexts, documents, dot_products, tsne, variation
+from architectures.cgt.analysis.transitions import transitions
+from regbench.analysis.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
+from regbench.analysis.segments import Segments, examples_before, segments, single_context_segments, windows
+from regbench.analysis.trained import Trained
+from regbench.data.instances import Instances
+from regbench.tasks.base import Task, TokenIO
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write
+
+DISTANCE_BIN = 4
+"""Tokens of one bin of the distance from the cut, if the task counts no examples."""
+
+
+@dataclass
+class Study:
+    """What was measured.
+
+    Attributes:
+        folder: For pictures and `analysis.json`.
+        findings: The content of `analysis.json`.
+        lines: The same for the terminal, (what, value).
+    """
+
+    folder: Path
+    findings: dict[str, Any] = field(default_factory=dict)
+    lines: list[tuple[str, str]] = field(default_factory=list)
+
+    def add_line(self, what: str, value: str) -> None:
+        """Adds a line for the terminal."""
+        self.lines.append((what, value))
+
+
+def study(
+    trained: Trained,
+    folder: Path,
+    *,
+    split: str,
+    limit: int,
+    rate: float,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Study:
+    """Measures everything and writes `analysis.json` and the pictures.
+
+    Args:
+        trained: A model with a summary of its context.
+        folder: For the files.
+        split: The split to read.
+        limit: How many of its instances.
+        rate: Of the moving average of y.
+        announce: Is told what comes next.
+
+    Raises:
+        UserError: No instance can be cut in two, or scikit-learn is not installed.
+    """
+    require_scikit_learn()
+    model: Any = trained.model
+    task = trained.track.task
+    instances = trained.track.instances(split)[:limit]
+    parts, read = segments(task, instances), single_context_segments(task, instances)
+    if not len(parts):
+        raise UserError(f"no instance of {trained.track.name} can be cut into a prompt and a text")
+    found = Study(folder)
+    found.findings = {
+        "track": trained.track.name,
+        "architecture": trained.architecture,
+        "seed": trained.seed,
+        "split": split,
+        "instances": len(instances),
+        "segments": len(read),
+        "moving_average_rate": rate,
+    }
+    announce("scoring the texts, with their prompts and without")
+    outcomes = read_in_modes(model, task, instances, read, rate)
+    _scores(found, outcomes)
+    _distances(found, outcomes, task, instances, read)
+    announce("measuring y")
+    y = contexts(model, instances.tokens)
+    _variation_and_probe(found, y, instances, read)
+    _products(found, y, instances, parts)
+    _transitions(found, model, y, instances, read)
+    announce("placing texts by t-SNE")
+    _topics(found, model, instances, parts, task.topic_names)
+    if isinstance(task.io, TokenIO):
+        announce("patching y")
+        _patching(found, model, instances, read, task.io.names)
+    with atomic_write(folder / "analysis.json") as file:
+        json.dump(found.findings, file, indent=1, allow_nan=False)
+    return found
+
+
+def _scores(found: Study, outcomes: Outcomes) -> None:
+    table: dict[str, Any] = {}
+    for mode in MODES:
+        scores = {metric: outcomes.score(mode, metric) for metric in outcomes.values[mode]}
+        table[mode] = {m: {"value": s.value, "stderr": s.stderr} for m, s in scores.items()}
+        found.add_line(mode, "  ".join(f"{m} {s.value:.3f} ± {s.stderr:.3f}" for m, s in scores.items()))
+    found.findings["after_the_prompt"] = table
+
+
+def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instances, read: Segments) -> None:
+    metric, base = next(m for m in LOSSES if m in outcomes.values["dynamic"]), "unprompted"
+    after, unit = distance_from_cut(task, instances, read)
+    curves = {m: outcomes.difference(m, base, metric, after) for m in MODES if m != base}
+    pictures.plot_by_distance(curves, base, metric, unit, found.folder / "loss_by_distance.png")
+    # Where the constant y stops helping: 2024, section 4.3, "after roughly 200 tokens".
+    distance, mean, error = curves["specialised"]
+    ahead = bool((mean < -2 * error).any())
+    caught = caught_up_after(distance, mean, error)
+    found.findings["loss_by_distance"] = {
+        "metric": metric,
+        "less_that_of": base,
+        "counted_in": unit,
+        "modes": {
+            m: dict(zip(("distance", "mean", "stderr"), (part.tolist() for part in curve), strict=True))
+            for m, curve in curves.items()
+        },
+        "specialised_is_ahead": ahead,
+        "caught_up_after": caught,
+    }
+    if not len(distance):
+        words = "too few instances to tell"
+    elif not ahead:
+        words = "the specialised model is never ahead by two standard errors"
+    else:
+        words = "not within the texts" if caught is None else f"after {caught:g} {unit}"
+    found.add_line("the unprompted model catches up with the specialised one", words)
+
+
+def distance_from_cut(task: Task, instances: Instances, read: Segments) -> tuple[FloatArray, str]:
+    """The distance of each position from the cut of its segment, (S, W), and its unit.
+
+    If the task counts examples: the number of examples between the cut and that of the position. Otherwise tokens, as the middle
+    of a bin.
+    """
+    index, inside = windows(read.cut, read.end)
+    before = examples_before(task, instances)
+    if before is not None:
+        return (before[read.row[:, None], index] - before[read.row, read.cut][:, None]).astype(np.float64), "examples"
+    place = np.arange(index.shape[1])
+    begin = place // DISTANCE_BIN * DISTANCE_BIN
+    middle = (begin + np.minimum(begin + DISTANCE_BIN, index.shape[1]) - 1) / 2
+    return np.broadcast_to(middle, inside.shape), "tokens"
+
+
+def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -> float | None:
+    """The first distance after which the mode is nowhere ahead of the base model by more than a standard error.
+
+    Args:
+        distance: In ascending order, (K,).
+        mean: The mode's loss minus that of the base model, (K,).
+        error: Standard errors, (K,).
+
+    Returns:
+        None if the mode is nowhere ahead by two errors, or if it is still ahead at the end.
+    """
+    if not (mean < -2 * error).any():
+        return None
+    after = int(np.flatnonzero(mean < -error)[-1]) + 1
+    return float(distance[after]) if after < len(distance) else None
+
+
+def _variation_and_probe(found: Study, y: Any, instances: Instances, read: Segments) -> None:
+    found.findings["variation"] = variation(y, read)
+    found.add_line("variation of y, per token (CGT Eq. 4)", f"{found.findings['variation']:.4f}")
+    probe = probe_hidden(y, instances, read)
+    found.findings["linear_probe"] = None
+    if isinstance(probe, str):
+        found.add_line("linear probe of y", probe)
+    if not isinstance(probe, LinearProbe):
+        return
+    pictures.plot_linear_probe(probe, found.folder / "linear_probe.png")
+    found.findings["linear_probe"] = {
+        "segments": len(probe.row),
+        "fitted_to": probe.fitted,
+        "targets": {
+            name: {"error": float(probe.error[k]), "r_squared": float(probe.r_squared[k])}
+            for k, name in enumerate(probe.names)
+        },
+    }
+    for k, name in enumerate(probe.names[:4]):
+        text = f"error {probe.error[k]:.3f} standard deviations, R² {probe.r_squared[k]:.3f}"
+        found.add_line(f"linear probe of y for {name}", f"{text} ({len(probe.row)} segments)")
+
+
+def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> None:
+    """The mean over all instances if their contexts begin at the same positions, else the first instance."""
+    if "cut" in instances.truth:
+        row, at = int(parts.row[0]), int(parts.cut[0])
+        shown = y[row : row + 1, : instances.lengths[row]]
+        pictures.plot_dot_products(dot_products(shown), [at], found.folder / "dot_products.png", "one instance")
+        return
+    first = parts[parts.row == parts.row[0]]
+    aligned = all(np.array_equal(parts.start[parts.row == row], first.start) for row in np.unique(parts.row))
+    aligned = aligned and bool((instances.lengths == instances.lengths[0]).all())
+    length = int(instances.lengths[parts.row[0]])
+    shown = y[:, :length] if aligned else y[parts.row[:1], :length]
+    what = f"mean over {len(shown)} instances" if aligned else "one instance"
+    pictures.plot_dot_products(dot_products(shown), first.start[1:].tolist(), found.folder / "dot_products.png", what)
+
+
+def _transitions(found: Study, model: ContextModel, y: Any, instances: Instances, read: Segments) -> None:
+    seen = transitions(model, y, instances, read)
+    if seen is None:
+        found.findings["tokens_until_moved"] = None
+        return
+    pictures.plot_context(seen.shown, seen.boundaries, seen.moved, found.folder / "context.png", seen.what)
+    took, changes = seen.tokens(), len(seen.changes)
+    distance, control = (float(np.median([m.distance for m in moves])) for moves in (seen.changes, seen.controls))
+    found.findings["tokens_until_moved"] = {
+        "changes": changes,
+        "controls": len(seen.controls),
+        "moved": len(took),
+        "share_moved": len(took) / changes,
+        "median": float(np.median(took)) if took else None,
+        "quartiles": np.quantile(took, (0.25, 0.75)).tolist() if took else None,
+        "distance": {"changes": distance, "controls": control, "far": seen.far},
+    }
+    share = f"{len(took) / changes:.0%} of {changes} changes of context"
+    far = f"farther than at 95 % of {len(seen.controls)} places inside one context"
+    found.add_line("y moves at", f"{share} ({far})")
+    places = f"{distance:.2f} at a change, {control:.2f} inside one context"
+    found.add_line("how far (median, in the spread of y)", places)
+    if took:
+        found.add_line("y has moved after", f"{np.median(took):.0f} tokens (median of {len(took)} changes)")
+
+
+def _topics(found: Study, model: ContextModel, instances: Instances, parts: Segments, names: Sequence[str]) -> None:
+    texts = documents(model, instances, parts)
+    near = texts.neighbours() if len(texts.means) >= 4 else None
+    if near is None:
+        found.findings["topics"] = None
+        return
+    count = len(texts.means)
+    pictures.plot_topics(
+        tsne(texts.means), texts.topics, found.folder / "topics.png", f"{count} texts read on their own", names
+    )
+    found.findings["topics"] = {
+        "texts": count,
+        "documents": near.documents,
+        "nearest_of_same_topic": near.same,
+        "by_chance": near.chance,
+    }
+    words = f"{near.same:.2f} of {count} texts of {near.documents} documents (by chance {near.chance:.2f})"
+    found.add_line("nearest text of another document has the same topic", words)
+
+
+def _patching(found: Study, model: ContextModel, instances: Instances, parts: Segments, names: tuple[str, ...]) -> None:
+    effect = activation_patching(model, instances, parts)
+    pictures.plot_patching(effect.rises, names, found.folder / "activation_patching.png")
+    top = np.argsort(-effect.rises, kind="stable")[:10]
+    found.findings["activation_patching"] = {
+        "pairs": effect.pairs,
+        "total_variation": effect.total_variation,
+        "rise_by_kind_of_token": effect.by_kind,
+        "most_raised": {names[i]: float(effect.rises[i]) for i in top},
+    }
+    kinds = ", ".join(f"{kind} {rise:+.2f}" for kind, rise in effect.by_kind.items())
+    words = f"{kinds} (nats; TVD {effect.total_variation:.2f})"
+    found.add_line("activation patching: change of log probability, tokens of", words)

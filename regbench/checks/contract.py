@@ -1,0 +1,65 @@
+"""What the contracts of architectures and tasks share: a check, its outcome, and how a whole list of checks is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regbench.utils.errors import UserError, blame
+
+Check = Callable[[Any], str | None]
+"""Takes a subject and returns what is wrong with it, or None. Its name and the first line of its docstring tell what it asks."""
+
+
+class NotApplicable(Exception):
+    """The subject declares that a check does not apply to it. The message says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one check: a fault, or a note where the check does not apply, or neither where it holds.
+
+    Attributes:
+        check: the name of the check.
+        fault: what is wrong.
+        note: why the check does not apply.
+    """
+
+    check: str
+    fault: str | None = None
+    note: str | None = None
+
+
+def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:
+    """Runs the checks in turn, without gradients. An exception from the subject's own code is a fault of that check."""
+    for check in checks:
+        fault, note = None, None
+        try:
+            with torch.no_grad():
+                fault = check(subject)
+        except NotApplicable as reason:
+            note = str(reason)
+        except UserError as error:
+            fault = str(error)
+        except (Exception, SystemExit) as error:
+            fault = f"it raises {blame(error)}"
+        yield Outcome(check.__name__, fault, note)
+
+
+def refuse(subject: Any, checks: Iterable[Check], what: str) -> None:
+    """Runs the checks up to the first fault.
+
+    Args:
+        subject: what the checks take.
+        checks: in the order in which they are run.
+        what: the subject, for people: "architecture 'mamba'".
+
+    Raises:
+        UserError: a check found a fault. The message is `what`, and the fault.
+    """
+    for outcome in examine(subject, checks):
+        if outcome.fault:
+            raise UserError(f"{what} cannot be scored: {outcome.fault}")

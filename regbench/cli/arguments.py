@@ -1,0 +1,96 @@
+"""Arguments that several commands share: settings, the architecture, the track, the ops, the device."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import yaml
+
+from regbench.utils.errors import UserError, nearest
+from regbench.utils.files import parse_yaml
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    """The `type` of an argument that takes one of a few words.
+
+    The function that it returns raises UserError for any other word; the message names the nearest known one.
+    """
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise UserError(f"unknown choice '{text}'{nearest(text, known)}")
+        return text
+
+    return read
+
+
+def add_settings(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declares `--set`, which may be given many times."""
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help=meaning)
+
+
+def read_settings(pairs: Sequence[str]) -> dict[str, object]:
+    """Turns ["key=value", ...] into a dictionary. A value is read as YAML; where it is no YAML, it is text.
+
+    Raises:
+        UserError: a pair without "=", or a key given twice.
+    """
+    settings: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set takes KEY=VALUE, not '{pair}'")
+        if key in settings:
+            raise UserError(f"--set gives '{key}' twice")
+        try:
+            settings[key] = parse_yaml(value)
+        except yaml.YAMLError:
+            settings[key] = value
+    return settings
+
+
+def add_architecture(parser: argparse.ArgumentParser) -> None:
+    """Declares what `run` and `check` share. There are no defaults here: what is not given stays None."""
+    parser.add_argument(
+        "--track", metavar="T", help="a name from `regbench ls tracks`, or a YAML file (default: pfa-small-v1)"
+    )
+    add_settings(
+        parser, "an option of the architecture (`regbench ls architectures NAME` lists them), or training.KEY=VALUE"
+    )
+    parser.add_argument(
+        "--ngram-heads", metavar="N,N,...", help="put n-gram heads of these orders into the architecture"
+    )
+    parser.add_argument("--ngram-after", metavar="M,...", help="after which blocks, counted from 1 (default: 1)")
+    parser.add_argument(
+        "--backend",
+        metavar="B",
+        help="implementation of the ops: auto (default), naive, cpu, mamba-ssm, ...; or OP=B,OP=B for some of them",
+    )
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, or auto (default)")
+
+
+def given_settings(arguments: argparse.Namespace) -> dict[str, object]:
+    """The settings of --set, --ngram-heads and --ngram-after as one dictionary.
+
+    Raises:
+        UserError: a pair without "=", a key given twice, or empty n-gram flags.
+    """
+    if arguments.ngram_after is not None and arguments.ngram_heads is None:
+        raise UserError("--ngram-after says where --ngram-heads stand: give those too")
+    flags = {"ngram_heads": arguments.ngram_heads, "ngram_after": arguments.ngram_after}
+    pairs = []
+    for key, value in flags.items():
+        if value is not None and not value.strip():
+            raise UserError(f"--{key.replace('_', '-')} is empty: give numbers, as in --{key.replace('_', '-')} 1,2")
+        pairs += [f"{key}=[{value}]"] if value is not None else []
+    return read_settings(pairs + arguments.settings)
+
+
+@contextlib.contextmanager
+def apart_from_stdout() -> Iterator[None]:
+    """Sends what an architecture's own code prints to stderr. Stdout holds only what the command prints."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

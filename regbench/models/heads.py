@@ -1,0 +1,37 @@
+"""What mixers with several heads share: the width of a head, and the way from channels to heads and back."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from regbench.utils.errors import UserError
+
+
+def head_width(width: int, n_heads: int, *, of: str = "d_model", by: str = "n_heads", rotary: bool = False) -> int:
+    """How many channels each head has.
+
+    Args:
+        width: channels of all heads together.
+        n_heads: how many heads share them.
+        of: the name of the first number, for the message.
+        by: the name of the second, for the message.
+        rotary: whether the heads have rotary positions, which turn pairs of channels.
+
+    Raises:
+        UserError: the channels cannot be shared equally, or rotary positions meet an odd number of channels.
+    """
+    if width < 1 or width % n_heads:
+        raise UserError(f"{of} ({width}) must be a multiple of {by} ({n_heads})")
+    if rotary and width // n_heads % 2:
+        raise UserError(f"rotary positions need an even head width, not {width // n_heads}")
+    return width // n_heads
+
+
+def split_heads(x: Tensor, n_heads: int) -> Tensor:
+    """(B, L, H K) -> (B, H, L, K)."""
+    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(B, H, L, K) -> (B, L, H K)."""
+    return x.transpose(1, 2).flatten(2)

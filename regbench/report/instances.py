@@ -1,0 +1,212 @@
+"""Test instances as the page of a run draws them, position by position.
+
+Where the task knows its truth: strips of the true next-token distributions above those of each trained model. They are
+whole thousandths of probability. Every argmax is taken here, from the predictions as they were stored. Where the task
+does not know its truth: running text, with the negative log likelihood of each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regbench.data.instances import Instances
+from regbench.evaluation.baselines import default_baselines
+from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions, read_predictions
+from regbench.metrics.metric import TokenPrediction, metrics_of, score_positions, score_tokens
+from regbench.metrics.scores import score
+from regbench.models.predictor import Baseline
+from regbench.report.content import as_text, score_rows
+from regbench.results import Result
+from regbench.tasks.base import Task, TokenIO
+from regbench.tracks import Track
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
+
+MOST_ROWS = 48
+"""So many tokens get a row in a strip. Of a larger vocabulary, those with the most probability in truth and models."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Test instances for the page.
+
+    Attributes:
+        strips: what `layout` gives, where the task knows its truth.
+        texts: what `layout` gives, where it does not.
+        why_not: why there is neither.
+    """
+
+    strips: Mapping[str, Any] | None = None
+    texts: Mapping[str, Any] | None = None
+    why_not: str = ""
+
+
+def draw_instances(folder: Path, result: Result, track: Track | None, asked: int | None = None) -> Drawn:
+    """Lays out test instances of a run, with the predictions in its folder.
+
+    Raises:
+        UserError: there is no instance `asked`, or the predictions are not those that were scored.
+    """
+    if track is None:
+        return Drawn(why_not=f"the track {result.track.name} that this run was made on is not here")
+    if not isinstance(track.task.io, TokenIO):
+        return Drawn(why_not="the task has vectors, not tokens")
+    test = track.instances("test")
+    if test.fingerprint != result.track.fingerprints["test"]:
+        return Drawn(why_not=f"the code that makes the test instances of {track.name} has changed since this run")
+    models: list[StoredPredictions] = []
+    for seed in result.seeds:
+        path = folder / f"seed-{seed.seed}" / "predictions.npz"
+        if not path.exists():
+            return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
+        predictions = read_predictions(path, track.task)
+        if not predictions.fits(test, track.task.io.vocab_size) or predictions.digest != seed.predictions_sha256:
+            raise UserError(f"the stored predictions of seed {seed.seed} are not those that result.json scored")
+        models.append(predictions)
+    if track.task.knows_truth:
+        return Drawn(strips=layout(track.task, test, models, asked))
+    baselines = {baseline.name: baseline for baseline in default_baselines(track, test)}
+    ranked = [row.name for row in score_rows(result, track.metrics) if row.kind == "baseline"]
+    best = next((baselines[name] for name in ranked if name in baselines), None)
+    return Drawn(texts=layout(track.task, test, models, asked, best))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A test instance to show, and why: "the worst", "the median", ..."""
+
+    index: int
+    why: str
+
+
+def choose(badness: FloatArray, asked: int | None = None) -> list[Choice]:
+    """The worst, the median and the best of (N,) instances. Before them the one asked for.
+
+    Raises:
+        UserError: there is no such instance.
+    """
+    n = len(badness)
+    if asked is not None and not 0 <= asked < n:
+        raise UserError(f"there is no test instance {asked}: they are numbered 0 to {n - 1}")
+    order = np.argsort(-badness, kind="stable")
+    reasons = {int(order[0]): "the worst", int(order[n // 2]): "the median", int(order[-1]): "the best"}
+    if asked is not None:
+        place = int(np.flatnonzero(order == asked)[0])
+        reasons = {asked: reasons.get(asked, f"number {place + 1} from the worst")} | reasons
+    return [Choice(index, why) for index, why in reasons.items()]
+
+
+def layout(
+    task: Task,
+    test: Instances,
+    models: Sequence[StoredPredictions],
+    asked: int | None = None,
+    baseline: Baseline | None = None,
+) -> dict[str, Any]:
+    """What the page needs to draw a few instances.
+
+    They are chosen by the mean of all models' scores on an instance: by TVD, or by the main score where a task has no TVD.
+
+    Args:
+        task: the task of the instances.
+        test: the test split.
+        models: the predictions of each seed on that split.
+        asked: an instance to draw too.
+        baseline: is shown beside the models in running text.
+
+    Raises:
+        UserError: there is no instance `asked`.
+    """
+    metric = "tvd" if "tvd" in task.scores else task.main_score
+    tables = [score(task, test, model.batches()) for model in models]
+    by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
+    mean = by_instance.mean(0)
+    found = []
+    for choice in choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked):
+        n = choice.index
+        one, end = test[n : n + 1], int(test.lengths[: n + 1].sum())
+        rows = slice(end - int(test.lengths[n]), end)
+        if task.knows_truth:
+            drawn = _strips(task, one, [m.packed[rows] for m in models if isinstance(m, Predictions)])
+        else:
+            compact = [m for m in models if isinstance(m, CompactPredictions)]
+            shown = [
+                TokenPrediction(m.probability[None, rows].astype(np.float64), m.most_likely[None, rows])
+                for m in compact
+            ]
+            if baseline is not None:
+                shown.append(TokenPrediction.of(baseline.predict(one.tokens), one.tokens))
+            drawn = _text(task, one, shown)
+        scores = [round(float(value), 4) for value in by_instance[:, n]]
+        scored = one.scored[0].astype(int).tolist()
+        found.append({"index": n, "why": choice.why, "scores": scores, "scored": scored, **drawn})
+    name = None if baseline is None else baseline.name
+    return {"metric": metric, "total": len(test), "baseline": name, "instances": found}
+
+
+def _text(task: Task, one: Instances, predictions: Sequence[TokenPrediction]) -> dict[str, Any]:
+    """One instance as text: the tokens, and by predictor the NLL of each and the most likely token in its place."""
+    names, switch = [as_text(name) for name in task.io.names], one.truth.get("cut")
+    return {
+        "tokens": [names[token] for token in one.tokens[0]],
+        "switch": None if switch is None else int(switch[0]),
+        "nats": [
+            [round(float(v), 2) for v in score_tokens(prediction, one.tokens)["nll"][0]] for prediction in predictions
+        ],
+        "best": [[names[token] for token in prediction.most_likely[0]] for prediction in predictions],
+    }
+
+
+def _strips(task: Task, one: Instances, stored: Sequence[FloatArray]) -> dict[str, Any]:
+    """One instance as strips. `stored` has for each model (L, V) probabilities."""
+    tokens, scored, truth = one.tokens[0].astype(np.int64), one.scored[0], task.truth(one)[0]
+    predicted = [p.astype(np.float64) / p.astype(np.float64).sum(-1, keepdims=True) for p in stored]
+    shown = _shown_tokens(np.stack([truth, *predicted])[:, scored], tokens[scored])
+    place = {int(token): row for row, token in enumerate(shown)}
+    names = task.io.names
+    models = []
+    for p in predicted:
+        metrics = {m: v[0] for m, v in score_positions(p[None], truth[None], tokens[None]).items()}
+        wrong = scored & (metrics["legal_accuracy"] == 0.0)
+        models.append(
+            {
+                "p": _thousandths(p, scored, shown),
+                "illegal": {str(t): names[int(p[t].argmax())] for t in np.flatnonzero(wrong)},
+                "tvd": np.where(scored, metrics["tvd"], 0.0).round(3).tolist(),
+                "nll": np.where(scored, metrics["nll"], 0.0).round(3).tolist(),
+            }
+        )
+    return {
+        "rows": [names[v] for v in shown],
+        "omitted": task.io.vocab_size - len(shown),
+        "tokens": [names[v] for v in tokens],
+        "row": [place.get(int(v), -1) for v in tokens],
+        "boundary": (tokens == task.io.separator).astype(int).tolist(),
+        "truth": _thousandths(truth, scored, shown),
+        "models": models,
+    }
+
+
+def _shown_tokens(distributions: FloatArray, sampled: IntArray) -> IntArray:
+    """The tokens that get a row, ascending: all of a small vocabulary, else those with most probability or sampled most.
+
+    Args:
+        distributions: (models + 1, scored positions, V), the truth first.
+        sampled: (scored positions,) tokens.
+    """
+    vocab_size = distributions.shape[-1]
+    if vocab_size <= MOST_ROWS:
+        return np.arange(vocab_size)
+    weight = distributions.sum((0, 1)) + np.bincount(sampled, minlength=vocab_size)
+    return np.sort(np.argsort(-weight, kind="stable")[:MOST_ROWS])
+
+
+def _thousandths(p: FloatArray, scored: np.ndarray[Any, np.dtype[np.bool_]], shown: IntArray) -> list[list[int]]:
+    """(L, V) probabilities as whole thousandths of the tokens shown. [] where nothing is scored."""
+    whole = np.rint(1000 * p[:, shown]).astype(int)
+    return [row.tolist() if counts else [] for row, counts in zip(whole, scored, strict=True)]

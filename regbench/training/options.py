@@ -1,0 +1,91 @@
+"""How a model is trained: the typed options, and the learning rate that follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pydantic
+
+from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.settings import Settings
+
+
+class TrainingOptions(Settings):
+    """How a model is trained. Set by `--set training.KEY=VALUE`; an architecture may carry defaults of its own."""
+
+    train_tokens: int | None = pydantic.Field(
+        default=None, ge=1, description="real tokens to see; None: the track's budget"
+    )
+    epochs: int | None = pydantic.Field(
+        default=None,
+        ge=1,
+        description="passes over the training split, within those tokens; None: until they are spent",
+    )
+    train_instances: int | None = pydantic.Field(
+        default=None, ge=1, description="only the first so many of the training split are seen; None: all"
+    )
+    batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
+    learning_rate: float = pydantic.Field(default=5e-3, gt=0)
+    schedule: Literal["cosine", "plateau"] = pydantic.Field(
+        default="cosine", description="the rate falls along half a cosine, or whenever validation no longer improves"
+    )
+    final_learning_rate: float = pydantic.Field(
+        default=0.1, ge=0, le=1, description="cosine: share of the rate left at the end"
+    )
+    plateau_patience: int = pydantic.Field(
+        default=5, ge=0, description="plateau: epochs without a better validation loss that are waited"
+    )
+    plateau_factor: float = pydantic.Field(
+        default=0.5, gt=0, lt=1, description="plateau: what the rate is then multiplied by"
+    )
+    plateau_learning_rate: float = pydantic.Field(default=1e-5, ge=0, description="plateau: the rate falls no lower")
+    warmup: float = pydantic.Field(default=0.1, ge=0, lt=1, description="share of the steps over which the rate rises")
+    weight_decay: float = pydantic.Field(default=0.05, ge=0, description="on matrices only")
+    beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
+    beta2: float = pydantic.Field(default=0.99, ge=0, lt=1)
+    gradient_clip: float = pydantic.Field(default=1.0, gt=0, description="largest norm of the gradient")
+    evaluations: int = pydantic.Field(
+        default=10, ge=1, description="times the validation split is scored, evenly spaced; with plateau: every epoch"
+    )
+    precision: Literal["float32", "bfloat16"] = pydantic.Field(
+        default="float32", description="bfloat16: products in that, by autocast; weights and scoring stay float32"
+    )
+    checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
+
+
+def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOptions:
+    """The training options of an architecture: `settings` over its own defaults, over the common ones.
+
+    Args:
+        cls: the architecture.
+        settings: training options by name, without the prefix `training.`.
+
+    Raises:
+        UserError: an unknown key (the message names the nearest) or a value of the wrong type.
+    """
+    try:
+        return TrainingOptions(**{**cls.training_defaults, **settings})
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "training option", TrainingOptions.model_fields)) from None
+
+
+def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int = 0) -> float:
+    """The learning rate of one step: linear warm-up, then half a cosine down to the final share, or what plateaus have left.
+
+    Args:
+        step: from 0 to total - 1.
+        total: steps of the whole training.
+        options: which schedule, and its numbers.
+        lowered: plateaus so far.
+    """
+    warmup = options.warmup * total
+    if step + 1 <= warmup:
+        return options.learning_rate * (step + 1) / warmup
+    if options.schedule == "plateau":
+        least = min(options.plateau_learning_rate, options.learning_rate)
+        return max(least, options.learning_rate * options.plateau_factor**lowered)
+    share = (step - warmup) / max(1.0, total - warmup)
+    cosine = 0.5 * (1.0 + math.cos(math.pi * share))
+    return options.learning_rate * (options.final_learning_rate + (1.0 - options.final_learning_rate) * cosine)

@@ -1,0 +1,63 @@
+"""How far a training is, and who is told of it. Imports no PyTorch, so that the command line starts fast."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regbench.training.options import TrainingOptions
+
+
+@dataclass
+class Progress:
+    """Where training stands. Every checkpoint holds all of it.
+
+    Attributes:
+        step: steps done.
+        tokens: real tokens seen; padding is not counted.
+        seconds: time spent in training.
+        best_step: the step whose weights have the lowest validation loss.
+        best_validation_loss: that loss, in nats (of vectors, a squared error).
+        validation_loss: the newest one.
+        lowered: how many plateaus have lowered the learning rate.
+        plateau_loss: the validation loss that a plateau is measured from.
+        plateau_epochs: evaluations since then without a better one.
+        curve: a row for each evaluation.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best_step: int = 0
+    best_validation_loss: float = math.inf
+    validation_loss: float = math.inf
+    lowered: int = 0
+    plateau_loss: float = math.inf
+    plateau_epochs: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+    def note_epoch(self, loss: float, options: TrainingOptions) -> None:
+        """Lowers the learning rate after more than `plateau_patience` epochs without a better validation loss.
+
+        Better means lower by one part in 10,000, as in `torch.optim.lr_scheduler.ReduceLROnPlateau`.
+        """
+        if loss < self.plateau_loss * (1.0 - 1e-4):
+            self.plateau_loss, self.plateau_epochs = loss, 0
+            return
+        self.plateau_epochs += 1
+        if self.plateau_epochs > options.plateau_patience:
+            self.lowered, self.plateau_epochs = self.lowered + 1, 0
+
+
+class Reporter:
+    """Is told what a run does. This one says nothing; the command line draws it, and a script may subclass it."""
+
+    def begin(self, folder: Path) -> None:
+        """The run writes into `folder`."""
+
+    def phase(self, text: str) -> None:
+        """A new phase begins."""
+
+    def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None:
+        """Training has come to `progress`, of `total_steps`; `loss` is the mean since the last call."""

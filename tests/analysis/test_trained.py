@@ -1,0 +1,113 @@
+"""Trained models read back from run folders; the analysis that an architecture names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from regbench import cli
+from regbench.analysis.trained import analysis_of, load_trained
+from regbench.training.provenance import FILE
+from regbench.utils.errors import UserError
+
+NAMES_AN_ANALYSIS = """
+import regbench
+
+
+class Mine(regbench.Model):
+    analysis = "{module}"
+"""
+
+
+def test_a_run_of_another_track_than_todays_is_refused(
+    run_folder: Path, text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A track of one's own that was edited, and text that has changed: then the weights mean nothing."""
+    edited, other = tmp_path / "edited", tmp_path / "other"
+    for folder, source in ((edited, run_folder), (other, text_run)):
+        shutil.copytree(source, folder)
+    config = yaml.safe_load((edited / "config.yaml").read_text())
+    content = yaml.safe_load(Path(config["track"]).read_text())
+    content["splits"]["seed"] += 1
+    (tmp_path / "tiny-v1.yaml").write_text(yaml.safe_dump(content))
+    (edited / "config.yaml").write_text(yaml.safe_dump(config | {"track": str(tmp_path / "tiny-v1.yaml")}))
+    record = json.loads((other / "result.json").read_text())
+    record["track"]["fingerprints"]["validation"] = "f" * 64
+    (other / "result.json").write_text(json.dumps(record))
+    (tmp_path / "prompt.txt").write_text("ab|")
+    for arguments, message in (
+        (["analyze", str(edited)], "edited is of another track: tiny-v1 was changed since (digest "),
+        (["analyze", str(edited), "--table", "t.md"], "edited is of another track: tiny-v1 was changed since (digest "),
+        (["specialize", str(edited), "--prompt", str(tmp_path / "prompt.txt")], "edited is of another track"),
+        (["analyze", str(other)], "other is of other validation instances of markov-text-v1: its text or what makes"),
+    ):
+        assert cli.main(arguments) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert load_trained(other, split="test").track.name == "markov-text-v1"  # of that split nothing has changed
+    (edited / "result.json").unlink()
+    assert load_trained(edited).track.name == "tiny-v1"  # it is not known on what it was trained
+    provenance, digest = edited / "seed-0" / FILE, load_trained(edited).track.definition.digest
+    for parts, message in (
+        ({"track": "0" * 64}, "seed-0 is of another track: tiny-v1 was changed since"),
+        ({"track": digest, "text": "0" * 64}, "seed-0 is of other text: that of tiny-v1 has changed since"),
+        ({}, "does not say of what this seed was made"),
+    ):
+        provenance.write_text(json.dumps(parts))
+        with pytest.raises(UserError, match=message):
+            load_trained(edited)
+    provenance.write_text(json.dumps({"track": digest}))
+    assert load_trained(edited).seed == 0
+    provenance.unlink()
+    (edited / "config.yaml").write_text(yaml.safe_dump(config | {"architecture": "transformer", "settings": {}}))
+    with pytest.raises(UserError, match="are those of 'cgt', not of 'transformer'"):
+        load_trained(edited)
+
+
+def test_folders_that_hold_no_finished_run(tmp_path: Path, run_folder: Path) -> None:
+    with pytest.raises(UserError, match="holds no run: there is no config.yaml"):
+        load_trained(tmp_path)
+    (tmp_path / "config.yaml").write_text((run_folder / "config.yaml").read_text())
+    with pytest.raises(UserError, match="has not trained seed 0 to the end"):
+        load_trained(tmp_path)
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "checkpoint.safetensors").write_bytes(b"no")
+    with pytest.raises(UserError, match="cannot read the checkpoint"):
+        load_trained(tmp_path)
+    (tmp_path / "config.yaml").write_text("architecture: cgt\ntrack: pfa-small-v1\nseed: 0\n")
+    with pytest.raises(UserError, match="unknown key 'seed'; did you mean 'seeds'?"):
+        load_trained(tmp_path)
+
+
+def test_weights_of_another_width_are_refused(run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text((run_folder / "config.yaml").read_text().replace("d_y: 8", "d_y: 16"))
+    (tmp_path / "seed-0").mkdir()
+    weights = (run_folder / "seed-0" / "checkpoint.safetensors").read_bytes()
+    (tmp_path / "seed-0" / "checkpoint.safetensors").write_bytes(weights)
+    with pytest.raises(UserError, match="are not those of 'cgt' as it is now"):
+        load_trained(tmp_path)
+
+
+def test_an_architecture_names_its_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's too; of several architectures the first that has one is asked."""
+    mine = tmp_path / "mine.py"
+    (tmp_path / "mine_analysis.py").write_text("def analyze_run(*args, **kwargs):\n    return 'mine'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine.write_text(NAMES_AN_ANALYSIS.format(module="mine_analysis"))
+    assert analysis_of("lstm", str(mine), "cgt").analyze_run() == "mine"  # type: ignore[call-arg]
+    assert analysis_of("cgt", str(mine)).__name__ == "architectures.cgt.analysis"  # type: ignore[attr-defined]
+    mine.write_text(NAMES_AN_ANALYSIS.format(module="nowhere_at_all"))
+    with pytest.raises(
+        UserError, match=r"analysis of '.*mine.py', nowhere_at_all, cannot be imported: .*ModuleNotFound"
+    ):
+        analysis_of(str(mine))
+
+
+def test_architectures_without_an_analysis_are_refused() -> None:
+    with pytest.raises(UserError, match="^architecture 'lstm' has no analysis of its own; these have: cgt$"):
+        analysis_of("lstm", "transformer")

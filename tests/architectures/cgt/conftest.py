@@ -1,0 +1,42 @@
+"""A tiny trained CGT, and a model whose summary of its context is known: how often each token has come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regbench.analysis.trained import Trained, load_trained
+from regbench.tasks.base import TokenIO
+
+
+@pytest.fixture(scope="session")
+def trained(run_folder: Path) -> Trained:
+    return load_trained(run_folder)
+
+
+class Counting(nn.Module):
+    """y[b, t]: the shares of each token among tokens[b, :t], 0 before the first. Its logits are 5 y, and nothing else."""
+
+    def __init__(self, io: TokenIO) -> None:
+        super().__init__()
+        self.io = io
+
+    def context(self, tokens: Tensor) -> Tensor:
+        counts = nn.functional.one_hot(tokens, self.io.vocab_size).float().cumsum(1)
+        shares = counts / torch.arange(1, tokens.shape[1] + 1)[:, None]
+        return nn.functional.pad(shares, (0, 0, 1, 0))[:, :-1]
+
+    def summary(self, prefix: Tensor) -> Tensor:
+        return nn.functional.one_hot(prefix, self.io.vocab_size).float().mean(1)
+
+    def with_context(self, tokens: Tensor, y: Tensor) -> Tensor:
+        return 5.0 * (y if y.ndim == 3 else y[:, None].expand(-1, tokens.shape[1], -1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.with_context(tokens, self.context(tokens))
+
+    def specialize(self, prefix: Tensor) -> nn.Module:
+        raise NotImplementedError

@@ -1,0 +1,106 @@
+"""`docs/cgt.md` keeps its word: its commands run, one after another, and its options are the model's."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from architectures.cgt import ContextuallyGuided
+from architectures.cgt.analysis import load_specialised
+from regbench import cli
+from tests.data.text.conftest import write_corpus
+from tests.helpers.documents import blocks, commands
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = (ROOT / "docs" / "cgt.md").read_text(encoding="utf-8")
+TRACK = {
+    "name": "tiny-v1",
+    "task": "arithmetic",
+    "parameters": {"n_tasks": 1, "n_examples": 16, "n_digits": 1},
+    "splits": {"train": 40, "validation": 60, "test": 60, "seed": 0},  # enough of them for a linear probe
+    "budget": {"train_tokens": 2400},
+    "main_score": "last_two_accuracy",
+}
+TEXT_TRACK = {
+    "name": "tiny-text-v1",
+    "task": "text_mixture",
+    "parameters": {"source": "texts", "length": 64, "min_cut": 24, "max_cut": 40, "vocab_size": 300},
+    "splits": {"train": 40, "validation": 24, "test": 24, "seed": 0},
+    "budget": {"train_tokens": 2400},
+    "main_score": "nll",
+}
+SMALL = {
+    "cgt": ("d_model=16", "n_heads=2", "d_y=8", "y_heads=2", "n_layers=2", "y_layer=1", "templates=2"),
+    "transformer": ("d_model=16", "n_heads=2", "n_layers=1"),
+}
+
+
+def smaller(arguments: list[str]) -> list[str]:
+    """The same `regbench run`, on a tiny track of its kind, with a tiny model and no GPU."""
+    track = "tiny-text-v1" if "text-mixture-small-v1" in arguments else "tiny-v1"
+    architecture = "transformer" if "transformer" in " ".join(arguments[:3]) else "cgt"
+    given = {pair.partition("=")[0] for flag, pair in itertools.pairwise(arguments) if flag == "--set"}
+    small = (*SMALL[architecture], *(["training.batch_size=8"] if "--config" in arguments else []))
+    settings = [pair for pair in small if pair.partition("=")[0] not in given]
+    return [
+        *(re.sub(r"^training\.batch_size=.*", "training.batch_size=8", word) for word in arguments),
+        *(word for pair in settings for word in ("--set", pair)),
+        *("--track", f"{track}.yaml", "--device", "cpu", "--seed", "0", *(["1"] if "1" in arguments else [])),
+    ]
+
+
+def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their order, for they build on one another."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "architectures").symlink_to(ROOT / "architectures")
+    for track in (TRACK, TEXT_TRACK):
+        Path(f"{track['name']}.yaml").write_text(yaml.safe_dump(track))
+    write_corpus(tmp_path / "texts", documents=24)
+    for command in commands(TEXT):
+        words = shlex.split(command)
+        if words[0] == "echo":
+            subprocess.run(command, shell=True, check=True)
+            continue
+        assert words[0] == "regbench", command
+        code = cli.main(smaller(words[1:]) if words[1] == "run" else words[1:])
+        said = capsys.readouterr()
+        assert code == 0, f"{command}: {said.err}"
+        assert said.out
+        if "--generate" in words:
+            assert "noise" not in said.out, "it is shown where every token is trained"
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {f"{name}.{form}" for name in ("table-1", "figure-4") for form in ("md", "json", "png")} <= written
+    table = Path("table-1.md").read_text()
+    for name in ("transformer", "cgt-plain", "cgt-auxiliary", "cgt-both"):
+        assert f"| {name} | 2 |" in table
+    (example,) = (block for kind, block in blocks(TEXT) if kind == "python")
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert isinstance(names["model"], type(load_specialised("runs/cgt-both/specialised.safetensors")))
+    # Every picture that the page speaks of is there.
+    for picture in re.findall(r"`(\w+\.png)`", TEXT.partition("## Analyse")[2].partition("Several runs")[0]):
+        assert (tmp_path / "runs/cgt-both/analysis" / picture).exists(), picture
+
+
+def test_its_table_of_options_is_the_models() -> None:
+    """Every option of the model, those of the common skeleton apart, and none besides."""
+    part = TEXT.partition("## Options")[2].partition("## ")[0]
+    rows = [line for line in part.splitlines() if line.startswith("| ")][2:]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    common = {"ngram_heads", "ngram_after", "ngram_mlp"}
+    assert named == set(ContextuallyGuided.Options.model_fields) - common
+
+
+def test_there_is_a_place_for_every_table_of_results() -> None:
+    results = TEXT.partition("\n## Results\n")[2]
+    assert [line for line in results.splitlines() if line.startswith("### ")] == [
+        "### Arithmetic (CGT Table 1)",
+        "### Linear regression (CGT Figure 4)",
+        "### Text mixture (CGT section 4.4)",
+    ]

@@ -1,0 +1,103 @@
+"""What docs/ says of tracks, ops, speed and rooms is what is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from regbench.ops.backend import known_ops
+from regbench.tracks import load_track, track_names
+from regbench.training.provenance import WORDS
+from tests.benchmarks import ngram_cost
+from tests.helpers.documents import body_rows, section
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_every_track_is_listed_with_its_definition() -> None:
+    rows = {row[0]: row[1:] for row in body_rows(page("tracks.md"))}
+    assert set(rows) == set(track_names())
+    for name, (task, sizes, tokens, main_score) in rows.items():
+        made = load_track(name).definition
+        splits = f"{made.splits.train:,}, {made.splits.validation:,}, {made.splits.test:,}"
+        assert (task, sizes, tokens, main_score) == (
+            made.task,
+            splits,
+            f"{made.budget.train_tokens:,}",
+            made.main_score,
+        )
+
+
+def test_every_op_is_listed_with_its_implementations() -> None:
+    rows = {row[0]: re.findall(r"[\w-]+", row[2]) for row in body_rows(page("gpu.md"))}
+    ops = {name: op.implementations for name, op in known_ops().items()}
+    own = {n for n, found in ops.items() if all(one.target.startswith("regbench.ops.") for one in found.values())}
+    assert rows == {name: list(ops[name]) for name in own}
+
+
+def test_the_exponents_are_those_that_were_measured() -> None:
+    text = page("speed.md")
+    for form in ngram_cost.LENGTHS:
+        own = [cost for cost in ngram_cost.read() if cost.form == form]
+        for costs in ([cost.seconds for cost in own], [cost.peak_bytes for cost in own]):
+            assert f"L^{ngram_cost.exponent([cost.length for cost in own], costs):.2f}" in text
+
+
+class TestDesign:
+    PAGE = page("design.md")
+
+    def test_its_layers_are_the_ones_that_are_held(self) -> None:
+        tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+        (layers,) = (c["layers"] for c in tools["importlinter"]["contracts"] if c["type"] == "layers")
+        shown = [" : ".join(re.findall(r"\w+", row[0])) for row in body_rows(section(self.PAGE, "## Rooms and layers"))]
+        assert shown == layers
+
+    @pytest.mark.parametrize("row", body_rows(section(PAGE, "## The walk of one run")), ids=lambda row: row[0])
+    def test_each_step_of_the_walk_is_where_it_says(self, row: list[str]) -> None:
+        places = re.findall(r"`?(\w+)` in `([\w/.]+)`?", row[2])
+        assert places
+        for name, file in places:
+            tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+            kinds = (ast.FunctionDef, ast.ClassDef)
+            assert name in {node.name for node in ast.walk(tree) if isinstance(node, kinds)}, f"no {name} in {file}"
+
+    def test_files_that_it_names_are_there(self) -> None:
+        for file in re.findall(r"`(regbench/[\w/]+\.py)`", self.PAGE):
+            assert (ROOT / file).is_file(), file
+
+    def test_provenance_has_the_parts_that_are_kept(self) -> None:
+        (row,) = (row for row in body_rows(self.PAGE) if row[0] == "provenance")
+        for part in ("track", "source", "options", "training", "device", "backend"):
+            assert part in row[1]
+            assert part in WORDS
+
+
+def test_the_citation_is_whole() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert citation["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors"} <= set(citation)
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert citation["authors"] == project["authors"]
+    (paper,) = citation["references"]
+    assert paper["title"] == "In-Context Language Learning: Architectures and Algorithms"
+    assert paper["url"] == project["urls"]["Paper"]
+
+
+def test_the_changelog_names_modules_that_are_there() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "\n## [Unreleased]\n" in text
+    new = [row[1] for row in body_rows(text) if "regbench." in row[0]]
+    assert len(new) > 10
+    for name in re.findall(r"\bregbench[\w.]+\b", " ".join(new)):
+        path = ROOT / name.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").is_file(), name

@@ -1,0 +1,72 @@
+"""docs/results.md keeps its word: every row is an entry's, or a baseline's beside it, to the digits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from regbench.report.content import human_bytes
+from tests.helpers.documents import body_rows, section
+from tests.helpers.published import ENTRIES, published, score_cells
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+PFA = ("legal_accuracy", "token_accuracy", "tvd", "nll")
+
+
+def compare(rows: list[list[str]], track: str, metrics: tuple[str, ...]) -> None:
+    """Rows of architectures and of baselines against the entries of a track."""
+    found = published(track)
+    baselines = next(iter(found.values()))
+    for name, *cells in rows:
+        result = found.get(name, baselines)
+        assert name in found or name in baselines.baselines, name
+        assert cells[: len(metrics)] == score_cells(result, name, metrics), name
+        rest = (f"{result.architecture.parameters:,}", human_bytes(result.architecture.state_bytes))
+        assert tuple(cells[len(metrics) :]) == (rest if name in found else ("", "")), name
+
+
+@pytest.mark.parametrize(
+    ("heading", "track", "metrics"),
+    [
+        ("## The default track", "pfa-small-v1", PFA),
+        ("## N-gram heads", "pfa-small-v1", PFA),
+        ("## Associative recall", "assoc-recall-small-v1", ("final_accuracy", "token_accuracy", "nll")),
+        ("## In-context bigrams", "bigram-small-v1", ("nll", "in_context_accuracy", "global_tvd", "tvd")),
+    ],
+)
+def test_scores_are_the_boards(heading: str, track: str, metrics: tuple[str, ...]) -> None:
+    """Best first by the main score, but where a table compares pairs."""
+    rows = body_rows(section(PAGE, heading))
+    compare(rows, track, metrics)
+    if heading != "## N-gram heads":
+        main = [float(row[1].split()[0]) for row in rows]
+        assert main == sorted(main, reverse=metrics[0] != "nll")
+
+
+def test_the_default_track_has_every_architecture_with_default_options() -> None:
+    named = {row[0] for row in body_rows(section(PAGE, "## The default track"))}
+    assert {name for name in published("pfa-small-v1") if "+" not in name} <= named
+
+
+@pytest.mark.parametrize(
+    ("heading", "track"),
+    [("## Associative recall", "assoc-recall-small-v1"), ("## In-context bigrams", "bigram-small-v1")],
+)
+def test_other_tracks_have_all_entries_and_their_baselines(heading: str, track: str) -> None:
+    """What the text says of baselines is what they score."""
+    part = section(PAGE, heading)
+    assert len(body_rows(part)) == len(list((ENTRIES / track).glob("*.json")))
+    said = re.findall(r"\b\d\.\d{3}\b", part.partition("|")[0])
+    records = next(iter(published(track).values())).baselines.values()
+    known = {f"{score.value:.3f}" for record in records for score in record.scores.values()}
+    assert said
+    assert set(said) <= known
+
+
+def test_two_layers_are_seed_0_of_the_entries() -> None:
+    found = published("pfa-small-v1")
+    for name, _, legal, _, tvd in body_rows(section(PAGE, "## One layer instead of two")):
+        (seed,) = (seed for seed in found[name].seeds if seed.seed == 0)
+        assert (legal, tvd) == tuple(f"{seed.scores[m].value:.3f}" for m in ("legal_accuracy", "tvd")), name
