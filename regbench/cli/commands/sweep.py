@@ -1,4 +1,4 @@
-"""train many runs from one file, choose on validation, and tabulate"""
+"""Train many runs from one file, choose on validation, and tabulate."""
 
 from __future__ import annotations
 
