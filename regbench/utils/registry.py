@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -187,7 +188,7 @@ def _built_in(kind: Kind) -> list[Entry]:
         for path, name in files.items():
             if name.startswith("_"):
                 continue
-            glance = _glance(path, kind.bases)
+            glance = _glance(path, path.stat().st_mtime_ns, kind.bases)
             if glance is not None:
                 where = Path(*kind.package.split("."), path.relative_to(folder)).as_posix()
                 found.append(Entry(name, where, glance[0], f"{kind.package}.{name}", glance[1]))
@@ -202,8 +203,14 @@ def _from_entry_points(kind: Kind) -> list[Entry]:
     ]
 
 
-def _glance(path: Path, bases: tuple[str, ...]) -> tuple[str, str | None] | None:
+@lru_cache(maxsize=256)
+def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str | None] | None:
     """Parses a file without importing it.
+
+    Args:
+        path: of the file.
+        changed: when it was changed, so that an edited file is parsed again.
+        bases: names of the base classes.
 
     Returns:
         The first line of its docstring, and what its class says as `only_task = "..."`. None where no class is on one of `bases`.
