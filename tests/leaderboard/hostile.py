@@ -42,7 +42,7 @@ def texts(entry: bytes) -> Iterator[tuple[str, bytes]]:
     yield "very many keys", b"{" + b",".join(b'"%d":1' % i for i in range(150_000)) + b"}"
     yield "very many faults", entry.replace(b'"counts": [', b'"counts": [' + b'"x",' * 300_000, 1)
     yield "very many instances", entry.replace(b'"counts": [', b'"counts": [' + b"1," * 900_000, 1)
-    yield "a key twice", entry.replace(b' "command"', b' "name": "x",\n "command"', 1)
+    yield "a key twice", entry.replace(b' "configuration"', b' "name": "x",\n "configuration"', 1)
     yield "NaN", entry.replace(b'"value": 0', b'"value": NaN', 1)
     yield "minus infinity", entry.replace(b'"value": 0', b'"value": -Infinity', 1)
     yield "UTF-16", entry.decode().encode("utf-16")
