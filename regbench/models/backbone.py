@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
 from regbench.models.ngram_heads import NGramHeads
+from regbench.models.short_conv import ShortConv
 from regbench.ops.ngram import NGramIndex, NGramState, ngram_index
 from regbench.tasks.base import IO, VectorIO
 from regbench.utils.errors import UserError
@@ -33,7 +34,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """x + mixer(norm(x)), then the same with a feed-forward network where the mixer wants one (ICLL Eq. 17-18)."""
+    """x + mixer(norm(x)), then the same with a feed-forward network where the mixer wants one (ICLL Eq. 17-18).
+
+    With the option `short_conv`, the mixer reads n + conv(n) for n = norm(x): a causal, depthwise convolution with a residual
+    connection (Allen-Zhu 2025, arXiv 2512.17351, "Canon" layer A).
+    """
 
     def __init__(self, mixer: Mixer, options: Options) -> None:
         super().__init__()
@@ -44,10 +49,14 @@ class Block(nn.Module):
             self.feed_forward_norm = nn.LayerNorm(options.d_model)
             self.feed_forward = FeedForward(options.d_model)
         self.dropout = nn.Dropout(options.dropout)
+        self.short_conv = ShortConv(options.d_model, options.short_conv) if options.short_conv else None
 
     def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D), with the index of the tokens where the mixer reads them."""
         normed = self.mixer_norm(x)
+        if self.short_conv is not None:
+            convolved, _ = self.short_conv(normed, self.short_conv.init_window(x.shape[0], x.device, x.dtype))
+            normed = normed + convolved
         mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
         _require_like(x, mixed, self.mixer)
         x = x + self.dropout(mixed)
@@ -55,10 +64,20 @@ class Block(nn.Module):
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x
 
+    def init_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> Any:
+        """The mixer's state before the first position; with a short convolution, the window of its inputs and that state."""
+        state = self.mixer.init_state(batch, device, dtype)
+        return state if self.short_conv is None else (self.short_conv.init_window(batch, device, dtype), state)
+
     def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
-        """One position of the recurrent form: (B, D), tokens (B,) -> (B, D), and the mixer's state after it."""
+        """One position of the recurrent form: (B, D), tokens (B,) -> (B, D), and the state after it."""
+        normed, window = self.mixer_norm(x), None
+        if self.short_conv is not None:
+            window, state = state
+            convolved, window = self.short_conv(normed[:, None], window)
+            normed = normed + convolved[:, 0]
         step: Callable[..., Any] = self.mixer.step
-        returned = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
+        returned = step(normed, state, *([tokens] if self.mixer.reads_tokens else []))
         if not isinstance(returned, tuple) or len(returned) != 2:
             name, kind = type(self.mixer).__name__, type(returned).__name__
             raise UserError(
@@ -69,7 +88,7 @@ class Block(nn.Module):
         x = x + mixed
         if self.feed_forward is not None:
             x = x + self.feed_forward(self.feed_forward_norm(x))
-        return x, state
+        return x, state if window is None else (window, state)
 
 
 def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None:
@@ -153,6 +172,8 @@ class Backbone(Model):
         if getattr(first.forward, "__func__", None) is Mixer.forward:
             raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
         self._layer_state_bytes = first.state_bytes(options)
+        if self._layer_state_bytes is not None and options.short_conv:
+            self._layer_state_bytes += 4 * (options.short_conv - 1) * options.d_model
         self.positions: nn.Embedding | None = None
         if first.learned_positions(options):
             self.positions = nn.Embedding(io.max_length, options.d_model)
@@ -195,7 +216,7 @@ class Backbone(Model):
         """
         weight = self.embedding.weight
         try:
-            mixers = [block.mixer.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[union-attr, operator]
+            mixers = [block.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[operator]
         except NotImplementedError:
             raise UserError(f"{type(self.blocks[0].mixer).__name__} has no recurrent form to stream by") from None
         heads = {place: heads.init_state() for place, heads in self.ngram_heads.items()}  # type: ignore[operator]

@@ -44,6 +44,8 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
             return Backbone(cls, options, io)
         if options.ngram_heads:
             raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
+        if options.short_conv:
+            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take short_conv")
         if io.kind not in cls.takes:
             raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
         model: Model = cls(options, io)

@@ -167,9 +167,7 @@ def chunk_dplr_delta_rule(
     return torch.stack(out, 1).to(v.dtype), S if output_final_state else None
 
 
-def chunk_kda(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **others: Any
-) -> tuple[Tensor, Tensor | None]:
+def chunk_kda(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **others: Any) -> tuple[Tensor, Tensor | None]:
     """flash-linear-attention: the delta rule with a log decay like q; beta (B, T, H)."""
     assert beta.shape == q.shape[:3]
     assert beta.dtype == q.dtype
@@ -415,7 +413,7 @@ class TestChosen:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_auto_takes_what_is_installed_and_exact(self, op: Op, library: str, dtype: torch.dtype) -> None:
         """Of float32, products of bfloat16 or TF32 are taken by name alone. Either way the record says what ran."""
-        rounds = op in (ATTENTION, LINEAR_ATTENTION) and dtype == torch.float32
+        rounds = op in (ATTENTION, LINEAR_ATTENTION, DELTA_RULE) and dtype == torch.float32
         plain = {"attention": "torch"}.get(op.name, "chunked")
         with use_backend("auto") as record:
             op.choose("auto", CUDA, dtype)

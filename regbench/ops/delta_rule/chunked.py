@@ -70,9 +70,7 @@ def delta_rule(
     return z.flatten(2, 3)[:, :, :length].to(v.dtype), state
 
 
-def _decay_of_positions(
-    readers: Tensor, writers: Tensor, log_decay: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _decay_of_positions(readers: Tensor, writers: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same as `_decay_of_pairs` for a log decay (B, H, N, C, 1): one matrix weights the scores of all pairs."""
     one = torch.ones_like(log_decay)
     weights, since_start, until_end, decay = decay_of_channels(one, one, log_decay)
@@ -92,7 +90,7 @@ def _decay_of_pairs(readers: Tensor, writers: Tensor, log_decay: Tensor) -> tupl
         The decayed scores of each reader with each writer (2, 2, B, H, N, C, C), the readers with the decay since their chunk
         began (2, B, H, N, C, K), the writers with the decay until it ends, and the decay over each chunk (B, H, N, 1, K).
     """
-    batch, heads = log_decay.shape[:2]
+    batch = log_decay.shape[0]
     rows = [x.expand(2, 2, *log_decay.shape).flatten(0, 2) for x in (readers[:, None], writers[None], log_decay)]
     scores, readers, writers, decay = (x.unflatten(0, (2, 2, batch)) for x in decay_of_channels(*rows))
     return scores, readers[:, 0], writers[0], decay[0, 0]
