@@ -104,6 +104,11 @@ def _mamba2(o: Any) -> int:
     return o.d_model * (inner + conv + o.n_heads) + conv * (o.d_conv + 1) + 3 * o.n_heads + inner + inner * o.d_model
 
 
+def _mamba3(o: Any) -> int:
+    into = 2 * o.d_inner + 2 * o.d_state + 3 * o.n_heads + o.d_state // 4
+    return o.d_model * (into + o.d_inner) + 2 * o.d_state * (1 + o.n_heads) + 2 * o.n_heads
+
+
 def _mlstm(o: Any) -> int:
     inner = o.d_inner
     return 3 * o.d_model * inner + inner * (o.d_conv + 1 + 3 * o.block_size + 2) + 2 * o.n_heads * (3 * inner + 1)
@@ -128,6 +133,7 @@ CASES = {
     "gated_deltanet": Case(_gated_delta, ({}, {"n_heads": 1, "negative_eigenvalues": True})),
     "gated_deltaproduct": Case(_gated_delta, ({}, {"n_h": 3, "negative_eigenvalues": False})),
     "mamba2": Case(_mamba2, ({"d_state": 5}, {"d_conv": 1, "expand": 3, "d_state": 8}), feed_forward=False),
+    "mamba3": Case(_mamba3, ({"d_state": 8}, {"d_state": 4, "expand": 1})),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
     "forgetting_transformer": Case(
         lambda o: 4 * o.d_model**2 + o.n_heads * (o.d_model + 1), ({}, {"n_heads": 1}), grows=True

@@ -17,6 +17,7 @@ from architectures.gated_deltanet import GatedDeltaNet
 from architectures.gated_deltaproduct import GatedDeltaProduct
 from architectures.kimi_delta_attention import KimiDeltaAttention
 from architectures.mamba2 import Mamba2
+from architectures.mamba3 import Mamba3
 from architectures.mlstm import MLSTM
 from architectures.transformer import Transformer
 from regbench.models.build import build, resolve_options
@@ -169,6 +170,34 @@ def test_mamba2_is_linear_attention_with_one_decay_for_a_head() -> None:
         torch.testing.assert_close(model(u), expected, rtol=1e-9, atol=1e-11)
 
 
+def test_mamba3_is_the_trapezoid_rule_with_turned_inputs() -> None:
+    """Lahoti et al. 2026, Eq. 5-9, a position at a time, the turned channels as complex numbers."""
+    model, u = make(Mamba3, torch.float64, d_state=8), inputs(torch.float64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter) * 0.2
+        z, x, B, C, delta, A, trapezoid, theta = model.in_proj(u).split([24, 24, 8, 8, 3, 3, 3, 2], -1)
+        delta, mix = F.softplus(delta + model.dt_bias), trapezoid.sigmoid()
+        alpha = torch.exp(-delta * F.softplus(A).clamp(min=1e-4))
+        beta, gamma = (1 - mix) * delta * alpha, mix * delta
+        B, C = ((t * (t.square().mean(-1, keepdim=True) + 1e-5).rsqrt()) for t in (B, C))
+        angle, outputs = u.new_zeros(2, 3, 2), []
+        S, k, v = u.new_zeros(2, 3, 8, 8), u.new_zeros(2, 3, 8), u.new_zeros(2, 3, 8)
+        for t in range(45):
+            angle = angle + delta[:, t, :, None] * torch.pi * torch.tanh(theta[:, t, None])
+            both = []
+            for normed, norm, bias in ((B, model.B_norm, model.B_bias), (C, model.C_norm, model.C_bias)):
+                vector = (normed[:, t] * norm.weight)[:, None] + bias
+                turned = torch.complex(vector[..., :2], vector[..., 2:4]) * torch.polar(torch.ones_like(angle), angle)
+                both.append(torch.cat([turned.real, turned.imag, vector[..., 4:]], -1))
+            old = beta[:, t, :, None, None] * k[..., None] * v[..., None, :]
+            (k, q), v = both, x[:, t].view(2, 3, 8)
+            S = alpha[:, t, :, None, None] * S + old + gamma[:, t, :, None, None] * k[..., None] * v[..., None, :]
+            outputs.append(torch.einsum("bhn,bhnp->bhp", q, S) + model.D[:, None] * v)
+        expected = model.out_proj(torch.stack(outputs, 1).flatten(2) * F.silu(z))
+        torch.testing.assert_close(model(u), expected, rtol=1e-9, atol=1e-11)
+
+
 def test_mlstm_is_what_the_paper_writes() -> None:
     """Beck et al. 2024, Eq. 19-27, without the stabiliser, of which the output must not depend."""
     model, u = make(MLSTM, torch.float64), inputs(torch.float64)
@@ -254,6 +283,8 @@ def test_starting_values() -> None:
         (GatedDeltaProduct, {"n_h": 0}, "n_h"),
         (Mamba2, {"n_heads": 5}, r"expand \* d_model \(24\) must be a multiple of n_heads \(5\)"),
         (Mamba2, {"d_state": 257}, "d_state"),
+        (Mamba3, {"n_heads": 5}, r"expand \* d_model \(24\) must be a multiple of n_heads \(5\)"),
+        (Mamba3, {"d_state": 6}, "d_state"),
         (MLSTM, {"n_heads": 5}, r"projection \* d_model \(24\) must be a multiple of n_heads \(5\)"),
         (MLSTM, {"block_size": 5}, r"projection \* d_model \(24\) must be a multiple of block_size \(5\)"),
         (ForgettingTransformer, {"n_heads": 5}, r"d_model \(12\) must be a multiple of n_heads \(5\)"),
