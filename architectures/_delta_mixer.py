@@ -37,6 +37,8 @@ class DeltaMixer(mixer.Mixer):
     """
 
     class Options(mixer.Options):
+        """The options that all of them have."""
+
         expand_k: float = Field(default=1.0, gt=0, description="width of queries and keys, in units of d_model")
         expand_v: float = Field(default=1.0, gt=0, description="width of the values, in units of d_model")
         d_conv: int = Field(default=4, ge=1, description="width of the convolution of queries, keys and values")
@@ -46,10 +48,12 @@ class DeltaMixer(mixer.Mixer):
 
         @property
         def d_k(self) -> int:
+            """Width of queries and keys."""
             return round(self.expand_k * self.d_model)
 
         @property
         def d_v(self) -> int:
+            """Width of the values."""
             return round(self.expand_v * self.d_model)
 
         @property
@@ -131,6 +135,7 @@ class DeltaMixer(mixer.Mixer):
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
+        """S and the window."""
         channels = options.d_k + options.steps * (options.d_k + options.d_v)
         return 4 * (options.d_k * options.d_v // options.n_heads + (options.d_conv - 1) * channels)
 

@@ -33,14 +33,11 @@ class ForgettingTransformer(mixer.Mixer):
     order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about their 0.02.
     """
 
-    class Options(mixer.Options):
-        pass
-
     paper = mixer.Paper(
         "Forgetting Transformer: Softmax Attention with a Forget Gate", "Lin et al.", 2025, "2503.02130"
     )
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: mixer.Options) -> None:
         super().__init__(options)
         if options.d_model % options.n_heads:
             raise UserError(f"d_model ({options.d_model}) must be a multiple of n_heads ({options.n_heads})")
@@ -81,7 +78,8 @@ class ForgettingTransformer(mixer.Mixer):
 
     @classmethod
     def state_bytes(cls, options: Any) -> None:
-        return None  # it grows with L
+        """None, as the cache grows with L."""
+        return
 
 
 def biased(q: Tensor, k: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:

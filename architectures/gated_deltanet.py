@@ -20,6 +20,8 @@ class GatedDeltaNet(DeltaMixer, Mixer):
     """
 
     class Options(DeltaMixer.Options):
+        """The options of Gated DeltaNet, with the authors' widths."""
+
         expand_k: float = Field(default=0.75, gt=0, description="width of queries and keys, in units of d_model")
         expand_v: float = Field(default=1.5, gt=0, description="width of the values, in units of d_model")
 

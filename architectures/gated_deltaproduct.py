@@ -15,6 +15,8 @@ class GatedDeltaProduct(GatedDeltaNet, Mixer):
     """
 
     class Options(GatedDeltaNet.Options):
+        """The options of Gated DeltaProduct."""
+
         n_h: int = Field(default=2, ge=1, description="delta steps of each token")
         negative_eigenvalues: bool = Field(
             default=True, description="whether beta is up to 2, so that a step can turn a direction of the state round"

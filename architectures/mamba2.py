@@ -33,12 +33,15 @@ class Mamba2(mixer.Mixer):
     """
 
     class Options(mixer.Options):
+        """The options of Mamba-2."""
+
         d_state: int = Field(default=64, ge=1, le=256, description="state of each channel, N: the width of B and C")
         d_conv: int = Field(default=4, ge=1, description="width of the short convolution")
         expand: int = Field(default=2, ge=1, description="channels of the state-space model, in units of d_model")
 
         @property
         def d_inner(self) -> int:
+            """Channels of the state-space model."""
             return self.expand * self.d_model
 
     paper = mixer.Paper(
@@ -97,4 +100,5 @@ class Mamba2(mixer.Mixer):
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
+        """S and the window."""
         return 4 * (options.d_inner * options.d_state + (options.d_conv - 1) * (options.d_inner + 2 * options.d_state))

@@ -117,7 +117,7 @@ class Mamba3(mixer.Mixer):
 
 
 def turn(x: Tensor, angle: Tensor) -> Tensor:
-    """Turns the pairs of channels (c, c + N / 4), c < N / 4, by angle (B, H, L, N / 4); the other half of N stays. (B, H, L, N)."""
+    """Turns the pairs of channels (c, c + N / 4), c < N / 4, by angle (B, H, L, N / 4); the rest stays. (B, H, L, N)."""
     quarter = angle.shape[-1]
     a, b, rest = x.split([quarter, quarter, x.shape[-1] - 2 * quarter], dim=-1)
     cos, sin = angle.cos(), angle.sin()

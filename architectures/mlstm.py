@@ -42,7 +42,7 @@ class MLSTM(mixer.Mixer):
         x, z  = up(u)                                       projection = 2 times as wide
         c     = SiLU(conv(x))
         q, k, v = query(c), key(c) / sqrt(d), value(x)      maps with blocks of 4 channels on the diagonal
-        i, f  = input_gate(q, k, v), forget_gate(q, k, v)   one each for a head, their logarithms: log i' = i, log f' = log sigmoid(f)
+        i, f  = input_gate(q, k, v), forget_gate(q, k, v)   one each for a head: log i' = i, f' = sigmoid(f)
         m_t   = max(log f'_t + m_{t-1}, i_t)                the scale that keeps the exponentials small
         C_t   = exp(log f'_t + m_{t-1} - m_t) C_{t-1} + exp(i_t - m_t) k_t^T v_t        n_t likewise, with 1 for v
         h_t   = q_t C_t / max(|q_t n_t|, exp(-m_t))
@@ -53,12 +53,15 @@ class MLSTM(mixer.Mixer):
     """
 
     class Options(mixer.Options):
+        """The options of mLSTM."""
+
         projection: int = Field(default=2, ge=1, description="width of the memory's inputs, in units of d_model")
         d_conv: int = Field(default=4, ge=1, description="width of the short convolution")
         block_size: int = Field(default=4, ge=1, description="channels of a block in the maps to q, k and v")
 
         @property
         def d_inner(self) -> int:
+            """Width of the memory's inputs."""
             return self.projection * self.d_model
 
     paper = mixer.Paper("xLSTM: Extended Long Short-Term Memory", "Beck et al.", 2024, arxiv="2405.04517")
@@ -128,6 +131,7 @@ class MLSTM(mixer.Mixer):
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
+        """C, n, m and the window."""
         width = options.d_inner // options.n_heads
         return 4 * ((options.d_conv - 1) * options.d_inner + options.d_inner * (width + 1) + options.n_heads)
 

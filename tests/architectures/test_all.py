@@ -134,6 +134,16 @@ CASES = {
     "gated_deltaproduct": Case(_gated_delta, ({}, {"n_h": 3, "negative_eigenvalues": False})),
     "mamba2": Case(_mamba2, ({"d_state": 5}, {"d_conv": 1, "expand": 3, "d_state": 8}), feed_forward=False),
     "mamba3": Case(_mamba3, ({"d_state": 8}, {"d_state": 4, "expand": 1})),
+    "mesanet": Case(
+        lambda o: (
+            4 * o.d_model**2
+            + 2 * o.d_model * o.d_conv
+            + 2 * o.n_heads * (o.d_model + 1)
+            + o.d_model
+            + o.d_model // o.n_heads
+        ),
+        ({}, {"solver": "exact", "d_conv": 2}),
+    ),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
     "forgetting_transformer": Case(
         lambda o: 4 * o.d_model**2 + o.n_heads * (o.d_model + 1), ({}, {"n_heads": 1}), grows=True

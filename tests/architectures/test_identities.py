@@ -18,6 +18,7 @@ from architectures.gated_deltaproduct import GatedDeltaProduct
 from architectures.kimi_delta_attention import KimiDeltaAttention
 from architectures.mamba2 import Mamba2
 from architectures.mamba3 import Mamba3
+from architectures.mesanet import ConjugateGradients, MesaNet, solve_exactly
 from architectures.mlstm import MLSTM
 from architectures.transformer import Transformer
 from regbench.models.build import build, resolve_options
@@ -198,6 +199,73 @@ def test_mamba3_is_the_trapezoid_rule_with_turned_inputs() -> None:
         torch.testing.assert_close(model(u), expected, rtol=1e-9, atol=1e-11)
 
 
+def test_mesanet_by_conjugate_gradients_is_mesanet_by_solving() -> None:
+    """Outputs and all gradients, of weights moved from their start."""
+    by_steps, exact = make(MesaNet), make(MesaNet, solver="exact")
+    with torch.no_grad():
+        for parameter in by_steps.parameters():
+            parameter += torch.randn_like(parameter) * 0.3
+    exact.load_state_dict(by_steps.state_dict())
+    x = inputs()
+    found, right = by_steps(x), exact(x)
+    torch.testing.assert_close(found, right, rtol=0, atol=2e-4 * float(right.detach().abs().max()))
+    upstream = torch.randn_like(found)
+    gradients = (torch.autograd.grad(y, list(m.parameters()), upstream) for y, m in ((found, by_steps), (right, exact)))
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-4 * float(b.abs().max()))
+
+
+def solving(length: int = 20) -> list[Tensor]:
+    """q, k, beta k, log decay, Lambda and H in float64."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = (F.normalize(torch.randn(2, 3, length, 4, generator=generator).double(), dim=-1) for _ in range(2))
+    beta, g = torch.rand(2, 2, 3, length, 1, generator=generator).double()
+    root = torch.randn(2, 3, 4, 4, generator=generator).double()
+    ridge = 0.25 + torch.rand(3, 1, 4, generator=generator).double()
+    tensors = [q, k, beta * k, g.log().expand(q.shape), ridge, root @ root.mT]
+    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
+
+
+def test_conjugate_gradients_have_the_gradients_of_the_solution() -> None:
+    """Of all inputs. H has to be symmetric, so its gradient is compared as that of a symmetric matrix."""
+    given = solving()
+    found, right = ConjugateGradients.apply(*given, 30), solve_exactly(*given)[0]
+    torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
+    upstream = torch.randn_like(right)
+    ours, theirs = (torch.autograd.grad(x, given, upstream) for x in (found, right))
+    for place, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        if place in (1, 2):  # k and beta k stand in one symmetric product, in which they may change places
+            a, b = (ours[1] * given[1] + ours[2] * given[2], theirs[1] * given[1] + theirs[2] * given[2])
+        if place == 3:
+            a, b = a.sum(-1), b.sum(-1)
+        if place == 5:
+            a, b = a + a.mT, b + b.mT
+        torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-8, atol=1e-8)
+
+
+def test_mesanet_is_what_flash_linear_attention_computes() -> None:
+    pytest.importorskip("einops")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns where there is no GPU
+        naive = pytest.importorskip("fla.ops.mesa_net.naive")
+    q, k, written, g, ridge, _ = (tensor.detach().float() for tensor in solving())
+    beta, H = (written * k).sum(-1), torch.zeros(2, 3, 4, 4)
+    found = ConjugateGradients.apply(q, k, written, g, ridge, H, 30)
+    z = torch.einsum("bhlk,bhlkv->bhlv", found, states(written, k, g))
+    inside = [x.transpose(1, 2) for x in (q, k, k, g[..., 0])]
+    expected = naive.naive_mesa_net_exact(*inside, ridge[:, 0], beta.transpose(1, 2))[0]
+    torch.testing.assert_close(z, expected.transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
+def states(written: Tensor, v: Tensor, g: Tensor) -> Tensor:
+    """G of all positions, (B, H, L, K, V)."""
+    G, kept = written.new_zeros(*written.shape[:2], written.shape[3], v.shape[3]), []
+    for t in range(written.shape[2]):
+        G = g[:, :, t].exp()[..., None] * G + written[:, :, t, :, None] * v[:, :, t, None]
+        kept.append(G)
+    return torch.stack(kept, 2)
+
+
 def test_mlstm_is_what_the_paper_writes() -> None:
     """Beck et al. 2024, Eq. 19-27, without the stabiliser, of which the output must not depend."""
     model, u = make(MLSTM, torch.float64), inputs(torch.float64)
@@ -285,6 +353,8 @@ def test_starting_values() -> None:
         (Mamba2, {"d_state": 257}, "d_state"),
         (Mamba3, {"n_heads": 5}, r"expand \* d_model \(24\) must be a multiple of n_heads \(5\)"),
         (Mamba3, {"d_state": 6}, "d_state"),
+        (MesaNet, {"n_heads": 5}, r"d_model \(12\) must be a multiple of n_heads \(5\)"),
+        (MesaNet, {"cg_steps": 0}, "cg_steps"),
         (MLSTM, {"n_heads": 5}, r"projection \* d_model \(24\) must be a multiple of n_heads \(5\)"),
         (MLSTM, {"block_size": 5}, r"projection \* d_model \(24\) must be a multiple of block_size \(5\)"),
         (ForgettingTransformer, {"n_heads": 5}, r"d_model \(12\) must be a multiple of n_heads \(5\)"),
