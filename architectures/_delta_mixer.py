@@ -121,7 +121,7 @@ class DeltaMixer(mixer.Mixer):
     def _recur(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None, S: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """z (B, H, L, V) and the state after it. Of several steps of a token, the first decays and the last is read."""
+        """The output z (B, H, L, V), and the state after it. Of a token's steps the first decays, and the last is read."""
         if self.steps > 1:
             first, last = (0, self.steps - 1), (self.steps - 1, 0)
             q = F.pad(q.unsqueeze(3), (0, 0, *last)).flatten(2, 3)

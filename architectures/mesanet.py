@@ -24,6 +24,9 @@ LEAST = 0.25
 
 TINY = 1e-30
 
+ROUNDINGS = 4
+"""So many roundings, relative to the right-hand side, are as good as no residual."""
+
 
 class MesaNet(mixer.Mixer):
     """The Mesa layer. von Oswald et al. 2025, Eq. 4-7 and section 3.
@@ -160,10 +163,16 @@ class ConjugateGradients(torch.autograd.Function):
 def conjugate_gradients(
     q: Tensor, k: Tensor, written: Tensor, log_decay: Tensor, ridge: Tensor, H: Tensor, steps: int
 ) -> Tensor:
-    """The method of Hestenes and Stiefel (1952) from zero, for all positions at once. Shapes as in `ConjugateGradients`."""
+    """The method of Hestenes and Stiefel (1952) from zero, for all positions at once. Shapes as in `ConjugateGradients`.
+
+    It ends before `steps` where all residuals are as small as roundings: more steps would not change what they solve.
+    """
     solved, residual = torch.zeros_like(q), q
     direction, size = q, q.square().sum(-1, keepdim=True)
+    enough = size * (ROUNDINGS * torch.finfo(q.dtype).eps) ** 2
     for _ in range(steps):
+        if not q.is_meta and bool((size <= enough).all()):
+            break
         image = linear_attention(direction, k, written, log_decay, H)[0] + ridge * direction
         along = size / (direction * image).sum(-1, keepdim=True).clamp(min=TINY)
         solved, residual = solved + along * direction, residual - along * image
