@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
+from regbench.models.short_conv import ShortConv
 from regbench.tasks.base import IO, VectorIO
 from regbench.utils.errors import UserError, blame, describe_validation
 
@@ -36,7 +37,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One block: x + mixer(norm(x)), then the same with a feed-forward network if the mixer asks for one (ICLL Eq. 17-18)."""
+    """One block: x + mixer(norm(x)), then the same with a feed-forward network if the mixer asks for one (ICLL Eq. 17-18).
+
+    With the option `short_conv`, the mixer reads n + conv(n) for n = norm(x): a causal, depthwise convolution with a residual
+    connection (Allen-Zhu 2025, arXiv 2512.17351, "Canon" layer A).
+    """
 
     def __init__(self, mixer: Mixer, options: Options) -> None:
         super().__init__()
@@ -47,6 +52,7 @@ class Block(nn.Module):
             self.feed_forward_norm = nn.LayerNorm(options.d_model)
             self.feed_forward = FeedForward(options.d_model)
         self.dropout = nn.Dropout(options.dropout)
+        self.short_conv = ShortConv(options.d_model, options.short_conv) if options.short_conv else None
 
     def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D). A mixer that reads tokens needs their index.
@@ -55,6 +61,9 @@ class Block(nn.Module):
             UserError: the mixer returns something else than a tensor like x.
         """
         normed = self.mixer_norm(x)
+        if self.short_conv is not None:
+            convolved, _ = self.short_conv(normed, self.short_conv.init_window(x.shape[0], x.device, x.dtype))
+            normed = normed + convolved
         mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
         _require_like(x, mixed, self.mixer)
         x = x + self.dropout(mixed)
@@ -62,22 +71,32 @@ class Block(nn.Module):
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x
 
+    def init_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> Any:
+        """The mixer's state before the first position; with a short convolution, the window of its inputs and that state."""
+        state = self.mixer.init_state(batch, device, dtype)
+        return state if self.short_conv is None else (self.short_conv.init_window(batch, device, dtype), state)
+
     def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
         """One position of the recurrent form.
 
         Args:
             x: (B, D).
-            state: the mixer's state before this position.
+            state: the state before this position.
             tokens: (B,), the tokens at this position.
 
         Returns:
-            (B, D), and the mixer's state after this position.
+            (B, D), and the state after this position.
 
         Raises:
             UserError: the mixer returns something else than a tensor like x and a state.
         """
+        normed, window = self.mixer_norm(x), None
+        if self.short_conv is not None:
+            window, state = state
+            convolved, window = self.short_conv(normed[:, None], window)
+            normed = normed + convolved[:, 0]
         step: Callable[..., Any] = self.mixer.step
-        returned = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
+        returned = step(normed, state, *([tokens] if self.mixer.reads_tokens else []))
         if not isinstance(returned, tuple) or len(returned) != 2:
             name, kind = type(self.mixer).__name__, type(returned).__name__
             raise UserError(
@@ -88,7 +107,7 @@ class Block(nn.Module):
         x = x + mixed
         if self.feed_forward is not None:
             x = x + self.feed_forward(self.feed_forward_norm(x))
-        return x, state
+        return x, state if window is None else (window, state)
 
 
 def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None:
@@ -186,6 +205,8 @@ class Backbone(Model):
         if all(getattr(method, "__func__", None) is inherited for method, inherited in pairs):
             raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
         self._layer_state_bytes = first.state_bytes(options)
+        if self._layer_state_bytes is not None and options.short_conv:
+            self._layer_state_bytes += 4 * (options.short_conv - 1) * options.d_model
         self.positions: nn.Embedding | None = None
         if first.learned_positions(options):
             self.positions = nn.Embedding(io.max_length, options.d_model)
@@ -228,7 +249,7 @@ class Backbone(Model):
         """
         weight = self.embedding.weight
         try:
-            mixers = [block.mixer.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[union-attr, operator]
+            mixers = [block.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[operator]
         except NotImplementedError:
             raise UserError(f"{type(self.blocks[0].mixer).__name__} has no recurrent form to stream by") from None
         heads = {place: heads.init_state() for place, heads in self.ngram_heads.items()}  # type: ignore[operator]
@@ -354,6 +375,8 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
             return Backbone(cls, options, io)
         if options.ngram_heads:
             raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
+        if options.short_conv:
+            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take short_conv")
         if io.kind not in cls.takes:
             raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
         model: Model = cls(options, io)

@@ -23,6 +23,8 @@ from torch.nn import functional as F
 from regbench.ops.attention import OP as ATTENTION
 from regbench.ops.attention import attention
 from regbench.ops.backend import Op, use_backend
+from regbench.ops.delta_rule import OP as DELTA_RULE
+from regbench.ops.delta_rule import delta_rule
 from regbench.ops.linear_attention import OP as LINEAR_ATTENTION
 from regbench.ops.linear_attention import linear_attention
 from regbench.ops.long_conv import long_conv
@@ -38,6 +40,7 @@ CASES = [
     (ATTENTION, "flash-attn"),
     (SELECTIVE_SCAN, "mamba-ssm"),
     (LINEAR_ATTENTION, "flash-linear-attention"),
+    (DELTA_RULE, "flash-linear-attention"),
     (WKV, "flash-linear-attention"),
 ]
 CUDA = torch.device("cuda")
@@ -131,6 +134,60 @@ def chunk_simple_gla(
     return chunk_gla(q, k, v, torch.zeros_like(q) if g is None else g[..., None].expand(q.shape), **others)
 
 
+def chunk_dplr_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    gk: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: the general delta rule, whose a reads the state before the decay. (B, T, H, K), V for v."""
+    assert q.dtype == k.dtype == v.dtype == a.dtype == b.dtype
+    assert q.shape == k.shape == a.shape == b.shape == gk.shape
+    assert min(q.shape[-1], v.shape[-1]) >= 16
+    assert all(x.is_contiguous() for x in (q, k, v, a, b, gk))
+    assert initial_state is None or initial_state.dtype == torch.float32
+    S = (
+        q.new_zeros(q.shape[0], *q.shape[2:], v.shape[3], dtype=torch.float32)
+        if initial_state is None
+        else initial_state
+    )
+    out, scale = [], q.shape[-1] ** -0.5 if scale is None else scale
+    for t in range(q.shape[1]):
+        read = torch.einsum("bhk,bhkv->bhv", a[:, t].float(), S)
+        S = gk[:, t].float().exp()[..., None] * S + b[:, t].float()[..., None] * read[..., None, :]
+        S = S + k[:, t].float()[..., None] * v[:, t].float()[..., None, :]
+        out.append(torch.einsum("bhk,bhkv->bhv", q[:, t].float() * scale, S))
+    return torch.stack(out, 1).to(v.dtype), S if output_final_state else None
+
+
+def chunk_kda(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **others: Any) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: the delta rule with a log decay like q; beta (B, T, H)."""
+    assert beta.shape == q.shape[:3]
+    assert beta.dtype == q.dtype
+    q, k, v, beta = (x.float() for x in (q, k, v, beta))
+    written = beta[..., None] * k
+    a, b = (k * g.float().exp()).contiguous(), -written.contiguous()
+    return chunk_dplr_delta_rule(q, written.contiguous(), v, a, b, g, **others)
+
+
+def chunk_gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **others: Any
+) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: a log decay (B, T, H)."""
+    assert g.shape == q.shape[:3]
+    return chunk_kda(q, k, v, g[..., None].expand(q.shape).contiguous(), beta, **others)
+
+
+def chunk_delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **others: Any) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: without decay."""
+    return chunk_kda(q, k, v, torch.zeros_like(q), beta, **others)
+
+
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-ins, where the libraries would be imported from."""
@@ -139,6 +196,10 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         "mamba_ssm.ops.selective_scan_interface": [selective_scan_fn],
         "fla.ops.gla": [chunk_gla],
         "fla.ops.simple_gla": [chunk_simple_gla],
+        "fla.ops.delta_rule": [chunk_delta_rule],
+        "fla.ops.gated_delta_rule": [chunk_gated_delta_rule],
+        "fla.ops.generalized_delta_rule": [chunk_dplr_delta_rule],
+        "fla.ops.kda": [chunk_kda],
     }
     for path, stands_in in functions.items():
         parts = path.split(".")
@@ -192,6 +253,28 @@ def linear_inputs(decay: str, length: int = 33, width: int = 4, dim: int = 6) ->
     )
     log_decay = {"none": [], "heads": [F.logsigmoid(heads)], "channels": [F.logsigmoid(channels)]}[decay]
     return [q, k, v, state, *log_decay]
+
+
+KINDS = ["delta", "positions", "channels", "general"]
+
+
+def delta_inputs(kind: str, length: int = 33, width: int = 4, dim: int = 6) -> list[Tensor]:
+    q, k, v, a, b, g, beta, state = given(
+        *((2, 3, length, n) for n in (width, width, dim, width, width, width)), (2, 3, length), (2, 3, width, dim)
+    )
+    decay = {"delta": [], "positions": [F.logsigmoid(g[..., 0])]}.get(kind, [F.logsigmoid(g)])
+    k, a, b = (F.normalize(x, dim=-1) for x in (k, a, b))
+    return [q, k, v, state, *([a, b] if kind == "general" else [beta.sigmoid()]), *decay]
+
+
+def run_delta(form: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def run(q: Tensor, k: Tensor, v: Tensor, state: Tensor, *others: Tensor) -> Any:
+        if kind == "general":
+            a, b, log_decay = others
+            return form(q, k, v, log_decay=log_decay, initial_state=state, a=a, b=b)
+        return form(q, k, v, *others, initial_state=state)
+
+    return run
 
 
 def wkv_inputs(length: int = 33) -> list[Tensor]:
@@ -280,6 +363,20 @@ class TestHandedOver:
         z, state = LINEAR_ATTENTION.implementations["flash-linear-attention"].load()(q.float(), k.float(), v.float())
         assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
 
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize(("width", "dim"), [(4, 6), (16, 17), (32, 16)])
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2**-5)])
+    def test_delta_rule(self, kind: str, width: int, dim: int, dtype: torch.dtype, tolerance: float) -> None:
+        inputs = [tensor.to(dtype).double() for tensor in delta_inputs(kind, 9, width, dim)]
+        fla, naive = (DELTA_RULE.implementations[name].load() for name in ("flash-linear-attention", "naive"))
+        found = everything(run_delta(fla, kind), inputs, dtype)
+        close(found, everything(run_delta(naive, kind), inputs, torch.float64), tolerance)
+
+    def test_delta_rule_of_nothing(self) -> None:
+        q, k, v, _, beta = (x.float() for x in delta_inputs("delta", length=0))
+        z, state = DELTA_RULE.implementations["flash-linear-attention"].load()(q, k, v, beta)
+        assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
+
 
 def interpreted(cases: list[tuple[list[Tensor], Tensor]]) -> list[list[Tensor]]:
     """Runs in the process in which Triton interprets."""
@@ -310,7 +407,7 @@ class TestChosen:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_auto_takes_what_is_installed_and_exact(self, op: Op, library: str, dtype: torch.dtype) -> None:
         """Of float32, products of bfloat16 or TF32 are taken by name alone. Either way the record says what ran."""
-        rounds = op in (ATTENTION, LINEAR_ATTENTION) and dtype == torch.float32
+        rounds = op in (ATTENTION, LINEAR_ATTENTION, DELTA_RULE) and dtype == torch.float32
         plain = {"attention": "torch"}.get(op.name, "chunked")
         with use_backend("auto") as record:
             op.choose("auto", CUDA, dtype)
@@ -407,6 +504,30 @@ class TestOnAGPU:
             return lambda q, k, v, state, *log_decay: linear_attention(q, k, v, *(log_decay or (None,)), state, named)
 
         found = everything(run(backend), inputs, dtype, "cuda")
+        close(found, everything(run("naive"), inputs, torch.float64), tolerance)
+
+    @pytest.mark.parametrize(("width", "dim"), [(16, 32), (8, 8), (16, 17)])
+    @pytest.mark.parametrize("length", [1, 65, 200])
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize(
+        ("form", "dtype", "tolerance"),
+        [
+            ("chunked", torch.float32, 1e-4),
+            ("flash-linear-attention", torch.float32, 1e-2),
+            ("flash-linear-attention", torch.bfloat16, 5e-2),
+        ],
+    )
+    def test_delta_rule(
+        self, length: int, width: int, dim: int, kind: str, form: str, dtype: torch.dtype, tolerance: float
+    ) -> None:
+        if form != "chunked":
+            pytest.importorskip("fla")
+        inputs = [tensor.to(dtype).double() for tensor in delta_inputs(kind, length, width, dim)]
+
+        def run(backend: str) -> Callable[..., Any]:
+            return run_delta(lambda *i, **named: delta_rule(*i, **named, backend=backend), kind)
+
+        found = everything(run(form), inputs, dtype, "cuda")
         close(found, everything(run("naive"), inputs, torch.float64), tolerance)
 
     @pytest.mark.parametrize("length", [1, 65, 200])
