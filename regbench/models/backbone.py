@@ -151,7 +151,7 @@ class StreamState:
     def ngram_bytes(self) -> int:
         """Bytes that n-gram heads hold now. They grow with the number of distinct n-grams, not with the length."""
         parts = [*_parts(self.mixers), *_parts(self.heads)]
-        return sum(part.state_bytes() for part in parts if isinstance(part, NGramState))
+        return sum(part.state_bytes() for part in parts if not isinstance(part, Tensor))
 
 
 def held_bytes(state: Any) -> int:
@@ -161,6 +161,8 @@ def held_bytes(state: Any) -> int:
 
 def _parts(state: Any) -> Iterator[Tensor | NGramState]:
     """The tensors and the n-gram heads' sums in a nest of mappings, sequences and dataclasses."""
+    from regbench.ops.ngram import NGramState
+
     if isinstance(state, Tensor | NGramState):
         yield state
     elif isinstance(state, Mapping):
