@@ -29,9 +29,9 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
             pad_edge=False,
         )
         table.add_column("architecture", overflow="fold")
-        table.add_column("chosen", overflow="fold")
+        table.add_column("chosen", no_wrap=True)
         table.add_column("trials", justify="right")
-        table.add_column("validation\nloss", justify="right", no_wrap=True)
+        table.add_column("valid.\nloss", justify="right", no_wrap=True)
         table.add_column(f"{main.label} {main.arrow}", justify="right", no_wrap=True)
         normalized = any(row.normalized is not None for row in own)
         if normalized:
