@@ -29,7 +29,7 @@ ROUNDINGS = 4
 
 
 class MesaNet(mixer.Mixer):
-    """The Mesa layer. von Oswald et al. 2025, Eq. 4-7 and section 3.
+    """The Mesa layer. von Oswald et al. 2025, Eq. 5 and section 3.
 
         q, k    = SiLU(conv(query(x))), SiLU(conv(key(x))), of length 1 in each head;  v = value(x)
         g, beta = log sigmoid(forget(x)), sigmoid(write(x))                one each for a head
