@@ -21,7 +21,7 @@ PARTS = 3
 
 
 class ForgettingTransformer(mixer.Mixer):
-    """Forgetting attention. Lin et al. 2025, Eq. 3-6 and section 3.1; without its output gate and norms ("Pro").
+    """Forgetting attention. Lin et al. 2025, section 3; without its output gate and norms ("Pro").
 
         q, k, v = query(x), key(x), value(x)
         c_t     = sum over s <= t of log sigmoid(forget_gate(x_s))

@@ -11,7 +11,7 @@ from regbench.models.mixer import Mixer, Paper
 
 
 class GatedDeltaNet(DeltaMixer, Mixer):
-    """The delta rule with one decay for each head and position. Yang et al. 2024, Eq. 10 and section 3.4; see `DeltaMixer`.
+    """The delta rule with one decay for each head and position. Yang et al. 2024, sections 3.1 and 3.4; see `DeltaMixer`.
 
         g_t = -exp(A_log) softplus(step(x_t) + step_bias)       A begins in U(0, 16), the step between 0.001 and 0.1
         y_t = out(norm(z_t) SiLU(gate(x_t)))

@@ -10,7 +10,7 @@ from regbench.models.mixer import Mixer, Paper
 
 
 class KimiDeltaAttention(DeltaMixer, Mixer):
-    """The delta rule with a decay for each key channel and position. Kimi Team 2025, Eq. 1 and section 4; see `DeltaMixer`.
+    """The delta rule with a decay for each key channel and position. Kimi Team 2025, sections 3 and 4; see `DeltaMixer`.
 
         g_t = -exp(A_log) softplus(step(x_t) + step_bias)       one A for each head, from U(1, 16)
         y_t = out(norm(z_t) sigmoid(gate(x_t)))

@@ -20,7 +20,7 @@ State = tuple[Tensor, Tensor]
 
 
 class Mamba2(mixer.Mixer):
-    """The Mamba-2 block. Dao and Gu 2024, section 7 and Eq. 15-16 (the state-space dual of linear attention).
+    """The Mamba-2 block. Dao and Gu 2024, section 7; its recurrence is the scalar case of section 3.
 
         z, x, B, C, Delta = in_proj(u)                   the gate, and the inputs of the state-space model
         x, B, C = SiLU(conv(x, B, C))                    depthwise and causal

@@ -23,7 +23,7 @@ SLOWEST = 1e-4
 
 
 class Mamba3(mixer.Mixer):
-    """The Mamba-3 block with one input and one output (SISO). Lahoti et al. 2026, Eq. 5-9 and section 3.
+    """The Mamba-3 block with one input and one output (SISO). Lahoti et al. 2026, section 3.
 
         z, x, B, C, Delta, A, l, theta = in_proj(u)
         Delta  = softplus(Delta + dt_bias),  A = -softplus(A) <= -1e-4,  l = sigmoid(l)          one each for a head

@@ -29,7 +29,7 @@ ROUNDINGS = 4
 
 
 class MesaNet(mixer.Mixer):
-    """The Mesa layer. von Oswald et al. 2025, Eq. 4-7 and section 3.
+    """The Mesa layer. von Oswald et al. 2025, Eq. 5 and section 3.
 
         q, k    = SiLU(conv(query(x))), SiLU(conv(key(x))), of length 1 in each head;  v = value(x)
         g, beta = log sigmoid(forget(x)), sigmoid(write(x))                one each for a head
@@ -165,13 +165,14 @@ def conjugate_gradients(
 ) -> Tensor:
     """The method of Hestenes and Stiefel (1952) from zero, for all positions at once. Shapes as in `ConjugateGradients`.
 
-    It ends before `steps` where all residuals are as small as roundings: more steps would not change what they solve.
+    On a CPU it ends before `steps` where all residuals are as small as roundings: more steps would not change what they solve.
+    On a GPU the question would wait for the answer of every step.
     """
     solved, residual = torch.zeros_like(q), q
     direction, size = q, q.square().sum(-1, keepdim=True)
     enough = size * (ROUNDINGS * torch.finfo(q.dtype).eps) ** 2
     for _ in range(steps):
-        if not q.is_meta and bool((size <= enough).all()):
+        if q.device.type == "cpu" and bool((size <= enough).all()):
             break
         image = linear_attention(direction, k, written, log_decay, H)[0] + ridge * direction
         along = size / (direction * image).sum(-1, keepdim=True).clamp(min=TINY)

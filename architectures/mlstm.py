@@ -37,7 +37,7 @@ class BlockLinear(nn.Module):
 
 
 class MLSTM(mixer.Mixer):
-    """The mLSTM block. Beck et al. 2024, Eq. 19-27, with the stabiliser of Eq. 15-17 and the block of section A.4.
+    """The mLSTM block. Beck et al. 2024, section 2.3, with the stabiliser of section 2.2.
 
         x, z  = up(u)                                       projection = 2 times as wide
         c     = SiLU(conv(x))
@@ -79,7 +79,7 @@ class MLSTM(mixer.Mixer):
         self.conv = ShortConv(d_inner, options.d_conv, bias=True)
         self.query, self.key, self.value = (BlockLinear(d_inner, options.block_size, small) for _ in range(3))
         self.input_gate, self.forget_gate = (nn.Linear(3 * d_inner, n_heads) for _ in range(2))
-        self.norm = nn.LayerNorm(d_inner // n_heads, bias=False, elementwise_affine=False)
+        self.norm = nn.LayerNorm(d_inner // n_heads, elementwise_affine=False)
         self.norm_weight = nn.Parameter(torch.ones(d_inner))
         self.skip = nn.Parameter(torch.ones(d_inner))
         self.down = nn.Linear(d_inner, d_model, bias=False)

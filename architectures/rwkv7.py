@@ -46,16 +46,16 @@ class LowRank(nn.Module):
 
 
 class TimeMixing(nn.Module):
-    """The part that looks back: Peng et al. 2025, Eq. 3-24.
+    """The part that looks back: Peng et al. 2025, section 4.
 
-    r, w, k, v, a, g read x moved towards its predecessor, each by weights of its own (Eq. 3).
+    r, w, k, v, a, g read x moved towards its predecessor, each by weights of its own.
 
-        log w = -exp(-1/2) sigmoid(decay(x))                (Eq. 12)
-        v     = v moved towards the first layer's v by sigmoid(value_residual(x)), in all layers but the first (Eq. 10)
-        k^    = k k_k of length 1 in each head              (Eq. 15), the direction that is unlearnt
-        k~    = k (1 + (a - 1) k_a)                         (Eq. 7), a = sigmoid(rate(x)) being the rate of learning
-        S     = S (diag w - k^T (a k^)) + v^T k~            (Eq. 17), here transposed, by the op `delta_rule`
-        y     = output(g (norm(r S) + (r r_k k~) v))        (Eq. 20-22), a group norm, each head a group
+        log w = -exp(-1/2) sigmoid(decay(x))
+        v     = v moved towards the first layer's v by sigmoid(value_residual(x)), in all layers but the first
+        k^    = k k_k of length 1 in each head, the direction that is unlearnt
+        k~    = k (1 + (a - 1) k_a), a = sigmoid(rate(x)) being the rate of learning
+        S     = S (diag w - k^T (a k^)) + v^T k~, here transposed, by the op `delta_rule`
+        y     = output(g (norm(r S) + (r r_k k~) v)), a group norm, each head a group
     """
 
     def __init__(self, options: Any, layer: int) -> None:
@@ -118,7 +118,7 @@ class TimeMixing(nn.Module):
 
 
 class ChannelMixing(nn.Module):
-    """The part that stands in for a feed-forward network: Peng et al. 2025, Eq. 25-26. y = value(relu(key(x))^2), x moved."""
+    """The part that stands in for a feed-forward network: Peng et al. 2025, section 4. y = value(relu(key(x))^2), x moved."""
 
     def __init__(self, options: Any, layer: int) -> None:
         super().__init__()

@@ -527,6 +527,6 @@ def test_docstrings_cite_section_and_equation(name: str) -> None:
     text = " ".join(ast.get_docstring(node) or "" for node in nodes)
     assert cls.paper is not None
     assert cls.paper.year
-    places = r"(Eq\. \d+|A\.\d+|section \d+)"
+    places = r"(Eq\. \d+|A\.\d+|sections? \d+)"
     assert re.search(f"ICLL {places}" if cls.paper.year <= 2023 else rf"20\d\d, .*{places}", text)
     assert name == "lstm" or cls.paper.arxiv

@@ -87,7 +87,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def by_the_book(model: DeltaMixer, x: Tensor) -> Tensor:
-    """Siems et al. 2025, Eq. 3-5, a token and a step at a time, with Householder matrices."""
+    """Siems et al. 2025, section 3, a token and a step at a time, with Householder matrices."""
     options: Any = model.options
     steps, heads = options.steps, options.n_heads
     width, dim = options.d_k // heads, options.d_v // heads
@@ -151,7 +151,7 @@ def test_deltaproduct_is_what_flash_linear_attention_computes() -> None:
 
 
 def test_mamba2_is_linear_attention_with_one_decay_for_a_head() -> None:
-    """Dao and Gu 2024, Eq. 15-16, a position at a time."""
+    """Dao and Gu 2024, section 7, a position at a time."""
     model, u = make(Mamba2, torch.float64, d_state=5), inputs(torch.float64)
     kernel, bias = model.conv.conv.weight[:, 0], model.conv.conv.bias
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_mamba2_is_linear_attention_with_one_decay_for_a_head() -> None:
 
 
 def test_mamba3_is_the_trapezoid_rule_with_turned_inputs() -> None:
-    """Lahoti et al. 2026, Eq. 5-9, a position at a time, the turned channels as complex numbers."""
+    """Lahoti et al. 2026, section 3, a position at a time, the turned channels as complex numbers."""
     model, u = make(Mamba3, torch.float64, d_state=8), inputs(torch.float64)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -267,7 +267,7 @@ def states(written: Tensor, v: Tensor, g: Tensor) -> Tensor:
 
 
 def test_mlstm_is_what_the_paper_writes() -> None:
-    """Beck et al. 2024, Eq. 19-27, without the stabiliser, of which the output must not depend."""
+    """Beck et al. 2024, section 2.3, without the stabiliser, of which the output must not depend."""
     model, u = make(MLSTM, torch.float64), inputs(torch.float64)
     with torch.no_grad():
         for parameter in model.parameters():

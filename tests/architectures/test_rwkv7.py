@@ -32,7 +32,7 @@ def tokens(length: int) -> Tensor:
 
 
 def by_the_book(mixing: TimeMixing, x: Tensor, first: Tensor | None) -> Tensor:
-    """Peng et al. 2025, Eq. 3-22, a head and a position at a time, with the state (V, K) and its matrix of transition."""
+    """Peng et al. 2025, section 4, a head and a position at a time, with the state (V, K) and its matrix of transition."""
     heads, size = mixing.n_heads, x.shape[-1] // mixing.n_heads
     before = F.pad(x, (0, 0, 1, 0))[:, :-1]
     moved = {name: x + (before - x) * weight for name, weight in mixing.shift.items()}

@@ -46,12 +46,13 @@ def delta_rule(
         S_t  = S'_t + b_t^T (a_t S'_t) + k_t^T v_t                 with a and b
         S_t  = S'_t + beta_t k_t^T (v_t - k_t S'_t)                with beta: a_t = k_t, b_t = -beta_t k_t, and beta_t k_t writes
 
-    - With beta and without decay: DeltaNet. Schlag et al. (2021), arXiv 2102.11174, Eq. 24; Yang et al. (2024),
-      arXiv 2406.06484, Eq. 1.
-    - With beta and one decay for each position: Gated DeltaNet. Yang et al. (2024), arXiv 2412.06464, Eq. 10.
-    - With beta and one decay for each position and key channel: Kimi Delta Attention. Kimi Team (2025), arXiv 2510.26692, Eq. 1.
-    - With a and b: RWKV-7. Peng et al. (2025), arXiv 2503.14456, Eq. 17.
-    - DeltaProduct takes n_h steps for a token, one decay among them. Siems et al. (2025), arXiv 2502.10297, Eq. 3.
+    - With beta and without decay: DeltaNet. Schlag et al. (2021), arXiv 2102.11174, section 4.2; Yang et al. (2024),
+      arXiv 2406.06484, section 2.2.
+    - With beta and one decay for each position: Gated DeltaNet. Yang et al. (2024), arXiv 2412.06464, section 3.1.
+    - With beta and one decay for each position and key channel: Kimi Delta Attention. Kimi Team (2025),
+      arXiv 2510.26692, section 3.
+    - With a and b: RWKV-7. Peng et al. (2025), arXiv 2503.14456, section 4.
+    - DeltaProduct takes n_h steps for a token, one decay among them. Siems et al. (2025), arXiv 2502.10297, section 3.
 
     q is not scaled, and k is not normalised.
 
