@@ -40,7 +40,7 @@ class LinearTransformer(mixer.Mixer):
         feature_map: Literal["identity", "elu", "relu"] = Field(
             default="identity", description="phi: identity, elu(x) + 1 or relu(x); the last two normalise the weights"
         )
-        positions: Literal["none", "learned"] = Field(default="none", description="how positions are told")
+        positions: Literal["none", "learned"] = Field(default="none", description="how positions are encoded")
         mimetic: bool = Field(default=False, description="whether queries and keys begin with the same weights")
 
     paper = mixer.Paper(

@@ -40,7 +40,7 @@ class Transformer(Mixer):
         """The options of the transformer."""
 
         n_heads: int = Field(default=8, ge=1, description="attention heads")
-        positions: Literal["learned", "rotary"] = Field(default="learned", description="how positions are told")
+        positions: Literal["learned", "rotary"] = Field(default="learned", description="how positions are encoded")
         mimetic: bool = Field(default=True, description="whether queries and keys begin with the same weights")
         extra_ngram_heads: tuple[Annotated[int, Field(ge=1, le=8)], ...] = Field(
             default=(), description="orders of n-gram heads beside those n_heads, in each layer, e.g. [1,2,3]"

@@ -40,6 +40,7 @@ class ArithmeticSolver(Baseline):
     """
 
     version = 1
+    only_task = "arithmetic"
     name = "solver"
 
     def __init__(self, parameters: ArithmeticParameters) -> None:

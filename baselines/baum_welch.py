@@ -22,9 +22,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from baselines._tokens import check_at_least, check_vocabulary, longest_first
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_tokens
+from regbench.models.predictor import Baseline, check_at_least, check_tokens, check_vocabulary, longest_first
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.threads import for_each

@@ -33,10 +33,9 @@ from numpy.typing import NDArray
 
 from baselines._bayes_filter import predict_row
 from baselines._bayes_hypotheses import Hypotheses, Scratch, Tables
-from baselines._tokens import check_at_least, check_vocabulary, longest_first
 from baselines.ngram import NGram
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_tokens
+from regbench.models.predictor import Baseline, check_at_least, check_tokens, check_vocabulary, longest_first
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError

@@ -55,6 +55,7 @@ class BigramSolver(Baseline):
     """
 
     version = 1
+    only_task = "bigram"
 
     def __init__(self, parameters: BigramParameters, in_context: bool = True) -> None:
         if not isinstance(parameters, BigramParameters):

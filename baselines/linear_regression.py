@@ -16,9 +16,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines._tokens import check_at_least
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_vectors
+from regbench.models.predictor import Baseline, check_at_least, check_vectors
 from regbench.tasks.base import Task
 from regbench.tasks.linear_regression import LinearRegressionParameters
 from regbench.utils.arrays import FloatArray
@@ -41,6 +40,7 @@ class InContextRegression(Baseline):
     """
 
     version = 1
+    only_task = "linear_regression"
     takes = ("vectors",)
 
     def __init__(self, method: str, d_x: int, d_y: int, noise: float = 0.0) -> None:

@@ -21,9 +21,8 @@ from typing import Any, Self
 import numpy as np
 from numba import njit
 
-from baselines._tokens import check_at_least, check_vocabulary
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_tokens
+from regbench.models.predictor import Baseline, check_at_least, check_tokens, check_vocabulary
 from regbench.tasks.base import Task
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray

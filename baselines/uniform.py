@@ -6,9 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from baselines._tokens import check_vocabulary
 from regbench.data.instances import Instances
-from regbench.models.predictor import Baseline, check_tokens
+from regbench.models.predictor import Baseline, check_tokens, check_vocabulary
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 

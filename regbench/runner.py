@@ -19,13 +19,12 @@ import yaml
 
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
-from regbench.checks.task import examine_task_once
 from regbench.config import Config, read_config
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.predictions import predict
 from regbench.metrics.scores import normalized_scores, score, score_records
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
 from regbench.ops.backend import require_use, use_backend
@@ -43,12 +42,10 @@ from regbench.results import (
 )
 from regbench.tracks import SPLITS, Track, load_track
 from regbench.training import provenance
-from regbench.training import trained as trained_seed
-from regbench.training.checkpoint import load_tensors, save_tensors
-from regbench.training.environment import describe_code, describe_environment, peak_memory
+from regbench.training.checkpoint import TRAINED_FILE, Trained, load_tensors, read_trained, save_tensors
 from regbench.training.options import TrainingOptions, resolve_training
 from regbench.training.progress import Reporter
-from regbench.training.trained import Trained, read_trained
+from regbench.training.provenance import describe_code, describe_environment, peak_memory
 from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
@@ -218,9 +215,11 @@ def _plan(config: Config, reporter: Reporter) -> _Plan:
     own, training_settings = split_settings(config.settings)
     options, training = resolve_options(cls, own), resolve_training(cls, training_settings)
     device = find_device(config.device)
-    if track.task_code is not None:
+    if track.task_code is not None:  # a task that is not built in
+        from regbench.checks.task import examine_task_once
+
         reporter.phase(f"examining the task {track.task_name}")
-    examine_task_once(track)
+        examine_task_once(track)
     lengths = track.instances("train").lengths
     for seed in config.seeds:  # a budget below one batch is refused
         next(training_steps(lengths, training, track.definition.budget.train_tokens, seed))
@@ -297,7 +296,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
     write_report(folder, result, track)
     write_result(folder / "result.json", result)
     for seed in config.seeds:
-        for name in ("resume.safetensors", trained_seed.FILE, provenance.FILE, ".lock"):
+        for name in ("resume.safetensors", TRAINED_FILE, provenance.FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
     return result
 

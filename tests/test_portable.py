@@ -21,7 +21,7 @@ optional = ("triton", "flash", "fla", "mamba_ssm", "__main__", "triton_kernels")
 for name in own:
     if name.rpartition(".")[2] not in optional:
         importlib.import_module(name)
-from regbench.training.environment import peak_memory
+from regbench.training.provenance import peak_memory
 from regbench.utils import threads
 
 assert threads.available() >= 1

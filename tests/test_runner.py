@@ -23,7 +23,7 @@ import regbench
 from regbench import cli, runner
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.scores import score, score_records
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import build, resolve_options
 from regbench.results import read_result
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors

@@ -18,7 +18,7 @@ from regbench.checks.contract import examine
 from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.scores import score, score_records
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import build, resolve_options
 from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
@@ -63,7 +63,7 @@ def go(file: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
 
 @pytest.mark.parametrize("name", SOME_MIXERS)
 def test_every_built_in_mixer_keeps_the_contract_on_vectors(name: str) -> None:
-    """Shapes, finite, causal, gradients, streaming, saving: all but learning pfa instances by heart."""
+    """Shapes, finite, causal, gradients, streaming, saving: all but overfitting one batch of pfa."""
     cls = registry.load(registry.ARCHITECTURE, name)
     subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
     assert {o.check: o.fault for o in examine(subject, CHEAP) if o.fault} == {}

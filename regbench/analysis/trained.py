@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from rich.console import Console
 
 from regbench.config import Config, read_config
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import build, resolve_options
 from regbench.models.model import Model
 from regbench.results import read_result
 from regbench.tracks import Track, load_track

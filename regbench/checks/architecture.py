@@ -17,8 +17,7 @@ from torch import Tensor
 
 from regbench.checks.contract import Check, NotApplicable
 from regbench.metrics.metric import score_positions
-from regbench.models.backbone import held_bytes
-from regbench.models.build import build
+from regbench.models.backbone import build, held_bytes
 from regbench.models.mixer import Options
 from regbench.models.model import Model, shift_in
 from regbench.tasks.base import IO, VectorIO

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from regbench.sweeps.schedule import Counts
     from regbench.sweeps.work import Ended, Job, Note
 
-_BAR = 20
+_BAR = 12
 _PLAIN_EVERY = 60.0
 """Seconds between two lines about the whole, where no terminal is."""
 
@@ -68,7 +68,9 @@ class Live:
     def ticked(self, counts: Counts) -> None:
         """Some time has passed."""
         if self._console.is_terminal:
-            lines = [_line(*running, self._console.width) for running in self._running.values()]
+            longest = max((len(label) for label, _, _ in self._running.values()), default=0)
+            room = max(10, min(longest, self._console.width - _BAR - 40))
+            lines = [_line(*running, room) for running in self._running.values()]
             self._live.update(Group(*lines, Text(self._whole(counts), style="bold", no_wrap=True, overflow="ellipsis")))
         elif self._clock() - self._printed > _PLAIN_EVERY:
             self._printed = self._clock()
@@ -91,8 +93,7 @@ def _what(job: Job) -> str:
     return f"{job.label} ({ {'train': 'trial', 'score': 'training and test', 'finish': 'run folder'}[job.action] })"
 
 
-def _line(label: str, text: str, share: float, width: int) -> Text:
+def _line(label: str, text: str, share: float, room: int) -> Text:
     filled = round(_BAR * share)
     bar = f"{'━' * filled}{'╌' * (_BAR - filled)} {100 * share:3.0f} %"
-    room = max(10, width - _BAR - 40)
     return Text(f"{label[:room]:<{room}}  {bar}  {text}", no_wrap=True, overflow="ellipsis")

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from regbench.report.words import human_seconds
+from regbench.report.content import human_seconds
 from regbench.sweeps.estimate import Cost
 from regbench.sweeps.grid import shown_axes
 from regbench.sweeps.state import Failure
@@ -25,11 +25,11 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
             title=f"{track}, test split",
             title_justify="left",
             box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
+            padding=0,
             pad_edge=False,
         )
         table.add_column("architecture", overflow="fold")
-        table.add_column("chosen", overflow="fold")
+        table.add_column("chosen", no_wrap=True)
         table.add_column("trials", justify="right")
         table.add_column("validation\nloss", justify="right", no_wrap=True)
         table.add_column(f"{main.label} {main.arrow}", justify="right", no_wrap=True)

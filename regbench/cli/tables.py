@@ -39,7 +39,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
     for row in rows:
         cells = [f"{row.scores[m].value:.3f} {_error(row.scores[m].stderr)}" for m in result.metrics]
         if normalized:
-            cells.append("—" if row.normalized is None else f"{100 * row.normalized:.0f} %")
+            cells.append("—" if row.normalized is None else f"{100 * row.normalized:.0f}")
         table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.utils.arrays import IntArray
-from regbench.utils.cache import cache_root, keep
-from regbench.utils.files import read_arrays
+from regbench.utils.files import cache_root, keep, read_arrays
 
 
 def smallest_integer_type(largest: int) -> np.dtype[Any]:

@@ -12,20 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from regbench.checks.baseline import blaming_baseline, check_predictions, examined
-from regbench.checks.task import examine_task_once
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions
-from regbench.metrics.batching import rows_at_once
 from regbench.metrics.scores import SCORING_VERSION, Scores, score, score_records
-from regbench.models.predictor import Baseline
+from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import BaselineRecord
 from regbench.tasks.base import VectorIO
 from regbench.tracks import Track
 from regbench.utils import registry, threads
 from regbench.utils.arrays import FloatArray
-from regbench.utils.cache import cache_root, keep
 from regbench.utils.errors import UserError
-from regbench.utils.files import read_arrays
+from regbench.utils.files import cache_root, keep, read_arrays
 
 Progress = Callable[[int, int], None]
 """Is told how many instances are done, and how many there are."""
@@ -46,8 +43,13 @@ def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
     Raises:
         UserError: The task or a baseline is not built in and breaks its contract, or two baselines share a name or an anchor.
     """
-    examine_task_once(track)
-    found = [b for name in registry.entries(registry.BASELINE) for b in defaults_of(name, track, instances)]
+    if track.task_code is not None:  # a task that is not built in
+        from regbench.checks.task import examine_task_once
+
+        examine_task_once(track)
+    built_on = {None, *(base.__module__.rpartition(".")[2] for base in type(track.task).__mro__)}
+    names = [name for name, entry in registry.entries(registry.BASELINE).items() if entry.only_task in built_on]
+    found = [baseline for name in names for baseline in defaults_of(name, track, instances)]
     anchors = [str(b.anchor) for b in found if b.anchor is not None]
     for what, names in (("called", [b.name for b in found]), ("the anchor", anchors)):
         twice = next((name for name in names if names.count(name) > 1), None)

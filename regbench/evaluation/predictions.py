@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from regbench.data.instances import Instances
-from regbench.metrics.batching import predict_in_batches, rows_at_once
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.scores import check_distributions
-from regbench.models.predictor import Predictor
+from regbench.models.predictor import Predictor, predict_in_batches, rows_at_once
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError

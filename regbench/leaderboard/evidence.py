@@ -19,7 +19,7 @@ from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.reference import find_reference
 from regbench.metrics.scores import score_records
-from regbench.models.build import build
+from regbench.models.backbone import build
 from regbench.models.model import Model, ModelPredictor
 from regbench.results import ArchitectureRecord, Curve, SeedRecord
 from regbench.tasks.base import IO

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from regbench.config import Config
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import canonical, command_of
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.results import ArchitectureRecord

@@ -15,9 +15,17 @@ from urllib.parse import quote
 
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.rank import TIES, Board, Row, mean_score
-from regbench.report.content import about_normalized, axis, baseline_series, by_what, metric_words, points
+from regbench.report.content import (
+    about_normalized,
+    axis,
+    baseline_series,
+    by_what,
+    human_seconds,
+    label,
+    metric_words,
+    points,
+)
 from regbench.report.html import render_page
-from regbench.report.words import human_seconds, label
 from regbench.results import Curve
 from regbench.tracks.track import frozen_tracks
 

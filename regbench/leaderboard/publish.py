@@ -15,7 +15,7 @@ from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import TIES, Board, Row, mean_score, rank, retirement
 from regbench.leaderboard.store import Stored, stored_entries
 from regbench.leaderboard.verify import verify_entry
-from regbench.report.words import human_bytes, label
+from regbench.report.content import human_bytes, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
@@ -113,7 +113,7 @@ def markdown(board: Board) -> str:
     anchors = {row.anchor: row.name for row in board.rows if row.anchor}
     normalized = ""
     if {"start", "end"} <= set(anchors):
-        normalized = f" The normalized score is by {main}: 0 % at {anchors['start']}, 100 % at {anchors['end']}."
+        normalized = f" The normalized score is by {main}: 0 at {anchors['start']}, 100 at {anchors['end']}."
     retired = ""
     if board.retired is not None:
         retired = f"**Retired: {board.retired}.** These entries stay as they were; no more are taken.\n\n"
@@ -234,7 +234,7 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
     """A row's cells for people, by column."""
     cells = {"rank": row.place, "predictor": row.name}
     cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(row.scores[m]) for m in board.metrics}
-    cells["normalized score"] = "—" if row.normalized is None else f"{100 * row.normalized:.0f} %"
+    cells["normalized score"] = "—" if row.normalized is None else f"{100 * row.normalized:.0f}"
     result = row.entry.result if row.entry is not None else None
     speeds = [seed.tokens_per_second for seed in result.seeds] if result else []
     cells["parameters"] = f"{result.architecture.parameters:,}" if result else ""

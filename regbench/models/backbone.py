@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
-from regbench.models.ngram_heads import NGramHeads
-from regbench.ops.ngram import NGramIndex, NGramState, ngram_index
+from regbench.models.short_conv import ShortConv
 from regbench.tasks.base import IO, VectorIO
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blame, describe_validation
+
+if TYPE_CHECKING:
+    from regbench.models.ngram_heads import NGramHeads
+    from regbench.ops.ngram import NGramIndex, NGramState
 
 
 class FeedForward(nn.Module):
@@ -33,7 +37,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One block: x + mixer(norm(x)), then the same with a feed-forward network if the mixer asks for one (ICLL Eq. 17-18)."""
+    """One block: x + mixer(norm(x)), then the same with a feed-forward network if the mixer asks for one (ICLL Eq. 17-18).
+
+    With the option `short_conv`, the mixer reads n + conv(n) for n = norm(x): a causal, depthwise convolution with a residual
+    connection (Allen-Zhu 2025, arXiv 2512.17351, "Canon" layer A).
+    """
 
     def __init__(self, mixer: Mixer, options: Options) -> None:
         super().__init__()
@@ -44,6 +52,7 @@ class Block(nn.Module):
             self.feed_forward_norm = nn.LayerNorm(options.d_model)
             self.feed_forward = FeedForward(options.d_model)
         self.dropout = nn.Dropout(options.dropout)
+        self.short_conv = ShortConv(options.d_model, options.short_conv) if options.short_conv else None
 
     def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D). A mixer that reads tokens needs their index.
@@ -52,6 +61,9 @@ class Block(nn.Module):
             UserError: the mixer returns something else than a tensor like x.
         """
         normed = self.mixer_norm(x)
+        if self.short_conv is not None:
+            convolved, _ = self.short_conv(normed, self.short_conv.init_window(x.shape[0], x.device, x.dtype))
+            normed = normed + convolved
         mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
         _require_like(x, mixed, self.mixer)
         x = x + self.dropout(mixed)
@@ -59,22 +71,32 @@ class Block(nn.Module):
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return x
 
+    def init_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> Any:
+        """The mixer's state before the first position; with a short convolution, the window of its inputs and that state."""
+        state = self.mixer.init_state(batch, device, dtype)
+        return state if self.short_conv is None else (self.short_conv.init_window(batch, device, dtype), state)
+
     def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
         """One position of the recurrent form.
 
         Args:
             x: (B, D).
-            state: the mixer's state before this position.
+            state: the state before this position.
             tokens: (B,), the tokens at this position.
 
         Returns:
-            (B, D), and the mixer's state after this position.
+            (B, D), and the state after this position.
 
         Raises:
             UserError: the mixer returns something else than a tensor like x and a state.
         """
+        normed, window = self.mixer_norm(x), None
+        if self.short_conv is not None:
+            window, state = state
+            convolved, window = self.short_conv(normed[:, None], window)
+            normed = normed + convolved[:, 0]
         step: Callable[..., Any] = self.mixer.step
-        returned = step(self.mixer_norm(x), state, *([tokens] if self.mixer.reads_tokens else []))
+        returned = step(normed, state, *([tokens] if self.mixer.reads_tokens else []))
         if not isinstance(returned, tuple) or len(returned) != 2:
             name, kind = type(self.mixer).__name__, type(returned).__name__
             raise UserError(
@@ -85,7 +107,7 @@ class Block(nn.Module):
         x = x + mixed
         if self.feed_forward is not None:
             x = x + self.feed_forward(self.feed_forward_norm(x))
-        return x, state
+        return x, state if window is None else (window, state)
 
 
 def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None:
@@ -129,7 +151,7 @@ class StreamState:
     def ngram_bytes(self) -> int:
         """Bytes that n-gram heads hold now. They grow with the number of distinct n-grams, not with the length."""
         parts = [*_parts(self.mixers), *_parts(self.heads)]
-        return sum(part.state_bytes() for part in parts if isinstance(part, NGramState))
+        return sum(part.state_bytes() for part in parts if not isinstance(part, Tensor))
 
 
 def held_bytes(state: Any) -> int:
@@ -139,6 +161,8 @@ def held_bytes(state: Any) -> int:
 
 def _parts(state: Any) -> Iterator[Tensor | NGramState]:
     """The tensors and the n-gram heads' sums in a nest of mappings, sequences and dataclasses."""
+    from regbench.ops.ngram import NGramState
+
     if isinstance(state, Tensor | NGramState):
         yield state
     elif isinstance(state, Mapping):
@@ -173,9 +197,7 @@ class Backbone(Model):
         if options.ngram_heads and max(options.ngram_after) > options.n_layers:
             raise UserError(f"ngram_after={max(options.ngram_after)} is past the last of {options.n_layers} blocks")
         places = sorted(set(options.ngram_after)) if options.ngram_heads else []
-        self.ngram_heads = nn.ModuleDict(
-            {str(place): NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp) for place in places}
-        )
+        self.ngram_heads = nn.ModuleDict({str(place): _ngram_heads(options) for place in places})
         reads = [block for block in self.blocks if block.mixer.reads_tokens]  # type: ignore[union-attr]
         if isinstance(io, VectorIO) and (places or reads):
             raise UserError("n-gram heads need tokens, and this task is one of vectors: leave them out")
@@ -185,6 +207,8 @@ class Backbone(Model):
         if all(getattr(method, "__func__", None) is inherited for method, inherited in pairs):
             raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
         self._layer_state_bytes = first.state_bytes(options)
+        if self._layer_state_bytes is not None and options.short_conv:
+            self._layer_state_bytes += 4 * (options.short_conv - 1) * options.d_model
         self.positions: nn.Embedding | None = None
         if first.learned_positions(options):
             self.positions = nn.Embedding(io.max_length, options.d_model)
@@ -211,7 +235,7 @@ class Backbone(Model):
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = self.dropout(x)
         reads = self.ngram_heads or any(block.mixer.reads_tokens for block in self.blocks)  # type: ignore[union-attr]
-        index = ngram_index(inputs) if reads else None
+        index = _ngram_index(inputs) if reads else None
         for number, block in enumerate(self.blocks, 1):
             x = block(x, index)
             if str(number) in self.ngram_heads:
@@ -227,7 +251,7 @@ class Backbone(Model):
         """
         weight = self.embedding.weight
         try:
-            mixers = [block.mixer.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[union-attr, operator]
+            mixers = [block.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[operator]
         except NotImplementedError:
             raise UserError(f"{type(self.blocks[0].mixer).__name__} has no recurrent form to stream by") from None
         heads = {place: heads.init_state() for place, heads in self.ngram_heads.items()}  # type: ignore[operator]
@@ -305,3 +329,74 @@ def sinusoids(length: int, width: int) -> Tensor:
     frequency = float(length) ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divides settings into those of the architecture and those of training.
+
+    Args:
+        settings: by their keys. Those of training have keys `training.NAME`.
+
+    Returns:
+        The architecture's settings, and the training settings by NAME.
+    """
+    own = {key: value for key, value in settings.items() if not key.startswith("training.")}
+    return own, {key.removeprefix("training."): value for key, value in settings.items() if key not in own}
+
+
+def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
+    """The architecture's options: its defaults, with these settings in their place.
+
+    Args:
+        cls: the architecture's class.
+        settings: option values by name.
+
+    Raises:
+        UserError: a key is unknown (the line has the nearest known one), or a value has the wrong type.
+    """
+    try:
+        options: Options = cls.Options(**settings)
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "option", cls.Options.model_fields)) from None
+    return options
+
+
+def build(cls: type[Any], options: Options, io: IO) -> Model:
+    """A model of an architecture: a mixer on the common backbone, or the architecture's own `Model`.
+
+    Args:
+        cls: the architecture's class.
+        options: an instance of `cls.Options`.
+        io: what the task's models read and predict.
+
+    Raises:
+        UserError: the architecture is for another kind of task, or its own code raises (the line says where).
+    """
+    try:
+        if issubclass(cls, Mixer):
+            return Backbone(cls, options, io)
+        if options.ngram_heads:
+            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
+        if options.short_conv:
+            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take short_conv")
+        if io.kind not in cls.takes:
+            raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
+        model: Model = cls(options, io)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{cls.__name__} cannot be built: {blame(error)}") from error
+    return model
+
+
+def _ngram_heads(options: Options) -> NGramHeads:
+    """The n-gram heads after one block. They are imported here, as few models have them."""
+    from regbench.models.ngram_heads import NGramHeads
+
+    return NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp)
+
+
+def _ngram_index(inputs: Tensor) -> NGramIndex:
+    from regbench.ops.ngram import ngram_index
+
+    return ngram_index(inputs)

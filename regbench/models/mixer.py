@@ -46,6 +46,9 @@ class Options(Settings):
         default=(1,), min_length=1, description="after which blocks they stand, counted from 1"
     )
     ngram_mlp: bool = pydantic.Field(default=False, description="whether each sequence of n-gram heads ends in an MLP")
+    short_conv: int = pydantic.Field(
+        default=0, ge=0, le=64, description="width of a residual convolution before each mixer; 0 for none"
+    )
     dropout: float = pydantic.Field(
         default=0.0, ge=0.0, lt=1.0, description="after the embedding and after each block part"
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.tasks.base import Task
+from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
@@ -34,6 +35,8 @@ class Baseline:
     name: str
     version: ClassVar[int] = 1
     """Raised whenever the predictions change. Predictions and scores of an older version are not taken from the cache."""
+    only_task: ClassVar[str | None] = None
+    """The task it is for, where that is a single one. The registry reads this line without importing the file."""
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
     """The kinds of task it is for: "tokens", "vectors" or both. Its `defaults` are not asked for tasks of another kind."""
     anchor: Literal["start", "end"] | None = None
@@ -85,3 +88,62 @@ def check_vectors(tokens: FloatArray, d_in: int) -> FloatArray:
     if not np.isfinite(array).all():
         raise UserError("the vectors hold NaN or infinity")
     return np.ascontiguousarray(array, dtype=np.float64)
+
+
+BATCH_BYTES = 128 << 20
+"""The most memory that the predictions for one batch may take. Two batches exist at once: one is scored, the next is made."""
+
+
+def rows_at_once(io: IO, length: int, most: int) -> int:
+    """How many instances are predicted at once, so that a batch stays under `BATCH_BYTES`.
+
+    Args:
+        io: What goes in and out of a predictor.
+        length: Tokens of the longest instance.
+        most: The most instances that are wanted.
+
+    Returns:
+        A number between 1 and `most`. Predictions are counted in float64: (B, L, V), or (B, L, D_out) for vectors.
+    """
+    width = io.d_out if isinstance(io, VectorIO) else io.vocab_size
+    return max(1, min(most, BATCH_BYTES // max(1, 8 * length * width)))
+
+
+def predict_in_batches(predictor: Predictor, instances: Instances, batch_size: int = 64) -> Iterable[FloatArray]:
+    """Predicts the instances, a batch at a time. Each batch is cut to its longest instance."""
+    for start in range(0, len(instances), batch_size):
+        yield predictor.predict(instances[start : start + batch_size].tokens)
+
+
+def check_vocabulary(vocab_size: int, separator: int) -> None:
+    """Checks that the separator is one of the tokens, and that there is another token.
+
+    Raises:
+        UserError: It is not.
+    """
+    check_at_least("vocab_size", vocab_size, 2)
+    _check_integer("separator", separator)
+    if not 0 <= separator < vocab_size:
+        raise UserError(f"separator {separator} is outside the vocabulary [0, {vocab_size})")
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Checks that the argument `name` is an integer of at least `least`.
+
+    Raises:
+        UserError: It is not.
+    """
+    _check_integer(name, value)
+    if value < least:
+        raise UserError(f"{name} must be at least {least}, not {value}")
+
+
+def _check_integer(name: str, value: object) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise UserError(f"{name} must be an integer, not {value!r}")
+
+
+def longest_first(tokens: IntArray, separator: int) -> list[int]:
+    """The rows of tokens (B, L), those with the most symbols first, so that no thread begins a long row at the end."""
+    order: list[int] = np.argsort(-(tokens != separator).sum(-1), kind="stable").tolist()
+    return order

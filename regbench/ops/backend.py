@@ -15,12 +15,14 @@ import contextlib
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from regbench.utils.errors import UserError, nearest
 
@@ -218,3 +220,44 @@ def require_use(backend: str, record: Mapping[str, str]) -> None:
         raise UserError(f"backend '{backend}' names {', '.join(idle)}, which this model does not use{used}")
     if request.default != AUTO and not record:
         raise UserError(f"backend '{backend}' has no effect: this model uses no op with several implementations")
+
+
+def check_rank(op: str, name: str, tensor: Tensor, shape: str) -> None:
+    """Refuses a tensor with too few or too many dimensions.
+
+    Args:
+        op: the op's name, for the message.
+        name: the argument's name, for the message.
+        tensor: the argument.
+        shape: the dimensions it should have, such as "(B, L, D)".
+
+    Raises:
+        UserError: the number of dimensions is another.
+    """
+    if tensor.dim() != shape.count(",") + 1:
+        raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
+
+
+def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int, ...]]]) -> None:
+    """Refuses the first tensor whose shape is not the expected one.
+
+    Args:
+        op: the op's name, for the message.
+        expected: the name of each argument, the argument (None where it is left out), and the shape it should have.
+
+    Raises:
+        UserError: a shape is another.
+    """
+    for name, tensor, shape in expected:
+        if tensor is not None and tensor.shape != shape:
+            raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
+
+
+def common_type(*tensors: Tensor | None) -> torch.dtype:
+    """The type that holds the types of all tensors. Under autocast an op may be given several types."""
+    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor is not None))
+
+
+def sum_type(*tensors: Tensor) -> torch.dtype:
+    """The type for sums over a whole sequence: float64 if one of the tensors has it, else float32."""
+    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32

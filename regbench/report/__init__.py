@@ -1,8 +1,8 @@
 """What people look at after a run: pictures, and a page that shows where the model errs."""
 
+from regbench.report.content import human_bytes
 from regbench.report.page import build_report, track_of, write_report
 from regbench.report.pictures import plot_scores_by_position, plot_training, write_pictures
-from regbench.report.words import human_bytes
 
 __all__ = [
     "build_report",

@@ -17,7 +17,7 @@ import pydantic
 
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
 from regbench.metrics.scores import Score, Scores
-from regbench.report.words import human_seconds, label
+from regbench.report.content import human_seconds, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, describe_validation

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
-from regbench.report.words import label
 from regbench.results import Curve, Result, ScoreRecord
 
 _DASHES = ("7 3", "2 2.5", "8 3 2 3", "5 2 1.5 2 1.5 2", "12 4")
@@ -62,7 +61,7 @@ def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:
         main_score: the metric that it is made from.
         anchors: the name of the baseline at its "start" and of the one at its "end".
     """
-    return f"By {label(main_score)}: 0 % at {anchors.get('start', '—')}, 100 % at {anchors.get('end', '—')}."
+    return f"By {label(main_score)}: 0 at {anchors.get('start', '—')}, 100 at {anchors.get('end', '—')}."
 
 
 def metric_words(metric: Metric, axis: str = "") -> dict[str, Any]:
@@ -136,3 +135,41 @@ def baseline_series(curves: Mapping[str, Mapping[str, Curve]]) -> list[dict[str,
             }
         )
     return found
+
+
+LOSSES = {"cross_entropy": "cross entropy (nats)"}
+"""What a training loss is called where people read it."""
+
+
+def label(name: str) -> str:
+    """The name of a metric or a loss for people. A name without a label is shown with spaces in place of underscores."""
+    if name in METRICS:
+        return METRICS[name].label
+    return LOSSES.get(name, name.replace("_", " "))
+
+
+def as_text(name: str) -> str:
+    """The name of a text token with real white space: "Ġreturn" -> " return". Ċ is a new line, ĉ is a tab."""
+    return name.replace("Ġ", " ").replace("Ċ", "\n").replace("ĉ", "\t")
+
+
+def human_bytes(count: int | None) -> str:
+    """A size for people: 1,536 -> "1.5 KiB". None is a state that grows with the context: "grows with L"."""
+    if count is None:
+        return "grows with L"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def human_seconds(seconds: float) -> str:
+    """A duration for people: 8.46 -> "8.5 s", 160 -> "2 min 40 s", 7260 -> "2 h 1 min"."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -15,10 +15,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from regbench.report.words import human_bytes, human_seconds
+from regbench.report.content import human_bytes, human_seconds
 
 _ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.PackageLoader("regbench", ""),
+    loader=jinja2.FunctionLoader(lambda name: _asset(name)),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,

@@ -20,8 +20,7 @@ from regbench.evaluation.predictions import CompactPredictions, Predictions, Sto
 from regbench.metrics.metric import TokenPrediction, metrics_of, score_positions, score_tokens
 from regbench.metrics.scores import score
 from regbench.models.predictor import Baseline
-from regbench.report.content import score_rows
-from regbench.report.words import as_text
+from regbench.report.content import as_text, score_rows
 from regbench.results import Result
 from regbench.tasks.base import Task, TokenIO
 from regbench.tracks import Track

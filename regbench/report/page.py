@@ -16,6 +16,8 @@ from regbench.report.content import (
     axis,
     baseline_series,
     by_what,
+    human_bytes,
+    label,
     main_loss,
     metric_words,
     points,
@@ -23,7 +25,6 @@ from regbench.report.content import (
 )
 from regbench.report.html import render_page
 from regbench.report.instances import Drawn, draw_instances
-from regbench.report.words import human_bytes, label
 from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError

@@ -16,8 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from numpy.typing import NDArray
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
-from regbench.report.content import axis, by_what, main_loss, well_founded
-from regbench.report.words import label
+from regbench.report.content import axis, by_what, label, main_loss, well_founded
 from regbench.results import Result
 from regbench.utils.files import atomic_write
 

@@ -160,7 +160,7 @@ def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
     with mpl.rc_context(_STYLE):
         across = min(2, len(panels))
         down = -(-len(panels) // across)
-        figure = Figure(figsize=(6.5 * across, 4.4 * down), layout="constrained")
+        figure = Figure(figsize=(7.2 * across, 4.4 * down), layout="constrained")
         frames = list(figure.subplots(down, across, squeeze=False).flat)
         for frame, panel in zip(frames, panels, strict=False):
             own = [c for c in curves if (c.track, c.axis, c.metric) == panel]
@@ -181,18 +181,17 @@ def _panel(
     title: str,
 ) -> None:
     axis = panel[1]
-    values = [value for curve in curves for value in curve.values]
+    values = _unique([value for curve in curves for value in curve.values])
     numbers = all(map(_is_number, values))
-    places = {
-        shown(v): (v if numbers else i) for i, v in enumerate(dict.fromkeys(values) if numbers else _unique(values))
-    }
+    places = {shown(v): (v if numbers else i) for i, v in enumerate(values)}
     for curve in curves:
         which = architectures.index(curve.architecture)
         colour, marker = _COLOURS[which % len(_COLOURS)], _MARKERS[which % len(_MARKERS)]
         at = [places[shown(value)] for value in curve.values]
         frame.plot(at, [s.median for s in curve.scores], color=colour, marker=marker, label=curve.architecture)
         frame.fill_between(at, [s.low for s in curve.scores], [s.high for s in curve.scores], color=colour, alpha=0.15)
-    for (name, height), dashes in zip(sorted(lines.items()), _DASHES * len(lines), strict=False):
+    highest = sorted(lines.items(), key=lambda line: -line[1])
+    for (name, height), dashes in zip(highest, _DASHES * len(lines), strict=False):
         frame.axhline(height, color="#777777", linestyle=dashes, linewidth=1.0, label=name)
     if numbers and min(values) > 0 and max(values) >= 8 * min(values):
         frame.set_xscale("log")
@@ -200,14 +199,14 @@ def _panel(
     frame.xaxis.set_minor_locator(NullLocator())
     frame.set_xlabel(axis.removeprefix("training.").replace("_", " "))
     frame.set_title(title)
-    frame.legend(frameon=False, fontsize=8)
+    frame.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _title(panel: tuple[str, str, str], rows: Sequence[Row]) -> str:
     """What a panel shows, and which way is better."""
     track, _, name = panel
     if name == VALIDATION:
-        return f"{track}: validation loss of the trials (nats, lower is better)"
+        return f"{track}: validation loss of the trials (lower is better)"
     metric = next(row.point.track for row in rows if row.point.track.name == track).metrics[name]
     return f"{track}: {metric.label} ({metric.direction})"
 

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from regbench.config import Config
-from regbench.models.build import resolve_options, split_settings
+from regbench.models.backbone import resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.sweeps.file import SweepFile, settings_of
 from regbench.tracks import Track, load_track

@@ -64,11 +64,10 @@ def connect(address: str | None, divided: Share) -> Any:
     if address not in (None, "auto", "local"):
         _reach(str(address))
     try:
-        try:
-            ray.init(address=address or "auto", **quiet)
-        except ConnectionError:
-            if address is not None:
-                raise
+        if address != "local":
+            with contextlib.suppress(*([ConnectionError] if address is None else [])):
+                ray.init(address=address or "auto", **quiet)
+        if not ray.is_initialized():
             ray.init(address="local", num_cpus=threads.cores(), include_dashboard=False, **quiet)
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
         where = f"the Ray cluster at {address}" if address else "Ray"
@@ -83,18 +82,18 @@ def connect(address: str | None, divided: Share) -> Any:
 
 
 def _reach(address: str) -> None:
-    """Asks whether somebody listens at HOST:PORT or ray://HOST:PORT; Ray itself would wait for minutes.
+    """Asks whether somebody listens at HOST:PORT; Ray itself would wait for minutes.
 
     Raises:
         UserError: nobody does, or that is no address.
     """
-    parts = urlsplit(address if "://" in address else f"//{address}")
     try:
-        host, port = parts.hostname, parts.port or (10001 if parts.scheme == "ray" else 6379)
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname, parts.port
     except ValueError:
-        host, port = None, 0
-    if not host:
-        raise UserError(f"'{address}' is no address of a Ray cluster: give HOST:PORT, ray://HOST:PORT or auto")
+        host = port = None
+    if not host or not port or "://" in address:
+        raise UserError(f"'{address}' is no address of a Ray cluster: give HOST:PORT, from a machine of the cluster")
     try:
         socket.create_connection((host, port), timeout=_REACH).close()
     except OSError as error:

@@ -28,11 +28,12 @@ from regbench.results import SeedRecord
 from regbench.runner import write_config
 from regbench.sweeps.file import SweepFile
 from regbench.sweeps.grid import Cell, Group, Point
-from regbench.training.trained import read_trained
+from regbench.training import provenance
+from regbench.training.checkpoint import read_trained
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, exclusive
 
-_SEED_FILES = ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json", "identity.json")
+_SEED_FILES = ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json", provenance.FILE)
 """What a seed's folder in a run holds of a cell."""
 
 _PATIENCE = 3.0

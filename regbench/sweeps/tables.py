@@ -15,7 +15,7 @@ from regbench.results import Result, read_result
 from regbench.sweeps.grid import Group, Point, shown
 from regbench.sweeps.schedule import choose
 from regbench.sweeps.state import SweepFolder
-from regbench.training.trained import read_trained
+from regbench.training.checkpoint import read_trained
 from regbench.utils.files import atomic_write
 
 _DIGITS = 6

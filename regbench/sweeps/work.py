@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from regbench.config import Config
+from regbench.training.progress import Progress, Reporter
 from regbench.utils.errors import UserError
 from regbench.utils.files import exclusive
-
-if TYPE_CHECKING:
-    from regbench.training.progress import Progress, Reporter
 
 Action = Literal["train", "score", "finish"]
 

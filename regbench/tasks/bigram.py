@@ -130,7 +130,7 @@ class Bigram(task.Task):
         matrix, marginal = bigrams(self.parameters.n_symbols, self.parameters.bigrams_seed)
         return np.vstack([matrix, marginal])
 
-    def _behind(self, instances: Instances) -> NDArray[np.int8]:
+    def _after_trigger(self, instances: Instances) -> NDArray[np.int8]:
         """(N, L): the number of the trigger before a position, from 0; -1 if the symbol before it is no trigger."""
         found = np.full(instances.tokens.shape, -1, np.int8)
         for k, trigger in enumerate(instances.truth["triggers"].T):
@@ -143,10 +143,10 @@ class Bigram(task.Task):
         rows = self._rows()
         true[:, 0, :-1] = rows[-1]
         true[:, 1:, :-1] = rows[instances.tokens[:, :-1]]
-        behind = self._behind(instances)
-        n, t = np.nonzero(behind >= 0)
+        after = self._after_trigger(instances)
+        n, t = np.nonzero(after >= 0)
         true[n, t] = 0.0
-        true[n, t, instances.truth["outputs"][n, behind[n, t]]] = 1.0
+        true[n, t, instances.truth["outputs"][n, after[n, t]]] = 1.0
         true[~instances.scored] = 0.0
         return true
 
@@ -157,9 +157,9 @@ class Bigram(task.Task):
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
         """`in_context`: outputs of triggers that have occurred before. `global`: symbols drawn from pi_b or pi_1."""
-        behind = self._behind(instances) >= 0
+        after = self._after_trigger(instances) >= 0
         earlier = earlier_occurrences(instances.tokens, self.parameters.n_symbols)
-        return {"in_context": behind & (earlier > 0), "global": ~behind}
+        return {"in_context": after & (earlier > 0), "global": ~after}
 
     def progress(self, instances: Instances) -> IntArray:
         """How often the symbol before a position has occurred before; -1 if more than 32 times.
@@ -177,23 +177,23 @@ class Bigram(task.Task):
         """
         matrix, marginal = bigrams(self.parameters.n_symbols, self.parameters.bigrams_seed)
         nats = -(matrix * np.log(np.maximum(matrix, 1e-300))).sum(1)
-        behind = self._behind(instances) >= 0
+        after = self._after_trigger(instances) >= 0
         return super().statistics(instances) | {
             "bigram_entropy_nats": float(marginal @ nats),
-            "in_context_share": float((behind & instances.scored).sum() / instances.scored.sum()),
-            "mean_occurrences": float(behind.sum() / instances.truth["triggers"].size),
+            "in_context_share": float((after & instances.scored).sum() / instances.scored.sum()),
+            "mean_occurrences": float(after.sum() / instances.truth["triggers"].size),
         }
 
     def show(self, instances: Instances, index: int) -> Group:
         """The triggers with their outputs, and the instance with marks below the outputs."""
         one, names = instances[index : index + 1], self.io.names
-        behind, scored = self._behind(one)[0], one.scored[0]
+        after, scored = self._after_trigger(one)[0], one.scored[0]
         view = Table(title="triggers", title_justify="left", box=None, pad_edge=False)
         for column in ("symbol", "output", "occurrences"):
             view.add_column(column, justify="right")
         for k, (trigger, output) in enumerate(zip(one.truth["triggers"][0], one.truth["outputs"][0], strict=True)):
-            view.add_row(Text(names[trigger]), Text(names[output]), str(int((behind == k).sum())))
-        marks = np.where(behind < 0, " ", np.where(scored, "^", "."))
+            view.add_row(Text(names[trigger]), Text(names[output]), str(int((after == k).sum())))
+        marks = np.where(after < 0, " ", np.where(scored, "^", "."))
         lines = [
             Text("instance; below it . marks a trigger's first output, ^ outputs that can be known", style="italic")
         ]

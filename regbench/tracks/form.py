@@ -1,4 +1,4 @@
-"""The form of a task and of its instances: types, shapes and names. It is checked before anything else is."""
+"""The form of instances: types, shapes and names. It is checked before anything else is."""
 
 from __future__ import annotations
 
@@ -10,36 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.tasks.base import Parameters, Task, TokenIO, VectorIO
-
-
-def unfinished(cls: type[Any]) -> str | None:
-    """What a class lacks to be a task, or None. Ask it before you make a task of the class.
-
-    Args:
-        cls: The class that a track names as its task.
-
-    Returns:
-        The end of an error message: "it lacks ...".
-    """
-    lacking = sorted(getattr(cls, "__abstractmethods__", ()))
-    if lacking:
-        return f"it lacks {', '.join(lacking)}"
-    parameters, version = getattr(cls, "Parameters", None), getattr(cls, "version", None)
-    if not (isinstance(parameters, type) and issubclass(parameters, Parameters)):
-        return "it needs a class Parameters that subclasses regbench.Parameters"
-    if type(version) is not int:
-        return f"its version must be a whole number, not {version!r}"
-    scores, groups = getattr(cls, "scores", None), cls.group_scores
-    if not isinstance(scores, tuple) or not scores or not all(isinstance(score, str) for score in scores):
-        return f"its scores must be a tuple of names, not {scores!r}"
-    if not isinstance(groups, Mapping) or not all(_is_pair(pair) for pair in groups.values()):
-        return "its group_scores must be a dictionary from a name to a metric and a group, both names"
-    return None
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(name, str) for name in value)
+from regbench.tasks.base import Task, TokenIO, VectorIO
 
 
 def ill_formed(task: Task, instances: Any, count: int, split: str) -> str | None:

@@ -13,8 +13,7 @@ import pydantic
 
 from regbench.data.instances import Instances, cached
 from regbench.metrics.metric import metrics_of
-from regbench.tasks.base import Splits, Task
-from regbench.tracks.form import ill_formed, unfinished
+from regbench.tasks.base import Splits, Task, unfinished
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming, describe_validation, nearest
 from regbench.utils.files import read_mapping
@@ -137,7 +136,7 @@ class Track:
             split: "train", "validation" or "test".
 
         Raises:
-            UserError: There is no such split, or a frozen track's instances have not the fingerprint that was recorded.
+            UserError: There is no such split, or a frozen track's instances do not have the fingerprint that was recorded.
         """
         if split not in SPLITS:
             raise UserError(f"unknown split '{split}'{nearest(split, SPLITS)}")
@@ -178,6 +177,8 @@ class Track:
         splits = self.splits
         if self.task_code is None:
             return self.task.generate(splits, split)
+        from regbench.tracks.form import ill_formed
+
         with self.blaming_task():
             instances = self.task.generate(splits, split)
             fault = ill_formed(self.task, instances, splits.size(split), split)

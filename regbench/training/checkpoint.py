@@ -1,13 +1,16 @@
-"""Tensors on disk as safetensors, written whole or not at all. Nothing here can execute what it reads."""
+"""What is kept of a training: tensors as safetensors, and the record of a seed whose test split is still unread."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from regbench.training.progress import Progress
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 
@@ -31,3 +34,49 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from None
+
+
+TRAINED_FILE = "trained.json"
+"""Lies in a trained seed's folder until the whole run is finished."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training left, apart from the weights.
+
+    Attributes:
+        progress: where training ended, with its validation losses.
+        steps: of the whole training.
+        peak_memory_bytes: of the process that trained it, or of its GPU.
+    """
+
+    progress: Progress
+    steps: int
+    peak_memory_bytes: int
+
+    def write(self, folder: Path, provenance: str) -> None:
+        """Writes the file; `provenance` is the digest of what was trained."""
+        with atomic_write(folder / TRAINED_FILE) as file:
+            json.dump({"provenance": provenance, **asdict(self)}, file)
+
+
+def read_trained(folder: Path, provenance: str | None = None) -> Trained | None:
+    """What the file in a seed's folder says; None where there is no whole one.
+
+    Args:
+        folder: the seed's folder.
+        provenance: what must have been trained; None: anything.
+
+    Raises:
+        UserError: something else was trained.
+    """
+    path = folder / TRAINED_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        trained = Trained(Progress(**content["progress"]), int(content["steps"]), int(content["peak_memory_bytes"]))
+        found = content["provenance"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if provenance is not None and found != provenance:
+        raise UserError(f"{path} is the checkpoint of another configuration; choose another --out")
+    return trained

@@ -1,13 +1,26 @@
-"""What a trained model was made from, kept beside its scores, so that one result never joins models of two makings."""
+"""What a trained model was made from, and the machine, packages and code of a result.
+
+The parts are kept beside the scores of a seed, so that one result never joins models of two makings.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+import torch
+
+from regbench.results import Code, Environment
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 
@@ -64,3 +77,78 @@ def check_provenance(folder: Path, parts: Parts) -> None:
         f"{folder} was finished before {' and '.join(changed) or 'something'} changed, and one result cannot hold both: "
         "undo the change, or begin anew with another --out"
     )
+
+
+_PACKAGES = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
+_FOLDER = Path(__file__).resolve().parents[1]
+
+
+def describe_environment(
+    device: torch.device,
+    backend: dict[str, str],
+    training_backend: dict[str, str],
+    precision: Literal["float32", "bfloat16"],
+) -> Environment:
+    """Describes the machine and the packages.
+
+    Args:
+        device: where the models were trained.
+        backend: the implementation of each op that ran in scoring.
+        training_backend: the same in training.
+        precision: of the products in training.
+    """
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    packages["numpy"] = np.__version__
+    return Environment(
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        precision=precision,
+        backend=dict(sorted(backend.items())),
+        packages=packages,
+        training_backend=dict(sorted(training_backend.items())) if training_backend != backend else None,
+    )
+
+
+def describe_code() -> Code:
+    """The commit of regbench's own source, and whether tracked files were changed since. None where it is no repository."""
+    git = ["git", "-C", str(_FOLDER)]
+    found = []
+    try:
+        # An environment may lie inside some other repository: the first call asks whether this file is tracked.
+        for call in (["ls-files", "--", __file__], ["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"]):
+            done = subprocess.run([*git, *call], capture_output=True, text=True, check=True, timeout=20)
+            found.append(done.stdout.strip())
+            if not found[0]:
+                return Code(commit=None, dirty=None)
+    except (OSError, subprocess.SubprocessError):
+        return Code(commit=None, dirty=None)
+    return Code(commit=found[1], dirty=bool(found[2]))
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most memory so far, in bytes: of the GPU, or of this process. 0 where the system does not tell it (Windows)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:
+        return 0
+    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return f"{names[0] if names else platform.processor() or 'unknown'}, {os.cpu_count()} cores"

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from regbench.data.instances import Instances, length_bucketed_batches
-from regbench.metrics.batching import rows_at_once
 from regbench.models.model import Model, token_tensor
+from regbench.models.predictor import rows_at_once
 from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import Progress, Reporter

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,12 +60,14 @@ class Entry:
         source: where it comes from, "architectures/mamba.py" or the distribution.
         summary: the first line of its docstring.
         target: a module, "module:Class" for an entry point, or a file.
+        only_task: of a baseline for a single task, the name of that task.
     """
 
     name: str
     source: str
     summary: str
     target: str
+    only_task: str | None = None
 
 
 def entries(kind: Kind) -> dict[str, Entry]:
@@ -185,10 +188,10 @@ def _built_in(kind: Kind) -> list[Entry]:
         for path, name in files.items():
             if name.startswith("_"):
                 continue
-            defines, summary = _glance(path, kind.bases)
-            if defines:
+            glance = _glance(path, path.stat().st_mtime_ns, kind.bases)
+            if glance is not None:
                 where = Path(*kind.package.split("."), path.relative_to(folder)).as_posix()
-                found.append(Entry(name, where, summary, f"{kind.package}.{name}"))
+                found.append(Entry(name, where, glance[0], f"{kind.package}.{name}", glance[1]))
     return found
 
 
@@ -200,16 +203,31 @@ def _from_entry_points(kind: Kind) -> list[Entry]:
     ]
 
 
-def _glance(path: Path, bases: tuple[str, ...]) -> tuple[bool, str]:
-    """Whether a file defines a subclass of one of `bases`, and the first line of its docstring. Parses it, does not import it."""
+@lru_cache(maxsize=256)
+def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str | None] | None:
+    """Parses a file without importing it.
+
+    Args:
+        path: of the file.
+        changed: when it was changed, so that an edited file is parsed again.
+        bases: names of the base classes.
+
+    Returns:
+        The first line of its docstring, and what its class says as `only_task = "..."`. None where no class is on one of `bases`.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
-        return True, "(does not parse)"
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    names = {ast.unparse(base).rpartition(".")[2] for node in classes for base in node.bases}
-    docstring = ast.get_docstring(tree) or ""
-    return not names.isdisjoint(bases), docstring.partition("\n")[0]
+        return "(does not parse)", None
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and {ast.unparse(base).rpartition(".")[2] for base in node.bases} & set(
+            bases
+        ):
+            texts = {ast.unparse(n.targets[0]): n.value for n in node.body if isinstance(n, ast.Assign)}
+            task = texts.get("only_task")
+            summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+            return summary, str(task.value) if isinstance(task, ast.Constant) else None
+    return None
 
 
 def _as_file(name: str) -> tuple[Path | None, str | None]:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from architectures.h3 import H3
-from regbench.ops.backend import use_backend
 from regbench.utils.errors import UserError
+from tests.helpers.equations import check_equations
 
 OPTIONS = [{}, {"head_dim": 2, "init": "inv"}, {"head_dim": 6, "d_shift": 1}, {"d_model": 1, "d_state": 2}]
 
@@ -44,21 +44,12 @@ def by_the_book(model: H3, x: Tensor) -> Tensor:
     return torch.stack(outputs, 1)
 
 
-@pytest.mark.parametrize("form", ["fft", "naive"])
+@pytest.mark.parametrize("backend", ["fft", "naive"])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("length", [1, 33])
-def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+def test_is_what_the_papers_write(backend: str, options: dict[str, object], length: int) -> None:
     model = build(**options)
-    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
-    upstream, wanted = torch.randn_like(x), [x, *model.parameters()]
-    with use_backend(form) as record:
-        y = model(x)
-    assert record == {"long_conv": form}
-    expected = by_the_book(model, x)
-    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-10)
-    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
-    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+    check_equations(model, lambda x: by_the_book(model, x), length, ops=("long_conv",), backend=backend)
 
 
 def test_heads_divide_the_width() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from architectures.hyena import SHORT, Hyena, Sine
-from regbench.ops.backend import use_backend
+from tests.helpers.equations import check_equations
 
 
 def build(dtype: torch.dtype = torch.float64, **options: object) -> Hyena:
@@ -54,21 +54,12 @@ def by_the_book(model: Hyena, x: Tensor) -> Tensor:
     return z @ model.out_proj.weight.T + model.out_proj.bias
 
 
-@pytest.mark.parametrize("form", ["fft", "naive"])
+@pytest.mark.parametrize("backend", ["fft", "naive"])
 @pytest.mark.parametrize("options", [{}, {"order": 1, "n_inner": 0}, {"order": 3, "bands": 1}, {"d_model": 1}])
 @pytest.mark.parametrize("length", [1, 2, 33])
-def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+def test_is_what_the_papers_write(backend: str, options: dict[str, object], length: int) -> None:
     model = build(**options)
-    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
-    upstream, wanted = torch.randn_like(x), [x, *model.parameters()]
-    with use_backend(form) as record:
-        y = model(x)
-    assert record == {"long_conv": form}
-    expected = by_the_book(model, x)
-    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-11)
-    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
-    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+    check_equations(model, lambda x: by_the_book(model, x), length, ops=("long_conv",), backend=backend)
 
 
 def test_filters_are_functions_of_the_position() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from architectures.learned_ngram import LearnedNGram
 from regbench.checks.architecture import Subject, causal, compiles, options_round_trip
 from regbench.checks.contract import examine
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import build, resolve_options
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
 from regbench.training.options import TrainingOptions

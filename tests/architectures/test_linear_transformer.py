@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from architectures.linear_transformer import TINY, LinearTransformer
-from regbench.ops.backend import use_backend
 from regbench.utils.errors import UserError
+from tests.helpers.equations import check_equations
 
 MAPS = ["identity", "elu", "relu"]
 
@@ -41,22 +41,12 @@ def by_the_book(model: LinearTransformer, x: Tensor) -> Tensor:
     return torch.cat(outputs, -1) @ model.out.weight.T
 
 
-@pytest.mark.parametrize("form", ["cpu", "chunked", "naive"])
+@pytest.mark.parametrize("backend", ["cpu", "chunked", "naive"])
 @pytest.mark.parametrize("feature_map", MAPS)
 @pytest.mark.parametrize("length", [1, 45])
-def test_is_what_the_papers_write(form: str, feature_map: str, length: int) -> None:
+def test_is_what_the_papers_write(backend: str, feature_map: str, length: int) -> None:
     model = build(feature_map=feature_map)
-    x = torch.randn(2, length, 12, dtype=torch.float64, requires_grad=True)
-    upstream = torch.randn_like(x)
-    with use_backend(form) as record:
-        y = model(x)
-    assert record == {"linear_attention": form}
-    expected = by_the_book(model, x)
-    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-11)
-    wanted = [x, *model.parameters()]
-    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
-    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+    check_equations(model, lambda x: by_the_book(model, x), length, ops=("linear_attention",), backend=backend)
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "relu"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from architectures.lstm import LSTM
+from tests.helpers.equations import check_equations
 
 D = 5
 
@@ -45,14 +48,6 @@ def by_cells(model: LSTM, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("right", [by_the_book, by_cells])
 @pytest.mark.parametrize("length", [1, 33])
-def test_is_what_the_paper_writes(right: object, length: int) -> None:
+def test_is_what_the_paper_writes(right: Callable[[LSTM, Tensor], Tensor], length: int) -> None:
     model = build()
-    x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
-    upstream = torch.randn_like(x)
-    y, expected = model(x), right(model, x)  # type: ignore[operator]
-    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
-    wanted = [x, *model.parameters()]
-    found, correct = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
-    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, correct, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
-        assert a.abs().max() > 0 or (length == 1 and name == "lstm.weight_hh_l0")  # h begins at zero
+    check_equations(model, lambda x: right(model, x), length)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.mamba import Mamba
-from regbench.ops.backend import use_backend
+from tests.helpers.equations import check_equations
 
 
 def build(dtype: torch.dtype = torch.float64, **options: object) -> Mamba:
@@ -43,24 +43,12 @@ def by_the_book(model: Mamba, x: Tensor) -> Tensor:
     return torch.stack(outputs, 1)
 
 
-@pytest.mark.parametrize("form", ["cpu", "chunked", "naive"])
+@pytest.mark.parametrize("backend", ["cpu", "chunked", "naive"])
 @pytest.mark.parametrize("options", [{}, {"expand": 3, "d_conv": 1, "dt_rank": 2}, {"d_model": 1, "d_conv": 6}])
 @pytest.mark.parametrize("length", [1, 33])
-def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+def test_is_what_the_papers_write(backend: str, options: dict[str, object], length: int) -> None:
     model = build(**options)
-    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
-    upstream = torch.randn_like(x)
-    with use_backend(form) as record:
-        y = model(x)
-    assert record == {"selective_scan": form}
-    expected = by_the_book(model, x)
-    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
-    wanted = [x, *model.parameters()]
-    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
-    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
-        # With one position, the state starts at zero and A does not matter; nor do the older taps of the convolution.
-        assert a.abs().max() > 0 or (length == 1 and name == "A_log")
+    check_equations(model, lambda x: by_the_book(model, x), length, ops=("selective_scan",), backend=backend)
 
 
 def test_starting_values() -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from architectures.retnet import GAIN, RetNet
-from regbench.ops.backend import use_backend
 from regbench.utils.errors import UserError
+from tests.helpers.equations import check_equations
 
 
 def build(dtype: torch.dtype = torch.float64, **options: object) -> RetNet:
@@ -42,23 +42,12 @@ def by_the_book(model: RetNet, x: Tensor) -> Tensor:
     return torch.cat(outputs, -1) @ model.out.weight.T
 
 
-@pytest.mark.parametrize("form", ["cpu", "chunked", "naive"])
+@pytest.mark.parametrize("backend", ["cpu", "chunked", "naive"])
 @pytest.mark.parametrize("options", [{}, {"expand_v": 1, "n_heads": 1}, {"d_model": 24, "n_heads": 6}])
 @pytest.mark.parametrize("length", [1, 45])
-def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+def test_is_what_the_papers_write(backend: str, options: dict[str, object], length: int) -> None:
     model = build(**options)
-    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
-    upstream = torch.randn_like(x)
-    with use_backend(form) as record:
-        y = model(x)
-    assert record == {"linear_attention": form}
-    expected = by_the_book(model, x)
-    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-11)
-    wanted = [x, *model.parameters()]
-    found, right = (torch.autograd.grad(out, wanted, upstream) for out in (y, expected))
-    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
-        assert a.abs().max() > 0
+    check_equations(model, lambda x: by_the_book(model, x), length, ops=("linear_attention",), backend=backend)
 
 
 def test_decays_are_those_of_the_paper() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from architectures.rwkv import RWKV
-from regbench.ops.backend import use_backend
+from tests.helpers.equations import check_equations
 
 
 def build(dtype: torch.dtype = torch.float64, **options: object) -> RWKV:
@@ -51,21 +51,12 @@ def by_the_book(model: RWKV, x: Tensor) -> Tensor:
     return torch.stack(outputs, 1)
 
 
-@pytest.mark.parametrize("form", ["cpu", "chunked", "naive"])
+@pytest.mark.parametrize("backend", ["cpu", "chunked", "naive"])
 @pytest.mark.parametrize("options", [{}, {"expand": 1}, {"d_model": 2}])
 @pytest.mark.parametrize("length", [1, 33])
-def test_is_what_the_papers_write(form: str, options: dict[str, object], length: int) -> None:
+def test_is_what_the_papers_write(backend: str, options: dict[str, object], length: int) -> None:
     model = build(**options)
-    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
-    upstream, wanted = torch.randn_like(x), [x, *model.parameters()]
-    with use_backend(form) as record:
-        y = model(x)
-    assert record == {"wkv": form}
-    expected = by_the_book(model, x)
-    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-11)
-    found, right = (torch.autograd.grad(out, wanted, upstream, materialize_grads=True) for out in (y, expected))
-    for (name, _), a, b in zip([("x", x), *model.named_parameters()], found, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+    check_equations(model, lambda x: by_the_book(model, x), length, ops=("wkv",), backend=backend)
 
 
 def test_starting_values() -> None:

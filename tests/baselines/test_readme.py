@@ -12,8 +12,8 @@ from baselines.ngram import NGram
 from baselines.oracle import Oracle
 from baselines.uniform import Uniform
 from regbench.evaluation.baselines import default_baselines
-from regbench.metrics.batching import predict_in_batches
 from regbench.metrics.scores import score
+from regbench.models.predictor import predict_in_batches
 from regbench.report.baseline_table import markdown, numbers_of, read_table
 from regbench.tracks import load_track
 from regbench.utils import registry

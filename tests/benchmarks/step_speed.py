@@ -1,4 +1,4 @@
-"""How many times faster a training step of an architecture is than its naive forms: `python -m tests.benchmarks.step_speed NAME`.
+"""How many times faster a training step is than by naive implementations: `python -m tests.benchmarks.step_speed NAME`.
 
 In a process of its own, as a training is: what the steps of other models leave in the allocator changes a step's time by up to
 half. Prints one JSON object.
@@ -69,16 +69,16 @@ def by_steps(mixer: Mixer) -> Callable[[Tensor], Tensor]:
 
 
 def op_calls(model: Model) -> list[tuple[Op, str, tuple[Any, ...]]]:
-    """Every call of an op in the first block: the op, the form that served it, and what it was given."""
+    """Every call of an op in the first block: the op, the backend that served it, and what it was given."""
     calls: list[tuple[Op, str, tuple[Any, ...]]] = []
     choose = Op.choose
 
     def noting(op: Op, *asked: Any) -> Callable[..., Any]:
-        form = choose(op, *asked)
+        implementation = choose(op, *asked)
 
         def noted(*given: Any) -> Any:
             calls.append((op, record[op.name], given))
-            return form(*given)
+            return implementation(*given)
 
         return noted
 
@@ -89,13 +89,14 @@ def op_calls(model: Model) -> list[tuple[Op, str, tuple[Any, ...]]]:
 
 def there_and_back(calls: list[tuple[Op, str, tuple[Any, ...]]], naive: bool) -> Callable[[], None]:
     """The ops alone, on copies of what they were given: forward, and the gradient of the first output's sum."""
-    forms = [
-        (op.implementations["naive" if naive else form].load(), [_leaf(x) for x in given]) for op, form, given in calls
+    called = [
+        (op.implementations["naive" if naive else backend].load(), [_leaf(x) for x in given])
+        for op, backend, given in calls
     ]
 
     def call() -> None:
-        for form, given in forms:
-            out = form(*given)
+        for implementation, given in called:
+            out = implementation(*given)
             out = out if isinstance(out, Tensor) else out[0]
             torch.autograd.grad(out.sum(), [x for x in given if isinstance(x, Tensor)], allow_unused=True)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regbench.checks.architecture import CONTRACT, SCORABLE, Subject, causal, overfits, refuse_trained, streams, trains
 from regbench.checks.contract import examine, refuse
-from regbench.models.build import resolve_options
+from regbench.models.backbone import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.tasks.base import TokenIO
 from regbench.training.options import TrainingOptions

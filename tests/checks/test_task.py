@@ -14,9 +14,8 @@ import pytest
 from regbench.checks.contract import refuse
 from regbench.checks.task import CONTRACT, Subject, true_distributions
 from regbench.data.instances import Instances
-from regbench.tasks.base import Parameters, Splits, Task, TokenIO
+from regbench.tasks.base import Parameters, Splits, Task, TokenIO, unfinished
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
-from regbench.tracks.form import unfinished
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming
 from tests.data.text.conftest import write_corpus

@@ -11,7 +11,7 @@ import pytest
 
 from regbench import cli
 from regbench.cli import commands as room
-from regbench.models.build import resolve_options
+from regbench.models.backbone import resolve_options
 from regbench.utils import registry
 from tests.helpers.documents import body_rows, commands, section
 

@@ -30,6 +30,8 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), f"{page.name} links to {link}: there is no such file"
+        if page.parent.name == "docs":
+            assert target.resolve().is_relative_to(page.parent), f"{page.name} links to {link}, which the site has not"
         if anchor:
             known = anchors(target.read_text(encoding="utf-8"))
             assert anchor in known, f"{page.name} links to {link}: the headings there are {sorted(known)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regbench.report.words import human_bytes
+from regbench.report.content import human_bytes
 from tests.helpers.documents import body_rows, section
 from tests.helpers.published import ENTRIES, published, score_cells
 

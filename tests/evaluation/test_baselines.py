@@ -20,9 +20,8 @@ from regbench.evaluation.baselines import (
 )
 from regbench.evaluation.comparison import compare
 from regbench.evaluation.predictions import CompactPredictions, Predictions
-from regbench.metrics.batching import predict_in_batches, rows_at_once
 from regbench.metrics.scores import score, score_records
-from regbench.models.predictor import Baseline
+from regbench.models.predictor import Baseline, predict_in_batches, rows_at_once
 from regbench.report.baseline_table import measure
 from regbench.tracks import Track, load_track
 from regbench.utils import registry

@@ -14,9 +14,9 @@ from baselines.ngram import NGram
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, predict_baseline
 from regbench.evaluation.predictions import CompactPredictions, Predictions, predict, read_predictions
-from regbench.metrics.batching import BATCH_BYTES, rows_at_once
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.scores import score, score_records
+from regbench.models.predictor import BATCH_BYTES, rows_at_once
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track

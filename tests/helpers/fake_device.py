@@ -2,7 +2,7 @@
 
 PyTorch lets Python pretend a device: its tensors have shapes, types and a place, and no values. Everything that a GPU refuses
 before it computes is refused here too: tensors of two devices in one operation, a constant that was left on the CPU, a type
-that an operation does not take. Kernels themselves do not run, so ops whose GPU form is one take another form here.
+that an operation does not take. Kernels themselves do not run, so an op with a kernel takes another implementation here.
 Run as `python -m tests.helpers.fake_device`, in a process of its own, as a device can be registered once and stays.
 """
 
@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import backend_registration
 
 from regbench.config import read_config
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Mixer
 from regbench.ops import backend
 from regbench.tasks.base import IO, TokenIO, VectorIO
@@ -74,12 +74,12 @@ class _Module:
 
 
 def pretend() -> None:
-    """Makes the device, and lets every op take on it the forms that are PyTorch's own and run on CUDA."""
+    """Makes the device, and lets every op take on it the implementations that are PyTorch's own and run on CUDA."""
     backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
     for op in backend.known_ops().values():
-        for name, form in op.implementations.items():
-            if "cuda" in form.devices and name not in KERNELS:
-                op.implementations[name] = dataclasses.replace(form, devices=(*form.devices, DEVICE))  # type: ignore[index]
+        for name, one in op.implementations.items():
+            if "cuda" in one.devices and name not in KERNELS:
+                op.implementations[name] = dataclasses.replace(one, devices=(*one.devices, DEVICE))  # type: ignore[index]
 
 
 def autocast_as_cuda(library: torch.library.Library) -> None:

@@ -16,7 +16,7 @@ from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.results import Code
 from regbench.tracks import Track
-from regbench.training.environment import describe_code
+from regbench.training.provenance import describe_code
 from tests.leaderboard.examples import make_entries
 
 MIXER = """

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from regbench.data.instances import Instances
-from regbench.metrics.batching import predict_in_batches
 from regbench.metrics.metric import (
     METRICS,
     NLL_FLOOR,
@@ -19,6 +18,7 @@ from regbench.metrics.metric import (
     score_vectors,
 )
 from regbench.metrics.scores import Scores, bin_width, check_distributions, normalized_score, normalized_scores, score
+from regbench.models.predictor import predict_in_batches
 from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tracks import Track

@@ -10,8 +10,7 @@ import torch
 
 from regbench.checks.architecture import CONTRACT, Subject, compiles, overfits
 from regbench.checks.contract import examine
-from regbench.models.backbone import StreamState
-from regbench.models.build import build, resolve_options
+from regbench.models.backbone import StreamState, build, resolve_options
 from regbench.models.model import Model, parameter_count
 from regbench.models.ngram_heads import NGramHead, NGramHeads
 from regbench.ops.ngram import ngram_head, ngram_index

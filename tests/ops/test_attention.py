@@ -1,4 +1,4 @@
-"""Attention: the fused form against the naive one, outputs and all gradients."""
+"""Attention: the fused kernels against the naive implementation, outputs and all gradients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_uniform_scores_average_the_past() -> None:
         torch.testing.assert_close(attention(zero, zero, v, backend=backend), expected)
 
 
-def test_the_form_that_ran_is_recorded_and_no_other_is_taken() -> None:
+def test_what_ran_is_recorded_and_no_other_is_taken() -> None:
     x = torch.randn(1, 1, 3, 2)
     with use_backend("naive") as ran:
         attention(x, x, x)
@@ -48,7 +48,7 @@ def test_the_form_that_ran_is_recorded_and_no_other_is_taken() -> None:
 def test_the_kernels_of_our_own_run_when_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the type, and though they are installed: `auto` takes what has been measured."""
     monkeypatch.setattr(
-        Implementation, "missing", property(lambda form: "flash_attn" if form.requires == "flash_attn" else None)
+        Implementation, "missing", property(lambda self: "flash_attn" if self.requires == "flash_attn" else None)
     )
     cuda = torch.device("cuda")
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):

@@ -1,4 +1,4 @@
-"""The choice of an op's form: explicit, recorded, refused in one line."""
+"""The choice of an op's implementation: explicit, recorded, refused in one line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from regbench.ops.attention import attention
-from regbench.ops.backend import Implementation, Op, known_ops, require_use, use_backend
-from regbench.ops.tensors import common_type
+from regbench.ops.backend import Implementation, Op, common_type, known_ops, require_use, use_backend
 from regbench.utils.errors import UserError
 
 OP = Op(
@@ -59,7 +58,7 @@ def test_what_cannot_run_is_refused(backend: str, message: str) -> None:
         OP.choose(backend, CPU)
 
 
-def test_a_form_for_each_op_leaves_the_others_to_auto() -> None:
+def test_a_backend_for_each_op_leaves_the_others_to_auto() -> None:
     q = torch.randn(1, 1, 3, 2)
     for backend, ran in (
         ("attention=naive", {"attention": "naive", "example": "fast"}),
@@ -83,12 +82,12 @@ def test_a_form_for_each_op_leaves_the_others_to_auto() -> None:
         ),
     ],
 )
-def test_a_form_for_each_op_is_read_strictly(backend: str, message: str) -> None:
+def test_a_backend_for_each_op_is_read_strictly(backend: str, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"), use_backend(backend):
         pass
 
 
-def test_where_only_some_ops_have_a_form_the_refusal_says_how_to_ask_for_those() -> None:
+def test_where_only_some_ops_have_it_the_refusal_says_how_to_ask_for_those() -> None:
     q = torch.randn(1, 1, 3, 2)
     with use_backend("torch"):
         attention(q, q, q)
@@ -126,7 +125,7 @@ def test_the_type_of_several_tensors() -> None:
     assert common_type(double, half) == torch.float64
 
 
-def test_every_op_has_a_naive_form_and_one_that_runs_on_a_gpu_without_extras() -> None:
+def test_every_op_has_a_naive_implementation_and_one_that_runs_on_a_gpu_without_extras() -> None:
     ops = {name: op for name, op in known_ops().items() if op.implementations["naive"].target.startswith("regbench.")}
     assert {"attention", "linear_attention", "long_conv", "ngram_head", "selective_scan", "wkv"} <= set(ops)
     for name, op in ops.items():

@@ -1,4 +1,4 @@
-"""The forms that call a library: that each is handed what it documents, by stand-ins on the CPU; and on a GPU, what comes back.
+"""Implementations that call a library: what they hand it, by stand-ins on the CPU; and on a GPU, what comes back.
 
 A stand-in takes the library's layouts and types, refuses all others, and computes with plain sums. Of flash-linear-attention's
 WKV the kernel itself runs, under Triton's interpreter.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import multiprocessing
-import os
 import sys
 import types
 import warnings
@@ -25,6 +23,8 @@ from torch.nn import functional as F
 from regbench.ops.attention import OP as ATTENTION
 from regbench.ops.attention import attention
 from regbench.ops.backend import Op, use_backend
+from regbench.ops.delta_rule import OP as DELTA_RULE
+from regbench.ops.delta_rule import delta_rule
 from regbench.ops.linear_attention import OP as LINEAR_ATTENTION
 from regbench.ops.linear_attention import linear_attention
 from regbench.ops.long_conv import long_conv
@@ -40,6 +40,7 @@ CASES = [
     (ATTENTION, "flash-attn"),
     (SELECTIVE_SCAN, "mamba-ssm"),
     (LINEAR_ATTENTION, "flash-linear-attention"),
+    (DELTA_RULE, "flash-linear-attention"),
     (WKV, "flash-linear-attention"),
 ]
 CUDA = torch.device("cuda")
@@ -133,6 +134,60 @@ def chunk_simple_gla(
     return chunk_gla(q, k, v, torch.zeros_like(q) if g is None else g[..., None].expand(q.shape), **others)
 
 
+def chunk_dplr_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    gk: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: the general delta rule, whose a reads the state before the decay. (B, T, H, K), V for v."""
+    assert q.dtype == k.dtype == v.dtype == a.dtype == b.dtype
+    assert q.shape == k.shape == a.shape == b.shape == gk.shape
+    assert min(q.shape[-1], v.shape[-1]) >= 16
+    assert all(x.is_contiguous() for x in (q, k, v, a, b, gk))
+    assert initial_state is None or initial_state.dtype == torch.float32
+    S = (
+        q.new_zeros(q.shape[0], *q.shape[2:], v.shape[3], dtype=torch.float32)
+        if initial_state is None
+        else initial_state
+    )
+    out, scale = [], q.shape[-1] ** -0.5 if scale is None else scale
+    for t in range(q.shape[1]):
+        read = torch.einsum("bhk,bhkv->bhv", a[:, t].float(), S)
+        S = gk[:, t].float().exp()[..., None] * S + b[:, t].float()[..., None] * read[..., None, :]
+        S = S + k[:, t].float()[..., None] * v[:, t].float()[..., None, :]
+        out.append(torch.einsum("bhk,bhkv->bhv", q[:, t].float() * scale, S))
+    return torch.stack(out, 1).to(v.dtype), S if output_final_state else None
+
+
+def chunk_kda(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **others: Any) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: the delta rule with a log decay like q; beta (B, T, H)."""
+    assert beta.shape == q.shape[:3]
+    assert beta.dtype == q.dtype
+    q, k, v, beta = (x.float() for x in (q, k, v, beta))
+    written = beta[..., None] * k
+    a, b = (k * g.float().exp()).contiguous(), -written.contiguous()
+    return chunk_dplr_delta_rule(q, written.contiguous(), v, a, b, g, **others)
+
+
+def chunk_gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **others: Any
+) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: a log decay (B, T, H)."""
+    assert g.shape == q.shape[:3]
+    return chunk_kda(q, k, v, g[..., None].expand(q.shape).contiguous(), beta, **others)
+
+
+def chunk_delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **others: Any) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention: without decay."""
+    return chunk_kda(q, k, v, torch.zeros_like(q), beta, **others)
+
+
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-ins, where the libraries would be imported from."""
@@ -141,6 +196,10 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         "mamba_ssm.ops.selective_scan_interface": [selective_scan_fn],
         "fla.ops.gla": [chunk_gla],
         "fla.ops.simple_gla": [chunk_simple_gla],
+        "fla.ops.delta_rule": [chunk_delta_rule],
+        "fla.ops.gated_delta_rule": [chunk_gated_delta_rule],
+        "fla.ops.generalized_delta_rule": [chunk_dplr_delta_rule],
+        "fla.ops.kda": [chunk_kda],
     }
     for path, stands_in in functions.items():
         parts = path.split(".")
@@ -196,14 +255,36 @@ def linear_inputs(decay: str, length: int = 33, width: int = 4, dim: int = 6) ->
     return [q, k, v, state, *log_decay]
 
 
+KINDS = ["delta", "positions", "channels", "general"]
+
+
+def delta_inputs(kind: str, length: int = 33, width: int = 4, dim: int = 6) -> list[Tensor]:
+    q, k, v, a, b, g, beta, state = given(
+        *((2, 3, length, n) for n in (width, width, dim, width, width, width)), (2, 3, length), (2, 3, width, dim)
+    )
+    decay = {"delta": [], "positions": [F.logsigmoid(g[..., 0])]}.get(kind, [F.logsigmoid(g)])
+    k, a, b = (F.normalize(x, dim=-1) for x in (k, a, b))
+    return [q, k, v, state, *([a, b] if kind == "general" else [beta.sigmoid()]), *decay]
+
+
+def run_delta(form: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def run(q: Tensor, k: Tensor, v: Tensor, state: Tensor, *others: Tensor) -> Any:
+        if kind == "general":
+            a, b, log_decay = others
+            return form(q, k, v, log_decay=log_decay, initial_state=state, a=a, b=b)
+        return form(q, k, v, *others, initial_state=state)
+
+    return run
+
+
 def wkv_inputs(length: int = 33) -> list[Tensor]:
     w, u, k, v, a, b = given((5,), (5,), (2, length, 5), (2, length, 5), (2, 5), (2, 5))
     return [w.exp(), u, 3 * k, v, a, b.exp()]
 
 
-def run_wkv(form: Callable[..., Any], scale: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def run_wkv(implementation: Callable[..., Any], scale: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     def run(w: Tensor, u: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z, (a, b, last) = form(w, u, k, v, a, b, scale.to(k))
+        z, (a, b, last) = implementation(w, u, k, v, a, b, scale.to(k))
         assert not last.requires_grad
         return z, a, b
 
@@ -223,14 +304,14 @@ class TestHandedOver:
         close(found, everything(lambda *i: attention(*i, backend="naive"), inputs, torch.float64), 2 * rounding)
 
     def test_attention_of_nothing_and_of_too_wide_heads(self) -> None:
-        form = ATTENTION.implementations["flash-attn"].load()
+        implementation = ATTENTION.implementations["flash-attn"].load()
         empty = torch.zeros(2, 3, 0, 4, dtype=torch.bfloat16)
-        assert form(empty, empty, empty).shape == (2, 3, 0, 4)
+        assert implementation(empty, empty, empty).shape == (2, 3, 0, 4)
         wide = torch.zeros(1, 1, 1, 257, dtype=torch.bfloat16)
         with pytest.raises(
             UserError, match="backend 'flash-attn' of attention takes heads of up to 256 channels, not 257"
         ):
-            form(wide, wide, wide)
+            implementation(wide, wide, wide)
 
     @pytest.mark.parametrize("length", [1, 2, 65])
     @pytest.mark.parametrize("left_out", [0, 1, 2])
@@ -245,23 +326,23 @@ class TestHandedOver:
     def test_a_state_is_fed_in_and_read_out_whatever_its_rate_of_decay(self, size: float) -> None:
         """Nothing happens in the one position: what goes in comes out."""
         x, delta, A, B, C, D, state = (tensor.float() for tensor in scan_inputs(1, n_state=64))
-        form = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
-        _, final = form(0 * x, 0 * delta, size * A, B, C, D, state)
+        implementation = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
+        _, final = implementation(0 * x, 0 * delta, size * A, B, C, D, state)
         torch.testing.assert_close(final, state, rtol=2e-5, atol=0)
 
     def test_selective_scan_in_half_precision_and_of_nothing(self) -> None:
-        form = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
+        implementation = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
         half = [tensor.bfloat16() for tensor in scan_inputs()]
-        y, final = form(*half)
+        y, final = implementation(*half)
         exact, exact_final = selective_scan(*(tensor.float() for tensor in half), backend="naive")
         assert (y.dtype, final.dtype) == (torch.bfloat16, torch.float32)
         close([y, final], [exact.bfloat16(), exact_final], 1e-2)
-        y, final = form(*(tensor[:, :0] if tensor.dim() == 3 else tensor for tensor in half[:6]))
+        y, final = implementation(*(tensor[:, :0] if tensor.dim() == 3 else tensor for tensor in half[:6]))
         assert (y.shape, final.shape) == ((2, 0, 6), (2, 6, 5))
         with pytest.raises(
             UserError, match="backend 'mamba-ssm' of selective_scan takes a state of up to 256, not 257"
         ):
-            form(*scan_inputs(1, n_state=257))
+            implementation(*scan_inputs(1, n_state=257))
 
     @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
     @pytest.mark.parametrize(("width", "dim"), [(4, 6), (8, 8), (16, 17), (17, 16), (32, 16)])
@@ -269,8 +350,8 @@ class TestHandedOver:
     def test_linear_attention(self, decay: str, width: int, dim: int, dtype: torch.dtype, tolerance: float) -> None:
         inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, 9, width, dim)]
 
-        def run(form: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda q, k, v, state, *log_decay: form(q, k, v, *(log_decay or (None,)), state)
+        def run(implementation: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda q, k, v, state, *log_decay: implementation(q, k, v, *(log_decay or (None,)), state)
 
         found = everything(run(LINEAR_ATTENTION.implementations["flash-linear-attention"].load()), inputs, dtype)
         close(
@@ -282,28 +363,38 @@ class TestHandedOver:
         z, state = LINEAR_ATTENTION.implementations["flash-linear-attention"].load()(q.float(), k.float(), v.float())
         assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
 
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize(("width", "dim"), [(4, 6), (16, 17), (32, 16)])
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2**-5)])
+    def test_delta_rule(self, kind: str, width: int, dim: int, dtype: torch.dtype, tolerance: float) -> None:
+        inputs = [tensor.to(dtype).double() for tensor in delta_inputs(kind, 9, width, dim)]
+        fla, naive = (DELTA_RULE.implementations[name].load() for name in ("flash-linear-attention", "naive"))
+        found = everything(run_delta(fla, kind), inputs, dtype)
+        close(found, everything(run_delta(naive, kind), inputs, torch.float64), tolerance)
+
+    def test_delta_rule_of_nothing(self) -> None:
+        q, k, v, _, beta = (x.float() for x in delta_inputs("delta", length=0))
+        z, state = DELTA_RULE.implementations["flash-linear-attention"].load()(q, k, v, beta)
+        assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
+
 
 def interpreted(cases: list[tuple[list[Tensor], Tensor]]) -> list[list[Tensor]]:
-    """Runs in a process of its own: Triton decides at import whether it interprets."""
-    form = WKV.implementations["flash-linear-attention"].load()
+    """Runs in the process in which Triton interprets."""
+    implementation = WKV.implementations["flash-linear-attention"].load()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where there is no GPU
-        found = [everything(run_wkv(form, scale), inputs, torch.float32) for inputs, scale in cases]
+        found = [everything(run_wkv(implementation, scale), inputs, torch.float32) for inputs, scale in cases]
     return [[tensor.detach() for tensor in tensors] for tensors in found]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("fla") is None, reason="needs fla-core")
-def test_wkv_by_the_librarys_own_kernel() -> None:
+def test_wkv_by_the_librarys_own_kernel(interpreter: ProcessPoolExecutor) -> None:
     """From a state, and from that of an empty past, whose units are exp(-inf)."""
     inputs = wkv_inputs(9)
     nothing = [*inputs[:4], *(0 * tensor for tensor in inputs[4:])]
     half = torch.full((2, 5), 0.5, dtype=torch.float64)
     cases = [(inputs, half), (nothing, torch.full_like(half, -torch.inf))]
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("TRITON_INTERPRET", "1")
-            pool.submit(os.getpid).result()  # the process starts here, and keeps the variable
-        found = pool.submit(interpreted, cases).result()
+    found = interpreter.submit(interpreted, cases).result()
     for tensors, (given_there, scale) in zip(found, cases, strict=True):
         close(
             tensors, everything(run_wkv(WKV.implementations["naive"].load(), scale), given_there, torch.float64), 5e-6
@@ -316,7 +407,7 @@ class TestChosen:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_auto_takes_what_is_installed_and_exact(self, op: Op, library: str, dtype: torch.dtype) -> None:
         """Of float32, products of bfloat16 or TF32 are taken by name alone. Either way the record says what ran."""
-        rounds = op in (ATTENTION, LINEAR_ATTENTION) and dtype == torch.float32
+        rounds = op in (ATTENTION, LINEAR_ATTENTION, DELTA_RULE) and dtype == torch.float32
         plain = {"attention": "torch"}.get(op.name, "chunked")
         with use_backend("auto") as record:
             op.choose("auto", CUDA, dtype)
@@ -325,9 +416,7 @@ class TestChosen:
             op.choose("auto", CUDA, dtype)
         assert record == {op.name: library}
 
-    def test_without_it_auto_takes_a_form_of_our_own(
-        self, op: Op, library: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_it_auto_takes_one_of_our_own(self, op: Op, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
         without(library, monkeypatch)
         with use_backend("auto") as record:
             op.choose("auto", CUDA, torch.bfloat16)
@@ -359,7 +448,7 @@ def without(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestOnAGPU:
-    """Outputs, final states and all gradients against the naive form in float64.
+    """Outputs, final states and all gradients against the naive implementation in float64.
 
     Tolerances are of the largest entry: of the inputs' own type, 2^-8 for bfloat16 and 2^-11 for TF32 and float16, times what
     sums of some tens of rounded terms add.
@@ -375,25 +464,51 @@ class TestOnAGPU:
 
     @pytest.mark.parametrize("length", [1, 65, 200])
     def test_our_own_attention_and_long_convolution(self, length: int) -> None:
-        for op, form, inputs in (
+        for op, backend, inputs in (
             (attention, "torch", attention_inputs(length, 16, 16)),
             (long_conv, "fft", given((2, length, 5), (5, length), (5,))),
         ):
-            found = everything(lambda *i, op=op, form=form: op(*i, backend=form), inputs, torch.float32, "cuda")
+            found = everything(
+                lambda *i, op=op, backend=backend: op(*i, backend=backend), inputs, torch.float32, "cuda"
+            )
             close(found, everything(lambda *i, op=op: op(*i, backend="naive"), inputs, torch.float64), 1e-5)
 
     @pytest.mark.parametrize("length", [1, 65, 2100])  # its kernels cut time at 2048
-    @pytest.mark.parametrize("form", ["mamba-ssm", "chunked"])
-    def test_selective_scan(self, length: int, form: str) -> None:
-        if form == "mamba-ssm":
+    @pytest.mark.parametrize("backend", ["mamba-ssm", "chunked"])
+    def test_selective_scan(self, length: int, backend: str) -> None:
+        if backend == "mamba-ssm":
             pytest.importorskip("mamba_ssm")
         inputs = scan_inputs(length, n_state=16)
-        found = everything(lambda *i: selective_scan(*i, backend=form), inputs, torch.float32, "cuda")
+        found = everything(lambda *i: selective_scan(*i, backend=backend), inputs, torch.float32, "cuda")
         close(found, everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64), 1e-4)
 
     @pytest.mark.parametrize(("width", "dim"), [(16, 32), (8, 8), (16, 17)])
     @pytest.mark.parametrize("length", [1, 65, 200])
     @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
+    @pytest.mark.parametrize(
+        ("backend", "dtype", "tolerance"),
+        [
+            ("chunked", torch.float32, 1e-4),
+            ("flash-linear-attention", torch.float32, 1e-2),
+            ("flash-linear-attention", torch.bfloat16, 5e-2),
+        ],
+    )
+    def test_linear_attention(
+        self, length: int, width: int, dim: int, decay: str, backend: str, dtype: torch.dtype, tolerance: float
+    ) -> None:
+        if backend != "chunked":
+            pytest.importorskip("fla")
+        inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, length, width, dim)]
+
+        def run(named: str) -> Callable[..., Any]:
+            return lambda q, k, v, state, *log_decay: linear_attention(q, k, v, *(log_decay or (None,)), state, named)
+
+        found = everything(run(backend), inputs, dtype, "cuda")
+        close(found, everything(run("naive"), inputs, torch.float64), tolerance)
+
+    @pytest.mark.parametrize(("width", "dim"), [(16, 32), (8, 8), (16, 17)])
+    @pytest.mark.parametrize("length", [1, 65, 200])
+    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize(
         ("form", "dtype", "tolerance"),
         [
@@ -402,28 +517,28 @@ class TestOnAGPU:
             ("flash-linear-attention", torch.bfloat16, 5e-2),
         ],
     )
-    def test_linear_attention(
-        self, length: int, width: int, dim: int, decay: str, form: str, dtype: torch.dtype, tolerance: float
+    def test_delta_rule(
+        self, length: int, width: int, dim: int, kind: str, form: str, dtype: torch.dtype, tolerance: float
     ) -> None:
         if form != "chunked":
             pytest.importorskip("fla")
-        inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, length, width, dim)]
+        inputs = [tensor.to(dtype).double() for tensor in delta_inputs(kind, length, width, dim)]
 
         def run(backend: str) -> Callable[..., Any]:
-            return lambda q, k, v, state, *log_decay: linear_attention(q, k, v, *(log_decay or (None,)), state, backend)
+            return run_delta(lambda *i, **named: delta_rule(*i, **named, backend=backend), kind)
 
         found = everything(run(form), inputs, dtype, "cuda")
         close(found, everything(run("naive"), inputs, torch.float64), tolerance)
 
     @pytest.mark.parametrize("length", [1, 65, 200])
-    @pytest.mark.parametrize("form", ["flash-linear-attention", "chunked"])
-    def test_wkv(self, length: int, form: str) -> None:
-        if form != "chunked":
+    @pytest.mark.parametrize("backend", ["flash-linear-attention", "chunked"])
+    def test_wkv(self, length: int, backend: str) -> None:
+        if backend != "chunked":
             pytest.importorskip("fla")
         scale = torch.full((2, 5), 0.5, dtype=torch.float64)
 
-        def run(backend: str) -> Callable[..., Any]:
-            return run_wkv(lambda *i: wkv(*i[:4], WKVState(*i[4:]), backend=backend), scale)
+        def run(named: str) -> Callable[..., Any]:
+            return run_wkv(lambda *i: wkv(*i[:4], WKVState(*i[4:]), backend=named), scale)
 
-        found = everything(run(form), wkv_inputs(length), torch.float32, "cuda")
+        found = everything(run(backend), wkv_inputs(length), torch.float32, "cuda")
         close(found, everything(run("naive"), wkv_inputs(length), torch.float64), 1e-4)

@@ -1,9 +1,10 @@
-"""Linear attention: the fast forms against the naive one, and all against attention's quadratic sum and outside witnesses."""
+"""Linear attention: the fast implementations against the naive one, and all against sums over pairs and a library."""
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -14,18 +15,13 @@ from torch.nn import functional as F
 from regbench.ops.backend import use_backend
 from regbench.ops.linear_attention import linear_attention
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same, assert_same_bits_for_any_threads
+
+pytestmark = pytest.mark.usefixtures("poison")
 
 FAST = ["cpu", "chunked"]
-FORMS = [*FAST, "naive"]
+BACKENDS = [*FAST, "naive"]
 DECAYS = ["none", "heads", "channels"]
-
-
-@pytest.fixture(autouse=True)
-def _poison() -> Iterator[None]:
-    """Deterministic mode fills `torch.empty` with NaN, so a place that is never written shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 class Inputs(NamedTuple):
@@ -79,14 +75,6 @@ def everything(inputs: Inputs, backend: str) -> list[Tensor]:
     return gradients(linear_attention(*inputs, backend=backend), inputs)
 
 
-def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        assert a.shape == b.shape
-        scale = max(float(b.detach().abs().max()), 1e-30)
-        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * scale, msg=lambda m, place=place: f"{place}: {m}")
-
-
 def by_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """ICLL Eq. 36-38 and 60-63: z_i is the sum of A_ij v_j over j <= i, and what is left of the initial state."""
     q, k, v, log_decay, state = inputs
@@ -105,67 +93,67 @@ def by_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
     return z, final
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 200])
-def test_fast_is_naive(form: str, decay: str, length: int) -> None:
+def test_fast_is_naive(backend: str, decay: str, length: int) -> None:
     inputs = make((2, 3, length, 5, 7), decay)
-    assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-11)
+    assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-11)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 16, 32), (1, 2, 8, 33), (2, 2, 1, 65), (1, 1, 33, 1)])
-def test_widths(form: str, decay: str, sizes: tuple[int, int, int, int]) -> None:
+def test_widths(backend: str, decay: str, sizes: tuple[int, int, int, int]) -> None:
     batch, heads, width, dim = sizes
     inputs = make((batch, heads, 70, width, dim), decay)
-    assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-11)
+    assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-11)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("strided", [True, False])
-def test_options_and_layouts(form: str, decay: str, state: bool, strided: bool) -> None:
+def test_options_and_layouts(backend: str, decay: str, state: bool, strided: bool) -> None:
     inputs = make((2, 3, 65, 4, 6), decay, state, strided)
     assert inputs.q.is_contiguous() != strided
-    assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-11)
+    assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-11)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("decay", DECAYS)
-def test_is_the_sum_over_pairs(form: str, decay: str) -> None:
+def test_is_the_sum_over_pairs(backend: str, decay: str) -> None:
     inputs = make((2, 2, 50, 4, 6), decay)
-    assert_same(everything(inputs, form), gradients(by_pairs(inputs), inputs), 1e-11)
+    assert_same(everything(inputs, backend), gradients(by_pairs(inputs), inputs), 1e-11)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("length", [1, 65, 200])
-def test_float32(form: str, decay: str, length: int) -> None:
+def test_float32(backend: str, decay: str, length: int) -> None:
     """Against naive in float64."""
     inputs = make((2, 3, length, 8, 16), decay)
     exact = [tensor.float() for tensor in everything(inputs, "naive")]
-    assert_same(everything(inputs.to(torch.float32), form), exact, 1e-5)
+    assert_same(everything(inputs.to(torch.float32), backend), exact, 1e-5)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("autocast", [True, False])
-def test_half_precision_is_computed_in_float32(form: str, decay: str, autocast: bool) -> None:
+def test_half_precision_is_computed_in_float32(backend: str, decay: str, autocast: bool) -> None:
     inputs = make((2, 2, 65, 4, 6), decay).to(torch.bfloat16)
     exact, exact_state = linear_attention(*inputs.to(torch.float32), backend="naive")
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        z, state = linear_attention(*inputs, backend=form)
+        z, state = linear_attention(*inputs, backend=backend)
     assert (z.dtype, state.dtype) == (torch.bfloat16, torch.float32)
     torch.testing.assert_close(z, exact.bfloat16(), rtol=1e-2, atol=1e-5)
     torch.testing.assert_close(state, exact_state, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", ["heads", "channels", "mixed", "shut"])
-def test_strong_decay(form: str, dtype: torch.dtype, case: str) -> None:
+def test_strong_decay(backend: str, dtype: torch.dtype, case: str) -> None:
     """Log decays of -50 and less, where quotients of running products would be 0 / 0, also among decays close to 1."""
     inputs = make((2, 2, 100, 4, 6), "heads" if case == "heads" else "channels")
     assert inputs.log_decay is not None
@@ -175,65 +163,56 @@ def test_strong_decay(form: str, dtype: torch.dtype, case: str) -> None:
     inputs = inputs._replace(log_decay=log_decay.detach().requires_grad_())
     exact = [tensor.to(dtype) for tensor in everything(inputs, "naive")]
     assert all(tensor.isfinite().all() for tensor in exact)
-    assert_same(everything(inputs.to(dtype), form), exact, 1e-11 if dtype == torch.float64 else 1e-5)
+    assert_same(everything(inputs.to(dtype), backend), exact, 1e-11 if dtype == torch.float64 else 1e-5)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("decay", DECAYS)
-def test_gradcheck(form: str, decay: str) -> None:
+def test_gradcheck(backend: str, decay: str) -> None:
     inputs = make((1, 2, 35, 2, 3), decay)  # more than a chunk
     log_decay = [] if inputs.log_decay is None else [inputs.log_decay]
 
     def call(q: Tensor, k: Tensor, v: Tensor, state: Tensor, *decays: Tensor) -> tuple[Tensor, Tensor]:
-        return linear_attention(q, k, v, *(decays or (None,)), initial_state=state, backend=form)
+        return linear_attention(q, k, v, *(decays or (None,)), initial_state=state, backend=backend)
 
     assert torch.autograd.gradcheck(call, (*inputs[:3], inputs.initial_state, *log_decay), fast_mode=True)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("cuts", [[1, 99], [32, 68], [40, 1, 59], [33, 31, 36]])
-def test_going_on_from_a_state(form: str, decay: str, cuts: list[int]) -> None:
+def test_going_on_from_a_state(backend: str, decay: str, cuts: list[int]) -> None:
     inputs = make((2, 2, 100, 4, 6), decay)
     per_position = decay == "channels"
     sequences = [*inputs[:3], inputs.log_decay] if per_position else list(inputs[:3])
     pieces, state = [], inputs.initial_state
     for q, k, v, *decays in zip(*(x.split(cuts, 2) for x in sequences), strict=True):  # type: ignore[union-attr]
-        z, state = linear_attention(q, k, v, decays[0] if per_position else inputs.log_decay, state, backend=form)
+        z, state = linear_attention(q, k, v, decays[0] if per_position else inputs.log_decay, state, backend=backend)
         pieces.append(z)
     assert state is not None
-    assert_same(gradients((torch.cat(pieces, 2), state), inputs), everything(inputs, form), 1e-11)
+    assert_same(gradients((torch.cat(pieces, 2), state), inputs), everything(inputs, backend), 1e-11)
 
 
-@pytest.mark.parametrize("form", FAST)
-def test_later_inputs_do_not_matter(form: str) -> None:
+@pytest.mark.parametrize("backend", FAST)
+def test_later_inputs_do_not_matter(backend: str) -> None:
     inputs = make((1, 2, 80, 4, 6), "channels")
-    z, _ = linear_attention(*inputs, backend=form)
+    z, _ = linear_attention(*inputs, backend=backend)
     for place in range(4):
         changed = inputs[place].detach().clone()  # type: ignore[union-attr]
         changed[:, :, 50:] *= 2
-        other, _ = linear_attention(*inputs[:place], changed, *inputs[place + 1 :], backend=form)
+        other, _ = linear_attention(*inputs[:place], changed, *inputs[place + 1 :], backend=backend)
         assert torch.equal(other[:, :, :50], z[:, :, :50])
         assert not torch.isclose(other[:, :, 50:], z[:, :, 50:]).all()
 
 
 def test_same_bits_for_any_number_of_threads() -> None:
     inputs = make((3, 4, 130, 8, 40), "channels").to(torch.float32)
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 5, 64):
-            torch.set_num_threads(threads)
-            results.append(everything(inputs, "cpu"))
-    finally:
-        torch.set_num_threads(before)
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    assert_same_bits_for_any_threads(lambda: everything(inputs, "cpu"), (1, 2, 5, 64))
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("decay", DECAYS)
-def test_memory_grows_as_the_length(form: str, decay: str) -> None:
+def test_memory_grows_as_the_length(backend: str, decay: str) -> None:
     """What waits for the backward pass, at twice the length, is twice as much."""
 
     def kept(length: int) -> int:
@@ -245,49 +224,56 @@ def test_memory_grows_as_the_length(form: str, decay: str) -> None:
 
         inputs = make((1, 1, length, 8, 8), decay).to(torch.float32)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            outputs = linear_attention(*inputs, backend=form)
+            outputs = linear_attention(*inputs, backend=backend)
         assert outputs[0].shape[2] == length
         return sum(storages.values())
 
     assert kept(2048) <= 2.1 * kept(1024)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize(("batch", "length"), [(0, 5), (2, 0)])
-def test_empty(form: str, decay: str, batch: int, length: int) -> None:
+def test_empty(backend: str, decay: str, batch: int, length: int) -> None:
     inputs = make((batch, 2, length, 3, 4), decay)
-    z, final = linear_attention(*inputs, backend=form)
+    z, final = linear_attention(*inputs, backend=backend)
     assert z.shape == (batch, 2, length, 4)
     assert inputs.initial_state is not None
     assert torch.equal(final, inputs.initial_state)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("decay", DECAYS)
-def test_is_what_flash_linear_attention_computes(form: str, decay: str) -> None:
-    """Its reference functions, in float32 and with heads inside, B x L x H x K, but for retention."""
-    pytest.importorskip("einops")
+def library(decay: str, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """Reference functions of flash-linear-attention. They take B x L x H x K, but for retention. Its import takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where there is no GPU
-        gla = pytest.importorskip("fla.ops.gla.naive")
-        plain = pytest.importorskip("fla.ops.linear_attn.naive")
-        retention = pytest.importorskip("fla.ops.retention.naive")
-    inputs = make((2, 3, 45, 4, 6), decay, state=decay != "heads").to(torch.float32)
-    if decay == "heads":  # its decays are fixed
-        inputs = inputs._replace(log_decay=torch.log1p(-(2.0 ** (-5 - torch.arange(3.0)))))
-    z, final = linear_attention(*inputs, backend=form)
-    q, k, v, g = (x.transpose(1, 2) if x is not None and x.dim() == 4 else x for x in inputs[:4])
+        from fla.ops.gla.naive import naive_recurrent_gla
+        from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
+        from fla.ops.retention.naive import naive_retention
+    if decay == "heads":  # it returns no state
+        return naive_retention(inputs.q * 4**0.5, inputs.k, inputs.v), None
+    q, k, v, g = (None if x is None else x.transpose(1, 2) for x in inputs[:4])
     state = {"initial_state": inputs.initial_state, "output_final_state": True}
     if decay == "none":
-        expected, expected_final = plain.naive_recurrent_linear_attn(q, k, v, scale=1.0, **state)
-    elif decay == "channels":
-        expected, expected_final = gla.naive_recurrent_gla(q * 4**0.5, k, v, g, **state)
+        z, final = naive_recurrent_linear_attn(q, k, v, scale=1.0, **state)
     else:
-        expected = retention.naive_retention(inputs.q * 4**0.5, inputs.k, inputs.v).transpose(1, 2)
-        expected_final = final
-    torch.testing.assert_close(z, expected.transpose(1, 2), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(final, expected_final, rtol=1e-4, atol=1e-4)
+        z, final = naive_recurrent_gla(q * 4**0.5, k, v, g, **state)
+    return z.transpose(1, 2), final
+
+
+@pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in ("fla", "einops")), reason="needs fla-core")
+@pytest.mark.parametrize("decay", DECAYS)
+def test_is_what_flash_linear_attention_computes(interpreter: ProcessPoolExecutor, decay: str) -> None:
+    """In float32."""
+    inputs = make((2, 3, 45, 4, 6), decay, state=decay != "heads")
+    if decay == "heads":  # its decays are fixed
+        inputs = inputs._replace(log_decay=torch.log1p(-(2.0 ** (-5 - torch.arange(3.0)))))
+    inputs = Inputs(*(None if x is None else x.detach().float() for x in inputs))
+    expected, expected_final = interpreter.submit(library, decay, inputs).result()
+    for backend in BACKENDS:
+        z, final = linear_attention(*inputs, backend=backend)
+        torch.testing.assert_close(z, expected, rtol=1e-4, atol=1e-4)
+        if expected_final is not None:
+            torch.testing.assert_close(final, expected_final, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("wrong", ["q", "k", "v", "log_decay", "initial_state"])
@@ -306,7 +292,7 @@ def test_wrong_shapes(wrong: str) -> None:
         linear_attention(*inputs[:3], torch.zeros(2))
 
 
-def test_the_form_that_ran_is_on_record() -> None:
+def test_what_ran_is_on_record() -> None:
     inputs = make((1, 1, 3, 2, 2), "none")
     for asked, ran in (("auto", "cpu"), ("chunked", "chunked"), ("naive", "naive")):
         with use_backend(asked) as record:

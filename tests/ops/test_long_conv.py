@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -13,17 +11,12 @@ from torch import Tensor
 from regbench.ops.backend import use_backend
 from regbench.ops.long_conv import fft, long_conv
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same
 
-FORMS = ["fft", "naive"]
+pytestmark = pytest.mark.usefixtures("poison")
+
+BACKENDS = ["fft", "naive"]
 LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
-
-
-@pytest.fixture(autouse=True)
-def _poison() -> Iterator[None]:
-    """Deterministic mode fills `torch.empty` with NaN, so a place that is never written shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def make(batch: int, length: int, dim: int, width: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -40,13 +33,6 @@ def everything(inputs: list[Tensor], backend: str) -> list[Tensor]:
     return [y, *torch.autograd.grad(y, inputs, upstream)]
 
 
-def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        atol = tolerance * float(b.detach().abs().max())
-        torch.testing.assert_close(a, b, rtol=0, atol=atol, msg=lambda m, place=place: f"{place}: {m}")
-
-
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("width", ["L", 1, 7, 90])
 @pytest.mark.parametrize("skip", [True, False])
@@ -59,33 +45,33 @@ def test_fft_is_naive(batch: int, dim: int, length: int, width: int | str, skip:
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_float32(length: int) -> None:
-    """The fast form in float32 against the naive one in float64."""
+    """The fast implementation in float32 against the naive one in float64."""
     exact = [tensor.float() for tensor in everything(make(3, length, 5, length), "naive")]
     assert_same(everything(make(3, length, 5, length, torch.float32), "fft"), exact, 2e-6)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("width", [5, 100])
-def test_is_a_linear_filter(form: str, width: int) -> None:
+def test_is_a_linear_filter(backend: str, width: int) -> None:
     x, kernel, skip = (tensor.detach() for tensor in make(2, 100, 3, width))
-    y = long_conv(x, kernel, skip, backend=form)
+    y = long_conv(x, kernel, skip, backend=backend)
     for d in range(3):
         expected = lfilter(kernel[d].numpy(), 1.0, x[..., d].numpy(), axis=1) + float(skip[d]) * x[..., d].numpy()
         np.testing.assert_allclose(y[..., d].numpy(), expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_gradcheck(form: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradcheck(backend: str) -> None:
     inputs = tuple(make(2, 7, 2, 7))
-    assert torch.autograd.gradcheck(lambda *tensors: long_conv(*tensors, backend=form), inputs)
+    assert torch.autograd.gradcheck(lambda *tensors: long_conv(*tensors, backend=backend), inputs)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_prefix_gets_the_same_outputs(form: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_prefix_gets_the_same_outputs(backend: str) -> None:
     x, kernel, skip = make(2, 200, 3, 200)
-    whole = long_conv(x, kernel, skip, backend=form)
+    whole = long_conv(x, kernel, skip, backend=backend)
     for length in (1, 64, 127):
-        part = long_conv(x[:, :length], kernel, skip, backend=form)
+        part = long_conv(x[:, :length], kernel, skip, backend=backend)
         torch.testing.assert_close(part, whole[:, :length], rtol=1e-12, atol=1e-12)
 
 
@@ -94,7 +80,7 @@ def test_only_the_gradients_asked_for() -> None:
     for one, other in ((x, kernel.detach()), (kernel, x.detach())):
         pair = (one, other) if one is x else (other, one)
         upstream = torch.ones(2, 20, 3, dtype=torch.float64)
-        found, expected = (torch.autograd.grad(long_conv(*pair, backend=f), one, upstream) for f in FORMS)
+        found, expected = (torch.autograd.grad(long_conv(*pair, backend=f), one, upstream) for f in BACKENDS)
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
 
 
@@ -112,10 +98,10 @@ def test_strided() -> None:
     torch.testing.assert_close(long_conv(*strided), long_conv(x, kernel, skip), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_half_precision_is_computed_in_float32(form: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_half_precision_is_computed_in_float32(backend: str) -> None:
     x, kernel, skip = make(2, 33, 4, 33, torch.float32)
-    y = long_conv(x.bfloat16(), kernel, skip, backend=form)
+    y = long_conv(x.bfloat16(), kernel, skip, backend=backend)
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y, long_conv(x.bfloat16().float(), kernel, skip).bfloat16(), rtol=1e-2, atol=1e-4)
 
@@ -124,10 +110,10 @@ def test_sizes_are_the_next_that_factor() -> None:
     assert [fft.good_size(n) for n in (1, 2, 3, 7, 11, 13, 127, 799, 2043)] == [2, 2, 4, 8, 12, 16, 128, 800, 2048]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("batch", "length"), [(0, 5), (2, 0)])
-def test_empty(form: str, batch: int, length: int) -> None:
-    assert long_conv(torch.zeros(batch, length, 3), torch.ones(3, 4), backend=form).shape == (batch, length, 3)
+def test_empty(backend: str, batch: int, length: int) -> None:
+    assert long_conv(torch.zeros(batch, length, 3), torch.ones(3, 4), backend=backend).shape == (batch, length, 3)
 
 
 def test_wrong_shapes() -> None:
@@ -142,7 +128,7 @@ def test_wrong_shapes() -> None:
             long_conv(*wrong)
 
 
-def test_the_form_that_ran_is_on_record() -> None:
+def test_what_ran_is_on_record() -> None:
     x, kernel, _ = make(1, 3, 2, 3)
     for asked, ran in (("auto", "fft"), ("naive", "naive")):
         with use_backend(asked) as record:

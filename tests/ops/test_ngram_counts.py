@@ -1,4 +1,4 @@
-"""N-gram counts: every form against counting by hand, on prompts of all kinds."""
+"""N-gram counts: every implementation against counting by hand, on prompts of all kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regbench.ops.backend import use_backend
 from regbench.ops.ngram_counts import ngram_counts
 from regbench.utils.errors import UserError
 
-FORMS = ("cpu", "torch", "naive")
+BACKENDS = ("cpu", "torch", "naive")
 quick = settings(max_examples=60, deadline=None)
 
 
@@ -50,21 +50,21 @@ def prompts(draw: st.DrawFn) -> tuple[Tensor, int, int]:
     return torch.from_numpy(tokens).to(dtype), draw(st.integers(1, 5)), vocab
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @quick
 @given(prompts())
-def test_every_form_counts_as_by_hand(form: str, prompt: tuple[Tensor, int, int]) -> None:
+def test_every_implementation_counts_as_by_hand(backend: str, prompt: tuple[Tensor, int, int]) -> None:
     tokens, max_order, vocab = prompt
-    counts = ngram_counts(tokens, max_order, vocab, backend=form)
+    counts = ngram_counts(tokens, max_order, vocab, backend=backend)
     assert counts.dtype == torch.int32
     assert counts.shape == (*tokens.shape, max_order, vocab)
     for row, counted in zip(tokens.tolist(), counts.numpy(), strict=True):
         np.testing.assert_array_equal(counted, by_hand(row, max_order, vocab))
 
 
-def test_the_forms_agree_on_long_prompts() -> None:
+def test_the_implementations_agree_on_long_prompts() -> None:
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 19, (4, 1037)))
-    cpu, torch_form, naive = (ngram_counts(tokens, 4, 19, backend=form) for form in FORMS)
+    cpu, torch_form, naive = (ngram_counts(tokens, 4, 19, backend=backend) for backend in BACKENDS)
     assert torch.equal(cpu, naive)
     assert torch.equal(torch_form, naive)
     assert int(cpu[:, -1, 0].sum()) == 4 * 1037
@@ -78,17 +78,17 @@ def test_the_gpu_counts_the_same() -> None:
 
 def test_no_count_sees_what_comes_later() -> None:
     tokens = torch.from_numpy(np.random.default_rng(1).integers(0, 4, (2, 60)))
-    for form in FORMS:
-        whole = ngram_counts(tokens, 3, 4, backend=form)
+    for backend in BACKENDS:
+        whole = ngram_counts(tokens, 3, 4, backend=backend)
         for t in (1, 2, 31):
-            assert torch.equal(ngram_counts(tokens[:, :t], 3, 4, backend=form), whole[:, :t])
+            assert torch.equal(ngram_counts(tokens[:, :t], 3, 4, backend=backend), whole[:, :t])
 
 
 def test_the_example_of_the_docstring() -> None:
     assert doctest.testmod(regbench.ops.ngram_counts).failed == 0
 
 
-def test_the_form_that_ran_is_recorded() -> None:
+def test_what_ran_is_recorded() -> None:
     tokens = torch.zeros(1, 4, dtype=torch.int64)
     for asked, ran in (("auto", "cpu"), ("torch", "torch"), ("naive", "naive")):
         with use_backend(asked) as record:

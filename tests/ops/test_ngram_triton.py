@@ -1,10 +1,7 @@
-"""The Triton form of the n-gram head: under the interpreter, compiled without a GPU, and (marked `gpu`) on one."""
+"""The n-gram head by Triton: under the interpreter, compiled without a GPU, and (marked `gpu`) on one."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -27,22 +24,12 @@ def inputs(
 
 
 def interpreted(tokens: Tensor, hidden: Tensor, upstream: Tensor, order: int, shift: int) -> tuple[Tensor, Tensor]:
-    """Runs in a process of its own: Triton decides at import whether it interprets."""
+    """Runs in the process in which Triton interprets."""
     from regbench.ops.ngram import triton
 
-    torch.use_deterministic_algorithms(True)  # fills `torch.empty` with NaN, so a place that is never written shows
     hidden.requires_grad_()
     out = triton.ngram_head(ngram_index(tokens), hidden, order, shift)
     return out.detach(), *torch.autograd.grad(out, hidden, upstream)
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("TRITON_INTERPRET", "1")
-            pool.submit(os.getpid).result()  # the process starts here, and keeps the variable
-        yield pool
 
 
 @pytest.mark.parametrize(
@@ -88,10 +75,20 @@ def test_interpreter_keeps_a_nan_within_its_ngram_and_its_future(interpreter: Pr
     assert torch.equal(out[~reached], clean[~reached])
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "capability"),
+    [
+        (torch.float32, 80),
+        (torch.bfloat16, 90),
+        *(
+            pytest.param(torch.float32, 90, marks=pytest.mark.slow),
+            pytest.param(torch.bfloat16, 80, marks=pytest.mark.slow),
+        ),
+        *(pytest.param(torch.float16, capability, marks=pytest.mark.slow) for capability in (80, 90)),
+    ],
+)
 @pytest.mark.parametrize("backwards", [False, True])
-def test_compiles_without_a_gpu(capability: int, dtype: torch.dtype, backwards: bool) -> None:
+def test_compiles_without_a_gpu(dtype: torch.dtype, capability: int, backwards: bool) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

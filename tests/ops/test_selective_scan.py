@@ -1,8 +1,7 @@
-"""The selective scan: the fast forms against the naive one, and all against what they must equal in closed form."""
+"""The selective scan: the fast implementations against the naive one, and all against what they must equal in closed form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numba
@@ -16,17 +15,12 @@ from regbench.ops._numba import exp2
 from regbench.ops.backend import use_backend
 from regbench.ops.selective_scan import cpu, selective_scan
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same, assert_same_bits_for_any_threads
+
+pytestmark = pytest.mark.usefixtures("poison")
 
 FAST = ["cpu", "chunked"]
-FORMS = [*FAST, "naive"]
-
-
-@pytest.fixture(autouse=True)
-def _poison() -> Iterator[None]:
-    """Deterministic mode fills `torch.empty` with NaN, so a place that is never written shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+BACKENDS = [*FAST, "naive"]
 
 
 class Inputs(NamedTuple):
@@ -75,49 +69,41 @@ def everything(inputs: Inputs, backend: str) -> list[Tensor]:
     return [y, final, *torch.autograd.grad((y, final), inputs.given(), upstream)]
 
 
-def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        assert a.shape == b.shape
-        scale = float(b.detach().abs().max())
-        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * scale, msg=lambda m, place=place: f"{place}: {m}")
-
-
 @pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 63, 64, 65, 127])
 @pytest.mark.parametrize(("batch", "dim", "n_state"), [(1, 1, 1), (3, 5, 3), (1, 32, 4), (2, 65, 1), (3, 33, 7)])
 def test_fast_is_naive(batch: int, length: int, dim: int, n_state: int) -> None:
     inputs = make(batch, length, dim, n_state)
     expected = everything(inputs, "naive")
-    for form in FAST:
-        assert_same(everything(inputs, form), expected, 1e-12)
+    for backend in FAST:
+        assert_same(everything(inputs, backend), expected, 1e-12)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("strided", [True, False])
-def test_options_and_layouts(form: str, skip: bool, state: bool, strided: bool) -> None:
+def test_options_and_layouts(backend: str, skip: bool, state: bool, strided: bool) -> None:
     inputs = make(3, 65, 5, 3, skip, state, strided)
     assert inputs.x.is_contiguous() != strided
-    assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-12)
+    assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-12)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 127, 33, 7), (2, 128, 64, 16)])
-def test_float32(form: str, shape: tuple[int, int, int, int]) -> None:
+def test_float32(backend: str, shape: tuple[int, int, int, int]) -> None:
     """In float32 against naive in float64: no worse than a few roundings."""
     inputs = make(*shape)
     exact = [tensor.float() for tensor in everything(inputs, "naive")]
-    assert_same(everything(inputs.to(torch.float32), form), exact, 3e-6)
+    assert_same(everything(inputs.to(torch.float32), backend), exact, 3e-6)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("autocast", [True, False])
-def test_half_precision_is_computed_in_float32(form: str, autocast: bool) -> None:
+def test_half_precision_is_computed_in_float32(backend: str, autocast: bool) -> None:
     inputs = make(2, 33, 4, 3).to(torch.bfloat16)
     expected = everything(inputs.to(torch.float32), "naive")
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        y, _ = selective_scan(*inputs, backend=form)
+        y, _ = selective_scan(*inputs, backend=backend)
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y, expected[0].bfloat16(), rtol=1e-2, atol=1e-6)
 
@@ -127,22 +113,22 @@ def test_gradients_of_a_sum(dtype: torch.dtype) -> None:
     """The upstream gradient is then an expanded scalar, without memory of its own, and the final state has none."""
     inputs = make(2, 40, 3, 2).to(dtype)
     *found, expected = (
-        torch.autograd.grad(selective_scan(*inputs, backend=form)[0].sum(), inputs.given()) for form in FORMS
+        torch.autograd.grad(selective_scan(*inputs, backend=backend)[0].sum(), inputs.given()) for backend in BACKENDS
     )
     for gradients in found:
         assert_same(list(gradients), list(expected), 1e-12 if dtype == torch.float64 else 1e-5)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_gradcheck(form: str) -> None:
-    inputs = make(2, 35, 2, 2) if form in FAST else make(1, 3, 2, 2)  # more than a chunk
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradcheck(backend: str) -> None:
+    inputs = make(2, 35, 2, 2) if backend in FAST else make(1, 3, 2, 2)  # more than a chunk
     assert torch.autograd.gradcheck(
-        lambda *tensors: selective_scan(*tensors, backend=form), tuple(inputs), fast_mode=True
+        lambda *tensors: selective_scan(*tensors, backend=backend), tuple(inputs), fast_mode=True
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_constant_parameters_are_a_linear_filter(form: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_constant_parameters_are_a_linear_filter(backend: str) -> None:
     """For one channel and constant parameters, y is x through filters with one pole each: an outside witness."""
     length, n_state = 100, 4
     rng = np.random.default_rng(0)
@@ -159,30 +145,30 @@ def test_constant_parameters_are_a_linear_filter(form: str) -> None:
         tensor(b).expand(1, length, -1),
         tensor(c).expand(1, length, -1),
         torch.tensor([skip], dtype=torch.float64),
-        backend=form,
+        backend=backend,
     )
     np.testing.assert_allclose(y.flatten().numpy(), expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_state_without_input_decays(form: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_state_without_input_decays(backend: str) -> None:
     """With x = 0 the final state is the first times exp(A sum of delta)."""
     inputs = make(2, 77, 5, 3)
-    y, final = selective_scan(torch.zeros_like(inputs.x), *inputs[1:], backend=form)
+    y, final = selective_scan(torch.zeros_like(inputs.x), *inputs[1:], backend=backend)
     total = inputs.delta.sum(1)[..., None] * inputs.A
     assert inputs.initial_state is not None
     torch.testing.assert_close(final, inputs.initial_state * torch.exp(total), rtol=1e-10, atol=1e-300)
     assert y.abs().max() > 0
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("cuts", [[1, 99], [32, 68], [40, 1, 59], [33, 31, 36]])
-def test_going_on_from_a_state(form: str, cuts: list[int]) -> None:
+def test_going_on_from_a_state(backend: str, cuts: list[int]) -> None:
     inputs = make(2, 100, 5, 3)
-    whole = everything(inputs, form)
+    whole = everything(inputs, backend)
     pieces, state = [], inputs.initial_state
     for x, delta, B, C in zip(*(inputs[i].split(cuts, 1) for i in (0, 1, 3, 4)), strict=True):
-        y, state = selective_scan(x, delta, inputs.A, B, C, inputs.D, state, backend=form)
+        y, state = selective_scan(x, delta, inputs.A, B, C, inputs.D, state, backend=backend)
         pieces.append(y)
     assert state is not None
     outputs = (torch.cat(pieces, 1), state)
@@ -193,21 +179,11 @@ def test_going_on_from_a_state(form: str, cuts: list[int]) -> None:
 
 def test_same_bits_for_any_number_of_threads() -> None:
     inputs = make(3, 130, 100, 16).to(torch.float32)
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 2):
-            torch.set_num_threads(threads)
-            results.append(everything(inputs, "cpu"))
-    finally:
-        torch.set_num_threads(before)
-    assert torch.get_num_threads() == before, "the kernels leave PyTorch's threads alone"
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    assert_same_bits_for_any_threads(lambda: everything(inputs, "cpu"), (1, 2, 2))
 
 
-@pytest.mark.parametrize("form", FAST)
-def test_nothing_of_the_size_of_all_states_is_kept(form: str) -> None:
+@pytest.mark.parametrize("backend", FAST)
+def test_nothing_of_the_size_of_all_states_is_kept(backend: str) -> None:
     """What waits for the backward pass: the inputs and N / CHUNK times x, against N times x for all states."""
     batch, length, dim, n_state = 2, 256, 64, 16
     inputs = make(batch, length, dim, n_state).to(torch.float32)
@@ -219,7 +195,7 @@ def test_nothing_of_the_size_of_all_states_is_kept(form: str) -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        selective_scan(*inputs, backend=form)
+        selective_scan(*inputs, backend=backend)
     all_states = 4 * batch * length * dim * n_state
     chunk_starts = 4 * batch * (length // cpu.CHUNK + 1) * n_state * dim
     others = sum(4 * tensor.numel() for tensor in inputs.given())
@@ -247,38 +223,38 @@ def test_power_of_two() -> None:
     np.testing.assert_array_equal(out, [1, 0.5, 2.0**-125, 0, 0, 0, 0, 2.0**127, np.inf, np.inf, np.inf, np.nan])
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1.0, 20.0, 200.0])
-def test_strong_decay(form: str, dtype: torch.dtype, scale: float) -> None:
-    """delta A down to -200, where exp is 0 in float32: outputs and gradients stay those of the naive form."""
+def test_strong_decay(backend: str, dtype: torch.dtype, scale: float) -> None:
+    """delta A down to -200, where exp is 0 in float32: outputs and gradients stay those of the naive implementation."""
     inputs = make(2, 65, 5, 3)
     delta = inputs.delta / inputs.delta.max() * scale
     inputs = inputs._replace(A=inputs.A / inputs.A.abs().max(), delta=delta).to(dtype)
     assert float((inputs.delta.max() * inputs.A.min()).detach()) == pytest.approx(-scale)
-    assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-12 if dtype == torch.float64 else 2e-6)
+    assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-12 if dtype == torch.float64 else 2e-6)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_overflow_and_nan_are_not_hidden(form: str, dtype: torch.dtype) -> None:
+def test_overflow_and_nan_are_not_hidden(backend: str, dtype: torch.dtype) -> None:
     """A state that grows ends in infinity, and a NaN reaches all later outputs of its channel and no other."""
     inputs = make(1, 40, 3, 2).to(dtype)
-    growing, _ = selective_scan(inputs.x, inputs.delta * 1e3, -inputs.A, *inputs[3:], backend=form)
+    growing, _ = selective_scan(inputs.x, inputs.delta * 1e3, -inputs.A, *inputs[3:], backend=backend)
     assert not growing[:, -1].isfinite().any()
     x = inputs.x.detach().clone()
     x[0, 20, 1] = torch.nan
-    y, _ = selective_scan(x, *inputs[1:], backend=form)
+    y, _ = selective_scan(x, *inputs[1:], backend=backend)
     assert y[0, 20:, 1].isnan().all()
     assert y[0, :20].isfinite().all()
     assert y[..., [0, 2]].isfinite().all()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("batch", "length"), [(0, 5), (2, 0)])
-def test_empty(form: str, batch: int, length: int) -> None:
+def test_empty(backend: str, batch: int, length: int) -> None:
     inputs = make(batch, length, 3, 2)
-    y, final = selective_scan(*inputs, backend=form)
+    y, final = selective_scan(*inputs, backend=backend)
     assert y.shape == (batch, length, 3)
     assert inputs.initial_state is not None
     assert torch.equal(final, inputs.initial_state)
@@ -299,7 +275,7 @@ def test_wrong_shapes(wrong: str) -> None:
         selective_scan(inputs.x, inputs.delta, inputs.A[0], *inputs[3:])
 
 
-def test_the_form_that_ran_is_on_record() -> None:
+def test_what_ran_is_on_record() -> None:
     inputs = make(1, 3, 2, 2)
     for asked, ran in (("auto", "cpu"), ("chunked", "chunked"), ("naive", "naive")):
         with use_backend(asked) as record:

@@ -1,8 +1,7 @@
-"""WKV: the fast forms against the naive one, and all against the weighted mean that it is."""
+"""WKV: the fast implementations against the naive one, and all against the weighted mean that it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -12,18 +11,13 @@ from torch import Tensor
 from regbench.ops.backend import use_backend
 from regbench.ops.wkv import WKVState, wkv
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same, assert_same_bits_for_any_threads
+
+pytestmark = pytest.mark.usefixtures("poison")
 
 FAST = ["cpu", "chunked"]
-FORMS = [*FAST, "naive"]
+BACKENDS = [*FAST, "naive"]
 LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
-
-
-@pytest.fixture(autouse=True)
-def _poison() -> Iterator[None]:
-    """Deterministic mode fills `torch.empty` with NaN, so a place that is never written shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 class Inputs(NamedTuple):
@@ -68,13 +62,6 @@ def everything(inputs: Inputs, backend: str) -> list[Tensor]:
     return [z, a, b, scale, *torch.autograd.grad((z, a, b), inputs.given(), upstream)]
 
 
-def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal to `tolerance` times the largest entry of each tensor."""
-    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-        atol = tolerance * float(b.detach().abs().max())
-        torch.testing.assert_close(a, b, rtol=0, atol=atol, msg=lambda m, place=place: f"{place}: {m}")
-
-
 def by_sums(inputs: Inputs) -> Tensor:
     """z_i as a softmax-weighted mean over all j <= i: log weights -(i - 1 - j) w + k_j for j < i, and u + k_i."""
     w, u, k, v, _ = inputs
@@ -92,33 +79,33 @@ def by_sums(inputs: Inputs) -> Tensor:
 def test_fast_is_naive(batch: int, dim: int, length: int, state: bool) -> None:
     inputs = make(batch, length, dim, state)
     expected = everything(inputs, "naive")
-    for form in FAST:
-        assert_same(everything(inputs, form), expected, 1e-12)
+    for backend in FAST:
+        assert_same(everything(inputs, backend), expected, 1e-12)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_float32(form: str, length: int) -> None:
-    """A fast form in float32 against the naive one in float64."""
+def test_float32(backend: str, length: int) -> None:
+    """A fast implementation in float32 against the naive one in float64."""
     inputs = make(3, length, 5)
     exact = [tensor.float() for tensor in everything(inputs, "naive")]
-    assert_same(everything(inputs.to(torch.float32), form), exact, 1e-5)
+    assert_same(everything(inputs.to(torch.float32), backend), exact, 1e-5)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_is_a_weighted_mean(form: str, length: int) -> None:
+def test_is_a_weighted_mean(backend: str, length: int) -> None:
     inputs = make(2, length, 3, state=False)
-    z, expected = wkv(*inputs, backend=form)[0], by_sums(inputs)
+    z, expected = wkv(*inputs, backend=backend)[0], by_sums(inputs)
     torch.testing.assert_close(z, expected, rtol=1e-11, atol=1e-12)
     upstream = torch.randn(z.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(0))
     found, right = (torch.autograd.grad(out, inputs.given(), upstream, materialize_grads=True) for out in (z, expected))
     assert_same(list(found), list(right), 1e-11)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_extreme_keys(form: str, dtype: torch.dtype) -> None:
+def test_extreme_keys(backend: str, dtype: torch.dtype) -> None:
     """exp(80) squared is past float32, and exp(-80) squared is below it; a decay may be all but none, or total."""
     inputs = make(2, 65, 6, state=False)
     k = 80.0 * torch.sign(inputs.k)
@@ -130,20 +117,20 @@ def test_extreme_keys(form: str, dtype: torch.dtype) -> None:
     z = by_sums(inputs)
     exact = [z, *torch.autograd.grad(z.sum(), inputs.given())]
     ours = inputs.to(dtype)
-    z, _ = wkv(*ours, backend=form)
+    z, _ = wkv(*ours, backend=backend)
     found = [z, *torch.autograd.grad(z.sum(), ours.given())]
     assert all(tensor.isfinite().all() for tensor in found)
     # In float32 the spacing of numbers near 160 is 1.5e-5: so much may a log weight be off.
     assert_same(found, [tensor.to(dtype) for tensor in exact], 1e-11 if dtype == torch.float64 else 1e-4)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shift", [-700.0, 90.0])
-def test_only_differences_of_keys_matter(form: str, shift: float) -> None:
+def test_only_differences_of_keys_matter(backend: str, shift: float) -> None:
     """A constant added to every key changes neither z nor the sums, only their units."""
     inputs = make(2, 40, 3, state=False)
-    z, state = wkv(*inputs, backend=form)
-    moved, other = wkv(*inputs._replace(k=inputs.k + shift), backend=form)
+    z, state = wkv(*inputs, backend=backend)
+    moved, other = wkv(*inputs._replace(k=inputs.k + shift), backend=backend)
     torch.testing.assert_close(moved, z, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(other.a, state.a, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(other.scale, state.scale + shift, rtol=1e-10, atol=1e-10)
@@ -154,19 +141,21 @@ def test_the_units_of_the_state_do_not_matter() -> None:
     assert inputs.state is not None
     a, b, scale = inputs.state
     other = inputs._replace(state=WKVState(a * 1e3, b * 1e3, scale - torch.tensor(1e3).double().log()))
-    for form in FORMS:
-        torch.testing.assert_close(wkv(*other, backend=form)[0], wkv(*inputs, backend=form)[0], rtol=1e-11, atol=1e-12)
+    for backend in BACKENDS:
+        torch.testing.assert_close(
+            wkv(*other, backend=backend)[0], wkv(*inputs, backend=backend)[0], rtol=1e-11, atol=1e-12
+        )
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("cuts", [[1, 99], [32, 68], [40, 1, 59], [33, 31, 36]])
 @pytest.mark.parametrize("state", [True, False])
-def test_going_on_from_a_state(form: str, cuts: list[int], state: bool) -> None:
+def test_going_on_from_a_state(backend: str, cuts: list[int], state: bool) -> None:
     inputs = make(2, 100, 5, state)
-    whole = everything(inputs, form)
+    whole = everything(inputs, backend)
     pieces, carried = [], inputs.state
     for k, v in zip(inputs.k.split(cuts, 1), inputs.v.split(cuts, 1), strict=True):
-        z, carried = wkv(inputs.w, inputs.u, k, v, carried, backend=form)
+        z, carried = wkv(inputs.w, inputs.u, k, v, carried, backend=backend)
         pieces.append(z)
     assert carried is not None
     outputs = (torch.cat(pieces, 1), carried.a, carried.b)
@@ -176,14 +165,14 @@ def test_going_on_from_a_state(form: str, cuts: list[int], state: bool) -> None:
     assert_same([*outputs, carried.scale, *gradients], whole, 1e-12)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_gradcheck(form: str) -> None:
-    inputs = make(1, 35, 2, size=1.0) if form == "chunked" else make(2, 5, 2, size=1.0)  # more than a chunk
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradcheck(backend: str) -> None:
+    inputs = make(1, 35, 2, size=1.0) if backend == "chunked" else make(2, 5, 2, size=1.0)  # more than a chunk
     assert inputs.state is not None
     scale = inputs.state.scale
 
     def mean_and_true_sums(*tensors: Tensor) -> tuple[Tensor, ...]:
-        z, state = wkv(*tensors[:4], WKVState(*tensors[4:], scale), backend=form)
+        z, state = wkv(*tensors[:4], WKVState(*tensors[4:], scale), backend=backend)
         return z, state.a * state.scale.exp(), state.b * state.scale.exp()
 
     # Finite differences move the scale, which has no gradient: what it takes from the sums it gives to their units.
@@ -197,17 +186,19 @@ def test_strided_and_expanded() -> None:
     assert not strided.k.is_contiguous()
     torch.testing.assert_close(wkv(*strided)[0], wkv(*contiguous)[0], rtol=0, atol=0)
     # The gradient of a sum is an expanded scalar, without memory of its own.
-    *found, expected = (torch.autograd.grad(wkv(*inputs, backend=form)[0].sum(), inputs.given()) for form in FORMS)
+    *found, expected = (
+        torch.autograd.grad(wkv(*inputs, backend=backend)[0].sum(), inputs.given()) for backend in BACKENDS
+    )
     for gradients in found:
         assert_same(list(gradients), list(expected), 1e-12)
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("autocast", [True, False])
-def test_half_precision_is_computed_in_float32(form: str, autocast: bool) -> None:
+def test_half_precision_is_computed_in_float32(backend: str, autocast: bool) -> None:
     inputs = make(2, 33, 4, state=False).to(torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        z, state = wkv(*inputs, backend=form)
+        z, state = wkv(*inputs, backend=backend)
     assert z.dtype == torch.bfloat16
     assert state.a.dtype == torch.float32
     expected = wkv(*inputs.to(torch.float32), backend="naive")[0]
@@ -216,34 +207,26 @@ def test_half_precision_is_computed_in_float32(form: str, autocast: bool) -> Non
 
 def test_same_bits_for_any_number_of_threads() -> None:
     inputs = make(3, 130, 100).to(torch.float32)
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            results.append(everything(inputs, "cpu"))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert_same_bits_for_any_threads(lambda: everything(inputs, "cpu"), (1, 2))
 
 
-@pytest.mark.parametrize("form", FAST)
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nan_is_not_hidden(form: str, dtype: torch.dtype) -> None:
+def test_nan_is_not_hidden(backend: str, dtype: torch.dtype) -> None:
     inputs = make(1, 40, 3).to(dtype)
     v = inputs.v.detach().clone()
     v[0, 20, 1] = torch.nan
-    z, _ = wkv(*inputs._replace(v=v), backend=form)
+    z, _ = wkv(*inputs._replace(v=v), backend=backend)
     assert z[0, 20, 1].isnan()
     assert z[0, :20].isfinite().all()
     assert z[..., [0, 2]].isfinite().all()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("batch", "length"), [(0, 5), (2, 0)])
-def test_empty(form: str, batch: int, length: int) -> None:
+def test_empty(backend: str, batch: int, length: int) -> None:
     inputs = make(batch, length, 3)
-    z, final = wkv(*inputs, backend=form)
+    z, final = wkv(*inputs, backend=backend)
     assert z.shape == (batch, length, 3)
     assert inputs.state is not None
     if length == 0:
@@ -260,7 +243,7 @@ def test_wrong_shapes(wrong: str) -> None:
         wkv(*inputs._replace(k=inputs.k[0]))
 
 
-def test_the_form_that_ran_is_on_record() -> None:
+def test_what_ran_is_on_record() -> None:
     inputs = make(1, 3, 2)
     for asked, ran in (("auto", "cpu"), ("chunked", "chunked"), ("naive", "naive")):
         with use_backend(asked) as record:

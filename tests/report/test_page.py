@@ -20,10 +20,9 @@ from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
 from regbench.metrics.scores import score
 from regbench.report import build_report, track_of, write_report
-from regbench.report.content import score_rows
+from regbench.report.content import human_bytes, human_seconds, score_rows
 from regbench.report.html import render_page
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
-from regbench.report.words import human_bytes, human_seconds
 from regbench.results import Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -290,7 +289,7 @@ class TestPieces:
             render_page("report/templates/frame.html", data={}, styles=[], scripts=[])
 
     @pytest.mark.parametrize(
-        ("share", "bar", "shown"), [(0.553, "55%", "55 %"), (-0.9, "0%", "-90 %"), (1.2, "100%", "120 %")]
+        ("share", "bar", "shown"), [(0.553, "55%", "55"), (-0.9, "0%", "-90"), (1.2, "100%", "120")]
     )
     def test_bars_stay_in_their_cells(self, share: float, bar: str, shown: str, result: Result) -> None:
         start = next(b.scores["legal_accuracy"].value for b in result.baselines.values() if b.anchor == "start")

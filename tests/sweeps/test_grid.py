@@ -133,7 +133,7 @@ def test_an_edited_source_or_track_is_another_cell(tmp_path: Path) -> None:
         ({"grid": {"arch": ["lstm"], "n_layers": [0]}}, "lstm: option: n_layers: input should be greater than"),
         (
             {"grid": {"arch": ["lstm"], "train_instances": [61]}},
-            "train_instances (61) is more than the 60 of the training",
+            "train_instances (61) is above the 60 of the split",
         ),
         ({"grid": {"arch": ["lstm"], "training.train_tokens": [7000]}}, "(7,000) is above the track's budget of 6,000"),
         ({"grid": {"arch": ["lstm", "lstm.py"]}}, "no such file: lstm.py"),

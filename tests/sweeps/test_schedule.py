@@ -16,7 +16,8 @@ from regbench.sweeps.schedule import Schedule
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.sweep import Sweep
 from regbench.sweeps.work import Ended, Job, Note
-from regbench.training.trained import Trained
+from regbench.training import provenance
+from regbench.training.checkpoint import Trained
 from regbench.training.trainer import Progress
 from regbench.utils.errors import UserError
 from regbench.utils.files import exclusive
@@ -52,7 +53,7 @@ def made_up(fails: Callable[[Job], Ended | None] = lambda job: None) -> Work:
                 "predictions_sha256": "0" * 64,
             }
             (folder / "scores.json").write_text(SeedRecord.model_validate(record).model_dump_json())
-            for name in ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "identity.json"):
+            for name in ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", provenance.FILE):
                 (folder / name).write_text("{}")
         return Ended()
 

@@ -192,7 +192,7 @@ def test_fewer_instances_are_said_in_the_result(
     (row.folder / "result.json").write_text(json.dumps(result))
     (row.folder / "config.yaml").write_text((row.folder / "config.yaml").read_text().replace(": 16\n", ": 60\n"))
     faults = submit(row.folder, tmp_path / "board", track=track).findings.faults
-    assert "learning" in {fault.check for fault in faults}
+    assert "training" in {fault.check for fault in faults}
 
 
 def test_a_diverging_configuration_is_told_and_the_rest_goes_on(

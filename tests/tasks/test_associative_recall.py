@@ -13,9 +13,8 @@ from rich.console import Console
 from baselines.ngram import NGram
 from baselines.oracle import Oracle
 from regbench.data.instances import Instances
-from regbench.metrics.batching import predict_in_batches
 from regbench.metrics.scores import Scores, score
-from regbench.models.predictor import Baseline
+from regbench.models.predictor import Baseline, predict_in_batches
 from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
 from regbench.tasks.base import Splits
 from regbench.tracks import load_track

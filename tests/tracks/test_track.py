@@ -47,13 +47,19 @@ def test_tracks_of_the_machines_text_are_passed_by(monkeypatch: pytest.MonkeyPat
     assert list(json.loads(record.read_text())) == ["pfa-small-v1"]
 
 
-def test_the_cache_key_tells_the_source_where_there_is_one(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def fresh(tiny_file: Path) -> Track:
+    """The tiny track without instances in memory."""
+    return load_track(str(tiny_file))
+
+
+def test_the_cache_key_tells_the_source_where_there_is_one(fresh: Track, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is what it always was where there is none."""
     keys = []
     monkeypatch.setattr(track, "cached", lambda config, make: keys.append(config) or make())
-    tiny.instances("test")
-    monkeypatch.setattr(tiny.task, "source_digest", lambda: "abc")
-    tiny.instances("test")
+    fresh.instances("test")
+    monkeypatch.setattr(fresh.task, "source_digest", lambda: "abc")
+    fresh.instances("test")
     assert sorted(keys[0]) == ["parameters", "split", "splits", "task", "task_version"]
     assert keys[1] == {**keys[0], "source": "abc"}
 
@@ -83,11 +89,11 @@ def test_a_changed_field_without_a_new_version_is_refused(tmp_path: Path, path: 
     assert load_track(str(edited)).version == 99
 
 
-def test_instances_that_changed_since_freezing_are_refused(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
-    frozen = {"digest": tiny.definition.digest, "fingerprints": dict.fromkeys(SPLITS, "0" * 64)}
-    monkeypatch.setattr(tiny, "frozen", frozen)
+def test_instances_that_changed_since_freezing_are_refused(fresh: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = {"digest": fresh.definition.digest, "fingerprints": dict.fromkeys(SPLITS, "0" * 64)}
+    monkeypatch.setattr(fresh, "frozen", frozen)
     with pytest.raises(UserError, match="the test split of tiny-v1 has the fingerprint .* results cannot be compared"):
-        tiny.instances("test")
+        fresh.instances("test")
 
 
 def test_the_digest_sees_every_field() -> None:

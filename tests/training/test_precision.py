@@ -1,4 +1,4 @@
-"""What a result says of the precision, and of the forms of the ops that trained and that scored."""
+"""What a result says of the precision, and of the implementations of the ops that trained and that scored."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from architectures.cgt.analysis.prompts import load_specialised as load_speciali
 from architectures.cgt.analysis.study import study
 from architectures.cgt.analysis.table import RunTable, tabulate
 from regbench.analysis.trained import Trained
-from regbench.report.words import human_bytes
+from regbench.report.content import human_bytes
 from regbench.tasks.base import TokenIO
 from regbench.utils.files import atomic_write, explain_full_disk
 

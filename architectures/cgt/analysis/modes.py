@@ -24,10 +24,10 @@ from torch import Tensor
 
 from regbench.analysis.segments import Segments, windows
 from regbench.data.instances import Instances
-from regbench.metrics.batching import rows_at_once
 from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens, score_vectors
 from regbench.metrics.scores import Score
 from regbench.models.model import token_tensor
+from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from regbench.analysis.linear_probe import LinearProbe
 from regbench.metrics.metric import METRICS
-from regbench.report.words import label
+from regbench.report.content import label
 from regbench.utils.arrays import FloatArray
 from regbench.utils.files import atomic_write
 

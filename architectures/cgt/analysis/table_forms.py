@@ -11,7 +11,7 @@ from rich.table import Table
 from architectures.cgt.analysis.table import BASE, FROZEN, LINEAR_PROBE, VARIATION, Mean, Row, RunTable
 from regbench.analysis.linear_probe import FOLDS, SEGMENTS_A_COMPONENT
 from regbench.metrics.metric import METRICS
-from regbench.report.words import label
+from regbench.report.content import label
 
 NONE = "—"
 CUT = "cut after"

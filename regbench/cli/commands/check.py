@@ -26,7 +26,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each check. The architecture is built and trained as `regbench run` does it with the same options."""
     from regbench.checks.architecture import CONTRACT, Subject
     from regbench.checks.contract import examine
-    from regbench.models.build import resolve_options, split_settings
+    from regbench.models.backbone import resolve_options, split_settings
     from regbench.ops.backend import require_use, use_backend
     from regbench.tracks import load_track
     from regbench.training.options import resolve_training

@@ -37,7 +37,7 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains, and prints a row a score."""
     from regbench.leaderboard.reproduce import reproduce
-    from regbench.report.words import label
+    from regbench.report.content import label
 
     with TerminalReporter(Console(stderr=True)) as reporter:
         try:

@@ -1,4 +1,4 @@
-"""train many runs from one file, choose on validation, and tabulate"""
+"""Train many runs from one file, choose on validation, and tabulate."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from regbench.cli.arguments import apart_from_stdout, one_of
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from regbench.sweeps.estimate import Cost
+    from regbench.sweeps.local import Share
     from regbench.sweeps.sweep import Sweep, Swept
 
 DESCRIPTION = (
@@ -47,6 +49,7 @@ def configure(sweep: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Sweeps, or says what a sweep would cost."""
     from regbench.cli.live import Live
+    from regbench.sweeps.estimate import estimate
     from regbench.sweeps.sweep import Sweep
 
     if arguments.ray_address and arguments.on != "ray":
@@ -54,22 +57,27 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     progress = Console(stderr=True)
     with apart_from_stdout():
         sweep = Sweep.read(arguments.file)
-        if arguments.dry_run:
-            return _dry_run(sweep, arguments.jobs, console, progress)
-        try:
-            with Live(progress) as live:
-                swept = sweep.run(
-                    live,
-                    out=arguments.out,
-                    jobs=arguments.jobs,
-                    on=arguments.on,
-                    address=arguments.ray_address,
-                    announce=live.say,
-                )
-        except KeyboardInterrupt:
-            again = shlex.join(["regbench", *sys.argv[1:]]) if sys.argv[1:2] == ["sweep"] else "the same command"
-            print(f"regbench: interrupted; go on with: {again}", file=sys.stderr)
-            return 130
+        divided = sweep.share(arguments.jobs) if arguments.dry_run else None
+        if divided is not None:
+            costs = estimate(sweep.groups, divided.threads, lambda text: progress.print(text, highlight=False))
+        else:
+            try:
+                with Live(progress) as live:
+                    swept = sweep.run(
+                        live,
+                        out=arguments.out,
+                        jobs=arguments.jobs,
+                        on=arguments.on,
+                        address=arguments.ray_address,
+                        announce=live.say,
+                    )
+            except KeyboardInterrupt:
+                again = shlex.join(["regbench", *sys.argv[1:]]) if sys.argv[1:2] == ["sweep"] else "the same command"
+                print(f"regbench: interrupted; go on with: {again}", file=sys.stderr)
+                return 130
+    if divided is not None:
+        _print_costs(sweep, divided, costs, console)
+        return 0
     _print(swept, console)
     return 1 if swept.failures else 0
 
@@ -91,26 +99,23 @@ def _print(swept: Swept, console: Console) -> None:
         console.print(f"next: regbench submit {shlex.quote(str(row.folder))}", highlight=False, soft_wrap=True)
 
 
-def _dry_run(sweep: Sweep, jobs: int | None, console: Console, progress: Console) -> int:
+def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Console) -> None:
+    """Every cell, what each architecture costs, and how long all take."""
     from regbench.cli.sweep_tables import cost_table
-    from regbench.report.words import human_seconds
-    from regbench.sweeps.estimate import estimate
+    from regbench.report.content import human_seconds
 
-    share = sweep.share(jobs)
     for group in sweep.groups:
-        seeds = " ".join(map(str, group.seeds))
+        track, seeds = group.first.track.name, " ".join(map(str, group.seeds))
         for cell in group.trials:
-            console.print(f"{cell.digest[:8]}  {cell.point.track.name}  {cell.label}", highlight=False, soft_wrap=True)
+            console.print(f"{cell.digest[:8]}  {track}  {cell.label}", highlight=False, soft_wrap=True)
         what = f"the best of these {len(group.trials)}" if group.trials else group.first.label
-        console.print(f"          {group.first.track.name}  {what}: seeds {seeds}", highlight=False, soft_wrap=True)
-    costs = estimate(sweep.groups, share.threads, lambda text: progress.print(text, highlight=False))
+        console.print(f"          {track}  {what}: seeds {seeds}", highlight=False, soft_wrap=True)
     console.print(cost_table(costs))
-    seconds = sum(cost.seconds for cost in costs) / share.jobs
+    seconds = sum(cost.seconds for cost in costs) / divided.jobs
     count = sum(cost.trials + cost.seeds for cost in costs)
     console.print(
-        f"{count:,} cells, about {human_seconds(seconds)} with {share.jobs} at once, {share.threads} "
-        f"thread{'s' * (share.threads > 1)} each; without the baselines of a track that is new here",
+        f"{count:,} cells, about {human_seconds(seconds)} with {divided.jobs} at once, {divided.threads} "
+        f"thread{'s' * (divided.threads > 1)} each; without the baselines of a track that is new here",
         highlight=False,
         soft_wrap=True,
     )
-    return 0

@@ -23,8 +23,7 @@ from regbench.data.text.bpe import BPE
 from regbench.data.text.index import Index, read_index, texts
 from regbench.data.text.packing import Packed, pack, plan
 from regbench.data.text.sources import Source
-from regbench.utils.cache import cache_root, keep
-from regbench.utils.files import exclusive
+from regbench.utils.files import cache_root, exclusive, keep
 
 _FORMAT = 2  # of the files in the cache
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from regbench.data.text.bars import bar
 from regbench.data.text.sources import Document, field_of
-from regbench.utils.cache import cache_root, keep
 from regbench.utils.errors import UserError, closest
+from regbench.utils.files import cache_root, keep
 
 DEFAULT_LIMIT = 100_000
 """Documents that are read of a dataset by default. (c4 has 365 million.)"""

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.utils.arrays import IntArray
-from regbench.utils.cache import keep
-from regbench.utils.files import read_arrays
+from regbench.utils.files import keep, read_arrays
 
 SHARD_SIZE = 1 << 20
 """Characters of text after which a shard ends."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op
-from regbench.ops.tensors import common_type
+from regbench.ops.backend import Implementation, Op, common_type
 from regbench.utils.errors import UserError
 
 OP = Op(

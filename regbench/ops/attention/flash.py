@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.tensors import common_type
+from regbench.ops.backend import common_type
 from regbench.utils.errors import UserError
 
 WIDEST = 256

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops.attention.triton_kernels import forward_kernel, keys_kernel, queries_kernel
-from regbench.ops.tensors import common_type
+from regbench.ops.backend import common_type
 from regbench.utils.errors import UserError
 
 WIDEST = 256

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.tensors import sum_type
+from regbench.ops.backend import sum_type
 
 CHUNK = 32
 """Positions in a chunk: a power of two, as chunks are built from halves."""
@@ -47,7 +47,7 @@ def linear_attention(
         if log_decay.dim() == 1:
             scores, queries, keys, decay = _decay_of_heads(queries, keys, log_decay.to(dtype), length)
         else:
-            scores, queries, keys, decay = _decay_of_channels(queries, keys, cut(log_decay))
+            scores, queries, keys, decay = decay_of_channels(queries, keys, cut(log_decay))
         states = []
         for decay_n, added_n in zip(decay.mT.unbind(2), (keys.mT @ values).unbind(2), strict=True):
             states.append(state)
@@ -57,7 +57,7 @@ def linear_attention(
 
 
 def _decay_of_heads(q: Tensor, k: Tensor, log_decay: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same as `_decay_of_channels`, for a log decay (H,): one matrix weights the scores of all chunks."""
+    """The same as `decay_of_channels`, for a log decay (H,): one matrix weights the scores of all chunks."""
     chunks, size = q.shape[2:4]
     g = log_decay[:, None, None, None]  # (H, 1, 1, 1)
     i = torch.arange(size, device=q.device)[:, None]
@@ -68,7 +68,7 @@ def _decay_of_heads(q: Tensor, k: Tensor, log_decay: Tensor, length: int) -> tup
     return q @ k.mT * weights, q * since_start, k * until_end, (g * filled).exp()[None]
 
 
-def _decay_of_channels(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def decay_of_channels(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Applies the decays within each chunk.
 
     Blocks of one position are joined to blocks of two, then of four, up to the chunk. For pairs across the halves of a block,

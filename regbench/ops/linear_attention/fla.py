@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.tensors import common_type
+from regbench.ops.backend import common_type
 
 WIDTH = 16
 """Keys and values are padded with zeros to a multiple of this width. Narrower tiles do not compile, and in 16 bits the backward
@@ -32,22 +32,22 @@ def linear_attention(
     dtype = common_type(q, k, v)
     keys, values = q.shape[3], v.shape[3]
     given: dict[str, Any] = {
-        name: _padded(x.to(dtype).transpose(1, 2), -1) for name, x in (("q", q), ("k", k), ("v", v))
+        name: padded(x.to(dtype).transpose(1, 2), -1) for name, x in (("q", q), ("k", k), ("v", v))
     }
     if initial_state is not None:
-        given["initial_state"] = _padded(_padded(initial_state.float(), -1), -2)
+        given["initial_state"] = padded(padded(initial_state.float(), -1), -2)
     if log_decay is None:
         kernel = chunk_simple_gla
     elif log_decay.dim() == 1:
         # The argument `g_gamma` would take it as it is, but has no gradient.
         kernel, given["g"] = chunk_simple_gla, log_decay.float().expand(given["q"].shape[:3]).contiguous()
     else:
-        kernel, given["g"] = chunk_gla, _padded(log_decay.float().transpose(1, 2), -1)
+        kernel, given["g"] = chunk_gla, padded(log_decay.float().transpose(1, 2), -1)
     z, state = kernel(**given, scale=1.0, output_final_state=True)
     return z[..., :values].transpose(1, 2).to(v.dtype), state[..., :keys, :values]
 
 
-def _padded(x: Tensor, axis: int) -> Tensor:
+def padded(x: Tensor, axis: int) -> Tensor:
     """The tensor padded with zeros to a multiple of `WIDTH` along its last axis (-1) or the one before it (-2); contiguous."""
     missing = -x.shape[axis] % WIDTH
     return F.pad(x, (0, missing) if axis == -1 else (0, 0, 0, missing)).contiguous()

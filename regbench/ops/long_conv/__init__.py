@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op
-from regbench.ops.tensors import check_rank, check_shapes
+from regbench.ops.backend import Implementation, Op, check_rank, check_shapes
 from regbench.utils.errors import UserError
 
 OP = Op(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regbench.ops.tensors import sum_type
+from regbench.ops.backend import sum_type
 
 AT_ONCE = 2**19
 """How many padded numbers are transformed at a time on a CPU."""

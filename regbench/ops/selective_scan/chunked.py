@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regbench.ops.tensors import sum_type
+from regbench.ops.backend import sum_type
 
 CHUNK = 32
 """Positions in a chunk."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import exp2, run
-from regbench.ops.tensors import sum_type
+from regbench.ops.backend import sum_type
 
 CHUNK = 32
 """Positions between two stored states."""

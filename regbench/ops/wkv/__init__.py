@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op
-from regbench.ops.tensors import check_rank, check_shapes, common_type
+from regbench.ops.backend import Implementation, Op, check_rank, check_shapes, common_type
 
 OP = Op(
     "wkv",

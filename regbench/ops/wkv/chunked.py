@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.tensors import sum_type
+from regbench.ops.backend import sum_type
 
 CHUNK = 32
 """Positions in a chunk."""

@@ -12,7 +12,7 @@ from architectures.cgt import ContextuallyGuided
 from architectures.cgt.layers import Operator
 from regbench.checks.architecture import CONTRACT, Subject, overfits
 from regbench.checks.contract import examine
-from regbench.models.build import resolve_options
+from regbench.models.backbone import resolve_options
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.utils.errors import UserError

@@ -45,7 +45,7 @@ def test_a_large_vocabulary_is_read_in_small_batches(text_track: Track, monkeypa
             sizes.append(len(tokens))
             return super().forward(tokens)
 
-    monkeypatch.setattr("regbench.metrics.batching.BATCH_BYTES", 5 * 48 * 300 * 8)
+    monkeypatch.setattr("regbench.models.predictor.BATCH_BYTES", 5 * 48 * 300 * 8)
     parts = segments(text_track.task, test)
     modes.read_in_modes(Watched(text_track.task.io), text_track.task, test, parts, 0.1, modes=("dynamic",))
     assert sizes == [5, 5, 5, 5]

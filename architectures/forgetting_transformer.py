@@ -1,0 +1,97 @@
+"""Forgetting transformer: softmax attention whose scores fall by a forget gate at every position in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from architectures._delta_mixer import full, heads_first
+from regbench.models import mixer
+from regbench.ops.attention import attention
+from regbench.utils.errors import UserError
+
+State = tuple[Tensor, Tensor, Tensor]
+"""The keys and values so far, (B, H, t, K) each, and the running sums of the log gates (B, H, t)."""
+
+PARTS = 3
+"""Of a running sum, each in the precision of the products: three bfloat16 numbers hold what one float32 holds."""
+
+
+class ForgettingTransformer(mixer.Mixer):
+    """Forgetting attention. Lin et al. 2025, Eq. 3-6 and section 3.1; without its output gate and norms ("Pro").
+
+        q, k, v = query(x), key(x), value(x)
+        c_t     = sum over s <= t of log sigmoid(forget_gate(x_s))
+        A_ij proportional to exp(<q_i, k_j> / sqrt(d_k) + c_i - c_j) for j <= i
+        y_i     = out(sum over j of A_ij v_j)
+
+    c_i is the same for all j, so the softmax does not need it. -c_j is the product of one more channel of q_i, a constant, with
+    one more of k_j. So the attention op serves as it is, and no (L, L) matrix is made. There are no positions: the gates tell
+    order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about their 0.02.
+    """
+
+    paper = mixer.Paper(
+        "Forgetting Transformer: Softmax Attention with a Forget Gate", "Lin et al.", 2025, "2503.02130"
+    )
+
+    def __init__(self, options: mixer.Options) -> None:
+        super().__init__(options)
+        if options.d_model % options.n_heads:
+            raise UserError(f"d_model ({options.d_model}) must be a multiple of n_heads ({options.n_heads})")
+        self.n_heads = options.n_heads
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(options.d_model, options.d_model, bias=False) for _ in range(4)
+        )
+        self.forget_gate = nn.Linear(options.d_model, options.n_heads)
+        nn.init.zeros_(self.forget_gate.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        q, k, v, log_f = self._inputs(x)
+        q, k = biased(q, k, log_f.cumsum(-1))
+        z = attention(q, k, F.pad(v, (0, PARTS)))[..., :-PARTS]  # fused attention wants values as wide as the keys
+        y: Tensor = self.out(z.transpose(1, 2).flatten(2))
+        return y
+
+    def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
+        """The cache before the first position. It grows with the stream."""
+        empty = torch.zeros(batch, self.n_heads, 0, self.options.d_model // self.n_heads, device=device, dtype=dtype)
+        return empty, empty, empty[..., 0]
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One position: (B, D) -> (B, D), and the cache with its key, value and running sum."""
+        q, k, v, log_f = self._inputs(x[:, None])
+        keys, values, sums = state
+        total = log_f if not sums.shape[-1] else log_f + sums[..., -1:]
+        keys, values, sums = torch.cat([keys, k], 2), torch.cat([values, v], 2), torch.cat([sums, total], 2)
+        scores = (q @ keys.mT) * q.shape[-1] ** -0.5 + (total - sums)[:, :, None]
+        y: Tensor = self.out((scores.softmax(-1) @ values).flatten(1))
+        return y, (keys, values, sums)
+
+    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(B, L, D) -> queries, keys and values (B, H, L, K), and log sigmoid of the gates (B, H, L)."""
+        q, k, v = (heads_first(linear(x), self.n_heads) for linear in (self.query, self.key, self.value))
+        return q, k, v, F.logsigmoid(full(self.forget_gate(x)).mT)
+
+    @classmethod
+    def state_bytes(cls, options: Any) -> None:
+        """None, as the cache grows with L."""
+        return
+
+
+def biased(q: Tensor, k: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys (B, H, L, K + PARTS), whose scaled products are those of q and k minus the keys' sums (B, H, L).
+
+    The attention op divides by the root of the wider width. The sum is split into parts, as the products may be in half
+    precision and the sum is large: each part holds what those before it left.
+    """
+    width, wider = q.shape[-1], q.shape[-1] + PARTS
+    parts, rest = [], -sums
+    for _ in range(PARTS):
+        parts.append(rest.to(k.dtype))
+        rest = rest - parts[-1]
+    ones = q.new_full((*q.shape[:3], PARTS), wider**0.5)
+    return torch.cat([q * (wider / width) ** 0.5, ones], -1), torch.cat([k, torch.stack(parts, -1)], -1)

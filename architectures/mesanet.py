@@ -1,0 +1,181 @@
+"""MesaNet: linear attention that solves its regression at every position."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from architectures._delta_mixer import full, heads_first, start_small, unit, without_weight_decay
+from regbench.models import mixer
+from regbench.models.short_conv import ShortConv
+from regbench.ops.linear_attention import linear_attention
+from regbench.utils.errors import UserError
+
+State = tuple[Tensor, Tensor, Tensor]
+"""The last d_conv - 1 inputs of the convolution (B, d_conv - 1, 2 D), and H and G (B, heads, K, K)."""
+
+LEAST = 0.25
+"""The least regularisation, Lambda."""
+
+TINY = 1e-30
+
+ROUNDINGS = 4
+"""So many roundings, relative to the right-hand side, are as good as no residual."""
+
+
+class MesaNet(mixer.Mixer):
+    """The Mesa layer. von Oswald et al. 2025, Eq. 4-7 and section 3.
+
+        q, k    = SiLU(conv(query(x))), SiLU(conv(key(x))), of length 1 in each head;  v = value(x)
+        g, beta = log sigmoid(forget(x)), sigmoid(write(x))                one each for a head
+        H_t     = exp(g_t) H_{t-1} + beta_t k_t^T k_t
+        G_t     = exp(g_t) G_{t-1} + beta_t k_t^T v_t
+        y_t     = out(norm(q_t (H_t + Lambda)^-1 G_t))                     Lambda is diagonal, at least 0.25, and begins at 1
+
+    With `solver=cg` the solution is that of so many steps of conjugate gradients, for all positions at once: H_t x_t is linear
+    attention with queries x and values beta k. Its gradient is that of the solution itself, which takes the same steps once
+    more. `solver=exact` solves each position's system; it keeps H of all positions.
+    """
+
+    class Options(mixer.Options):
+        """The options of MesaNet."""
+
+        d_conv: int = Field(default=4, ge=1, description="width of the convolution of queries and keys")
+        solver: Literal["cg", "exact"] = Field(default="cg", description="how each position's system is solved")
+        cg_steps: int = Field(default=30, ge=1, description="steps of conjugate gradients")
+
+    paper = mixer.Paper(
+        "MesaNet: Sequence Modeling by Locally Optimal Test-Time Training",
+        "von Oswald et al.",
+        2025,
+        arxiv="2506.05233",
+    )
+    compiles = False  # the gradient of the solution is taken within a backward pass
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        d_model, n_heads = options.d_model, options.n_heads
+        if d_model % n_heads:
+            raise UserError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
+        self.n_heads = n_heads
+        self.query, self.key, self.value, self.out = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        self.conv = ShortConv(2 * d_model, options.d_conv)
+        self.forget, self.write = (nn.Linear(d_model, n_heads) for _ in range(2))
+        start = torch.tensor(1 - LEAST).expm1().log()  # what softplus maps to 1 - LEAST
+        self.regularisation = without_weight_decay(start.repeat(d_model))
+        self.norm = nn.RMSNorm(d_model // n_heads, eps=1e-5)
+        start_small(self.query, self.key, self.value, self.forget, self.write, self.out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
+        return y
+
+    def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
+        """The state before the first position: zeros."""
+        width = self.options.d_model // self.n_heads
+        zeros = torch.zeros(batch, self.n_heads, width, width, device=device, dtype=dtype)
+        return self.conv.init_window(batch, device, dtype), zeros, zeros
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One position: (B, D) -> (B, D), and the state after it."""
+        y, state = self._advance(x[:, None], state)
+        return y[:, 0], state
+
+    def _advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
+        window, H, G = state
+        mixed, window = self.conv(torch.cat([self.query(x), self.key(x)], dim=-1), window)
+        q, k = (unit(heads_first(part, self.n_heads)) for part in F.silu(mixed).chunk(2, dim=-1))
+        v = full(heads_first(self.value(x), self.n_heads))
+        log_decay = F.logsigmoid(full(self.forget(x))).mT[..., None].expand(k.shape)
+        written = full(self.write(x)).sigmoid().mT[..., None] * k
+        ridge = (F.softplus(self.regularisation) + LEAST).view(self.n_heads, 1, -1)
+        if self.options.solver == "exact":
+            solved, H = solve_exactly(q, k, written, log_decay, ridge, H)
+        else:
+            with torch.autocast(x.device.type, enabled=False):
+                solved = ConjugateGradients.apply(q, k, written, log_decay, ridge, H, self.options.cg_steps)
+            _, H = linear_attention(q, k, written, log_decay, H)
+        z, G = linear_attention(solved, written, v, log_decay, G)
+        y: Tensor = self.out(self.norm(full(z)).transpose(1, 2).flatten(2))
+        return y, (window, H, G)
+
+    @classmethod
+    def state_bytes(cls, options: Any) -> int:
+        """H, G and the window."""
+        return 4 * (2 * options.d_model**2 // options.n_heads + (options.d_conv - 1) * 2 * options.d_model)
+
+
+def solve_exactly(
+    q: Tensor, k: Tensor, written: Tensor, log_decay: Tensor, ridge: Tensor, H: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(H_t + Lambda)^-1 q_t for all t, a position at a time, and H after the last. Shapes as in `ConjugateGradients`."""
+    solved = []
+    for q_t, k_t, written_t, g_t in zip(*(part.unbind(2) for part in (q, k, written, log_decay)), strict=True):
+        H = g_t.exp()[..., None] * H + written_t[..., None] * k_t[..., None, :]
+        solved.append(torch.linalg.solve(H + torch.diag_embed(ridge[:, 0]), q_t))
+    return torch.stack(solved, dim=2), H
+
+
+class ConjugateGradients(torch.autograd.Function):
+    """(H_t + Lambda)^-1 q_t for all t. Its gradient is the exact solution's: no step is kept for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, written: Tensor, log_decay: Tensor, ridge: Tensor, H: Tensor, steps: int
+    ) -> Tensor:
+        """The solution, (B, heads, L, K).
+
+        Args:
+            ctx: what waits for the backward pass.
+            q: (B, heads, L, K), the right-hand sides.
+            k: (B, heads, L, K), the keys.
+            written: (B, heads, L, K), beta k.
+            log_decay: (B, heads, L, K), the same for all channels of a head.
+            ridge: (heads, 1, K), the diagonal of Lambda.
+            H: (B, heads, K, K), before the first position.
+            steps: how many.
+        """
+        solved = conjugate_gradients(q, k, written, log_decay, ridge, H, steps)
+        ctx.save_for_backward(k, written, log_decay, ridge, H, solved)
+        ctx.steps = steps
+        return solved
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Of x = M^-1 q: the gradient of q is M^-1 times that of x, and that of M is its product with -x."""
+        k, written, log_decay, ridge, H, solved = ctx.saved_tensors
+        dq = conjugate_gradients(gradient, k, written, log_decay, ridge, H, ctx.steps)
+        with torch.enable_grad():
+            inputs = [part.detach().requires_grad_() for part in (k, written, log_decay, H)]
+            product, _ = linear_attention(solved, *inputs)
+            dk, dwritten, dlog, dH = torch.autograd.grad(product, inputs, -dq)
+        return dq, dk, dwritten, dlog, -(dq * solved).sum((0, 2))[:, None], dH, None
+
+
+def conjugate_gradients(
+    q: Tensor, k: Tensor, written: Tensor, log_decay: Tensor, ridge: Tensor, H: Tensor, steps: int
+) -> Tensor:
+    """The method of Hestenes and Stiefel (1952) from zero, for all positions at once. Shapes as in `ConjugateGradients`.
+
+    It ends before `steps` where all residuals are as small as roundings: more steps would not change what they solve.
+    """
+    solved, residual = torch.zeros_like(q), q
+    direction, size = q, q.square().sum(-1, keepdim=True)
+    enough = size * (ROUNDINGS * torch.finfo(q.dtype).eps) ** 2
+    for _ in range(steps):
+        if not q.is_meta and bool((size <= enough).all()):
+            break
+        image = linear_attention(direction, k, written, log_decay, H)[0] + ridge * direction
+        along = size / (direction * image).sum(-1, keepdim=True).clamp(min=TINY)
+        solved, residual = solved + along * direction, residual - along * image
+        before, size = size, residual.square().sum(-1, keepdim=True)
+        direction = residual + size / before.clamp(min=TINY) * direction
+    return solved

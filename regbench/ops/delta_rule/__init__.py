@@ -1,0 +1,115 @@
+"""The delta rule: a linear recurrence whose state is a matrix, corrected by rank one where it was wrong."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regbench.ops.backend import Implementation, Op, check_rank, check_shapes, common_type
+from regbench.utils.errors import UserError
+
+WIDEST = 256
+"""The largest key width K."""
+
+OP = Op(
+    "delta_rule",
+    {
+        "flash-linear-attention": Implementation(
+            "regbench.ops.delta_rule.fla:delta_rule",
+            ("cuda",),
+            requires="fla",
+            install="pip install 'regbench[flash-linear-attention]'",
+            dtypes=(torch.float16, torch.bfloat16, torch.float32),
+            exact=(torch.float16, torch.bfloat16),
+        ),
+        "cpu": Implementation("regbench.ops.delta_rule.cpu:delta_rule", ("cpu",)),
+        "chunked": Implementation("regbench.ops.delta_rule.chunked:delta_rule", ("cpu", "cuda")),
+        "naive": Implementation("regbench.ops.delta_rule.naive:delta_rule", ("cpu", "cuda")),
+    },
+)
+
+
+def delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The generalised delta rule: z_t = q_t S_t, where the state first decays and then changes by rank one, for each head.
+
+        S'_t = diag(exp(g_t)) S_{t-1}
+        S_t  = S'_t + b_t^T (a_t S'_t) + k_t^T v_t                 with a and b
+        S_t  = S'_t + beta_t k_t^T (v_t - k_t S'_t)                with beta: a_t = k_t, b_t = -beta_t k_t, and beta_t k_t writes
+
+    - With beta and without decay: DeltaNet. Schlag et al. (2021), arXiv 2102.11174, Eq. 24; Yang et al. (2024),
+      arXiv 2406.06484, Eq. 1.
+    - With beta and one decay for each position: Gated DeltaNet. Yang et al. (2024), arXiv 2412.06464, Eq. 10.
+    - With beta and one decay for each position and key channel: Kimi Delta Attention. Kimi Team (2025), arXiv 2510.26692, Eq. 1.
+    - With a and b: RWKV-7. Peng et al. (2025), arXiv 2503.14456, Eq. 17.
+    - DeltaProduct takes n_h steps for a token, one decay among them. Siems et al. (2025), arXiv 2502.10297, Eq. 3.
+
+    q is not scaled, and k is not normalised.
+
+    Args:
+        q: (B, H, L, K), the queries.
+        k: (B, H, L, K), the keys that write.
+        v: (B, H, L, V), the values.
+        beta: (B, H, L), how far the value at a key moves towards v. Give beta, or a and b.
+        log_decay: g, at most 0: (B, H, L) or (B, H, L, K); -inf forgets everything; None for no decay.
+        initial_state: (B, H, K, V), S before the first position; None for zeros.
+        a: (B, H, L, K), what the correction reads of the decayed state.
+        b: (B, H, L, K), where the correction is written.
+        backend: "auto" or an implementation of this op.
+
+    Returns:
+        z (B, H, L, V) and the final state (B, H, K, V), from which a later call can continue. Gradients flow through both.
+
+    Raises:
+        UserError: a shape does not fit the others, K is above 256, beta and a and b are not one or the other, or `backend`
+            cannot serve these tensors.
+    """
+    check_rank("delta_rule", "q", q, "(B, H, L, K)")
+    check_rank("delta_rule", "v", v, "(B, H, L, V)")
+    batch, heads, length, width = q.shape
+    per_head = log_decay is not None and log_decay.dim() == 3
+    check_shapes(
+        "delta_rule",
+        (
+            ("k", k, (batch, heads, length, width)),
+            ("v", v, (batch, heads, length, v.shape[3])),
+            ("beta", beta, (batch, heads, length)),
+            ("log_decay", log_decay, (batch, heads, length) if per_head else (batch, heads, length, width)),
+            ("initial_state", initial_state, (batch, heads, width, v.shape[3])),
+            ("a", a, (batch, heads, length, width)),
+            ("b", b, (batch, heads, length, width)),
+        ),
+    )
+    if width > WIDEST:
+        raise UserError(f"delta_rule: a key width of {width} is above {WIDEST}, the largest")
+    if (a is None) != (b is None) or (a is None) == (beta is None):
+        raise UserError("delta_rule: give beta, or both a and b")
+    chosen = OP.choose(backend, q.device, common_type(q, k, v))
+    z, state = chosen(q, k, v, beta, log_decay, initial_state, a, b)
+    return z, state
+
+
+def correction(k: Tensor, beta: Tensor | None, a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The written key, a and b of the general form, each (B, H, L, K): of the delta rule where beta (B, H, L) is given."""
+    if beta is None:
+        assert a is not None
+        assert b is not None
+        return k, a, b
+    written = beta[..., None] * k
+    return written, k, -written
+
+
+def channel_decay(log_decay: Tensor | None, q: Tensor) -> Tensor:
+    """The log decay of each key channel, (B, H, L, K), like the queries: zeros for None, and one for all from (B, H, L)."""
+    if log_decay is None:
+        return torch.zeros_like(q)
+    return log_decay if log_decay.dim() == 4 else log_decay[..., None].expand(q.shape)

@@ -1,0 +1,96 @@
+"""The delta rule by PyTorch operations on any device. Time is cut into chunks, so memory grows as L.
+
+Within a chunk, what the correction reads at a position depends on what it read at all positions before, by a triangular system
+(Yang et al. 2024, arXiv 2406.06484, section 3.2: the UT transform, and the WY representation of a product of such steps). The
+system is solved once for what the chunk itself writes, and once for the state at its start. Decays weight the pairs of positions
+as in linear attention: every factor is a product of decays, and so at most one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regbench.ops.backend import sum_type
+from regbench.ops.delta_rule import correction
+from regbench.ops.linear_attention.chunked import decay_of_channels
+
+CHUNK = 32
+"""Positions in a chunk: a power of two, as chunks are built from halves."""
+
+
+def delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """See `regbench.ops.delta_rule.delta_rule`. It computes in float64 if a tensor has it, else in float32."""
+    length = q.shape[2]
+    log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
+    state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
+    dtype = sum_type(*(x for x in (q, k, v, beta, log_decay, state, a, b) if x is not None))
+    state = state.to(dtype)
+    if length == 0:
+        return torch.empty_like(v), state
+    size = min(CHUNK, 1 << (length - 1).bit_length())
+
+    def cut(x: Tensor) -> Tensor:
+        """(B, H, L, *) -> (B, H, N, C, *). The last chunk is padded with zeros, which leave the state as it is."""
+        return F.pad(x.to(dtype), (0, 0, 0, -length % size)).unflatten(2, (-1, size))
+
+    # Half precision is too coarse for sums over a whole sequence.
+    with torch.autocast(q.device.type, enabled=False):
+        k, a, b = correction(k.to(dtype), beta if beta is None else beta.to(dtype), a, b)
+        readers, writers, values = torch.stack([cut(q), cut(a)]), torch.stack([cut(k), cut(b)]), cut(v)
+        if log_decay.dim() == 3:
+            scores, readers, writers, decay = _decay_of_positions(readers, writers, cut(log_decay[..., None]))
+        else:
+            scores, readers, writers, decay = _decay_of_pairs(readers, writers, cut(log_decay))
+        (q_k, q_b), (a_k, a_b) = scores.unbind(0)  # (B, H, N, C, C) each, the first reading what the second wrote
+        (queries, a), (keys, b) = readers.unbind(0), writers.unbind(0)
+        # read = a S + tril(a_k) v + tril(a_b) read, both without the diagonal: a position reads before it writes.
+        system = torch.eye(size, dtype=dtype, device=q.device) - a_b.tril(-1)
+        right = torch.cat([a_k.tril(-1) @ values, a], -1)
+        from_chunk, from_state = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True).split(
+            [v.shape[3], q.shape[3]], -1
+        )
+        states, reads = [], []
+        parts = (x.unbind(2) for x in (decay.mT, from_chunk, from_state, b.mT, keys.mT @ values))
+        for decay_n, from_chunk_n, from_state_n, b_n, added_n in zip(*parts, strict=True):
+            states.append(state)
+            reads.append(from_chunk_n + from_state_n @ state)
+            state = decay_n * state + b_n @ reads[-1] + added_n
+        z = queries @ torch.stack(states, dim=2) + q_k @ values + q_b @ torch.stack(reads, dim=2)
+    return z.flatten(2, 3)[:, :, :length].to(v.dtype), state
+
+
+def _decay_of_positions(readers: Tensor, writers: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same as `_decay_of_pairs` for a log decay (B, H, N, C, 1): one matrix weights the scores of all pairs."""
+    one = torch.ones_like(log_decay)
+    weights, since_start, until_end, decay = decay_of_channels(one, one, log_decay)
+    scores = (readers[:, None] @ writers[None].mT) * weights
+    return scores, readers * since_start, writers * until_end, decay
+
+
+def _decay_of_pairs(readers: Tensor, writers: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Applies the decays within each chunk.
+
+    Args:
+        readers: (2, B, H, N, C, K), queries and a.
+        writers: (2, B, H, N, C, K), keys and b.
+        log_decay: (B, H, N, C, K).
+
+    Returns:
+        The decayed scores of each reader with each writer (2, 2, B, H, N, C, C), the readers with the decay since their chunk
+        began (2, B, H, N, C, K), the writers with the decay until it ends, and the decay over each chunk (B, H, N, 1, K).
+    """
+    batch = log_decay.shape[0]
+    rows = [x.expand(2, 2, *log_decay.shape).flatten(0, 2) for x in (readers[:, None], writers[None], log_decay)]
+    scores, readers, writers, decay = (x.unflatten(0, (2, 2, batch)) for x in decay_of_channels(*rows))
+    return scores, readers[:, 0], writers[0], decay[0, 0]

@@ -1,0 +1,43 @@
+"""A mixer against its equations, written out one position or one head at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from regbench.models.mixer import Mixer
+from regbench.ops.backend import use_backend
+
+
+def check_equations(
+    model: Mixer,
+    written_out: Callable[[Tensor], Tensor],
+    length: int,
+    *,
+    ops: tuple[str, ...] = (),
+    backend: str = "auto",
+    forward: Callable[[Tensor], Tensor] | None = None,
+) -> None:
+    """Equal outputs (2, L, D), and equal gradients of the input and of every parameter. From the third position on none is zero.
+
+    Args:
+        model: the mixer, in float64.
+        written_out: the same map, written out.
+        length: L.
+        ops: the ops that the mixer uses.
+        backend: the implementation of them that must run.
+        forward: what to call in the place of the mixer.
+    """
+    x = torch.randn(2, length, model.options.d_model, dtype=torch.float64, requires_grad=True)
+    with use_backend(backend) as record:
+        y = (forward or model)(x)
+    assert backend == "auto" or record == dict.fromkeys(ops, backend)
+    expected, upstream = written_out(x), torch.randn_like(x)
+    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-11)
+    names, wanted = ["x", *dict(model.named_parameters())], [x, *model.parameters()]
+    found, right = (torch.autograd.grad(out, wanted, upstream, materialize_grads=True) for out in (y, expected))
+    for name, ours, theirs in zip(names, found, right, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+        assert length < 3 or ours.abs().max() > 0, f"{name} has no gradient"

@@ -1,0 +1,105 @@
+"""The option `short_conv`: a residual convolution before any mixer, in both forms; and none by default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regbench.checks.architecture import Subject, state_size, streams
+from regbench.models.backbone import build, resolve_options
+from regbench.models.mixer import Mixer
+from regbench.models.model import Model, parameter_count
+from regbench.models.short_conv import ShortConv
+from regbench.tasks.base import TokenIO
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+from tests.helpers.mixers import MIXERS
+
+IO = TokenIO(vocab_size=5, separator=4, max_length=40, names=("a", "b", "c", "d", "|"))
+
+
+class Strangers(Mixer):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1)
+
+    def init_state(self, batch: int, device: Any = None, dtype: Any = None) -> Tensor:
+        return torch.zeros(batch, self.options.d_model, device=device, dtype=dtype)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return x + state, x + state
+
+    @classmethod
+    def state_bytes(cls, options: Any) -> int:
+        return 4 * options.d_model
+
+
+def make(cls: type[Any], **options: Any) -> Any:
+    torch.manual_seed(0)
+    return build(cls, resolve_options(cls, {"d_model": 8, "n_heads": 2, **options}), IO)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_convolution_is_the_sum_that_its_docstring_writes(width: int, bias: bool) -> None:
+    conv, x = ShortConv(3, width, bias), torch.randn(2, 7, 3)
+    y, window = conv(x, conv.init_window(2))
+    weight = conv.conv.weight[:, 0].flip(-1)
+    padded = F.pad(x, (0, 0, width - 1, 0))
+    expected = sum(weight[:, i] * padded[:, width - 1 - i : width - 1 - i + 7] for i in range(width))
+    expected = expected + conv.conv.bias if bias else expected
+    torch.testing.assert_close(y, expected)
+    assert torch.equal(window, padded[:, 7:])
+
+
+def test_the_mixer_reads_its_input_and_the_convolution_of_it() -> None:
+    model = make(Strangers, short_conv=4)
+    block, x = model.blocks[0], torch.randn(2, 9, 8)
+    normed = block.mixer_norm(x)
+    convolved, _ = block.short_conv(normed, torch.zeros(2, 3, 8))
+    after = x + (normed + convolved).cumsum(1)
+    torch.testing.assert_close(block(x), after + block.feed_forward(block.feed_forward_norm(after)))
+
+
+@pytest.mark.parametrize("name", [*MIXERS, "a stranger's"])
+def test_streams_of_every_architecture(name: str) -> None:
+    """The contract's check, of weights moved from their start; the convolution's window counts as state."""
+    cls = Strangers if name == "a stranger's" else registry.load(registry.ARCHITECTURE, name)
+    options = {"d_model": 16, "n_layers": 2, "short_conv": 4}
+    subject = Subject(cls, resolve_options(cls, options), IO, torch.device("cpu"))
+    with torch.no_grad():
+        assert state_size(subject) is None
+        assert streams(subject) is None
+    with_it, without = subject.model(), Subject(cls, resolve_options(cls, {**options, "short_conv": 0}), IO).model()
+    assert parameter_count(with_it) - parameter_count(without) == 2 * 16 * 4
+    if without.state_bytes() is not None:
+        assert with_it.state_bytes() - without.state_bytes() == 2 * 4 * 16 * 3
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_none_is_the_default_and_leaves_every_model_as_it_was(name: str) -> None:
+    """No tensor more, and no random number more. Of a model with one, all else begins with other numbers or the same."""
+    cls = registry.load(registry.ARCHITECTURE, name)
+    model: Model = make(cls, d_model=16, n_heads=4)
+    after = torch.rand(1)
+    again: Model = make(cls, d_model=16, n_heads=4, short_conv=0)
+    assert torch.equal(after, torch.rand(1))
+    assert not any("short_conv" in key for key in model.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+def test_bad_input_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match="short_conv") as refused:
+        resolve_options(Strangers, {"short_conv": -1})
+    assert "\n" not in str(refused.value)
+    with pytest.raises(UserError, match="short_conf.*did you mean.*short_conv"):
+        resolve_options(Strangers, {"short_conf": 4})
+
+    class Whole(Model):
+        pass
+
+    with pytest.raises(UserError, match="^Whole is a whole model: only architectures made of a mixer take short_conv$"):
+        make(Whole, short_conv=4)

@@ -1,0 +1,136 @@
+"""`regbench sweep` as people type it: what they see, the exit codes, and one line where the input was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from regbench import cli
+from regbench.cli.live import Live
+from regbench.config import Config
+from regbench.sweeps.schedule import Counts
+from regbench.sweeps.sweep import Sweep
+from regbench.sweeps.work import Ended, Job, Note
+from regbench.utils import threads
+from tests.helpers.sweeps import InProcess, write_sweep
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["sweep", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_sweep_is_told_and_tabulated(capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path) -> None:
+    """The default folder is called as the file is; what fails is in a table, and the exit code says so."""
+    (tmp_path / "breaks.py").write_text(
+        "import regbench\nclass Breaks(regbench.Mixer):\n    def forward(self, x):\n        return x.flip(1)\n"
+    )
+    arch = [str(tmp_path / "average.py"), str(tmp_path / "breaks.py")]
+    write_sweep(tmp_path, tiny_file, grid={"arch": arch, "training.learning_rate": [1e-3, 1e-2]}, seeds=[0])
+    code, out, err = said(capsys, "sweep.yaml", "--jobs", "1")
+    assert code == 1
+    row = next(line for line in out.splitlines() if line.strip().startswith("average"))
+    assert "learning_rate=0.01" in row
+    assert out.count("it sees the future") == 2
+    assert f"next: regbench submit {tmp_path / 'runs' / 'sweeps' / 'sweep' / 'runs' / 'tiny-v1'}/average-" in out
+    assert "best.yaml, table.csv, trials.csv" in out
+    assert f"1 run at once, {threads.asked() or threads.cores()} thread" in err
+    assert "chosen of 2: average learning_rate=0.01, validation loss" in err
+    assert "failed: breaks learning_rate=0.001 seed 0 (trial): architecture 'breaks' cannot be scored" in err
+
+
+def test_a_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path) -> None:
+    path = write_sweep(tmp_path, tiny_file)
+    code, out, err = said(capsys, str(path), "--dry-run")
+    assert code == 0
+    cells = [line for line in out.splitlines() if line.endswith("seed 0")]
+    assert len(cells) == 4
+    assert all(len(line.split()[0]) == 8 for line in cells)
+    assert out.count("the best of these 2: seeds 0 1") == 2
+    assert "6 cells, about" in out
+    assert "timing average on tiny-v1" in err
+    assert not (tmp_path / "runs").exists()
+    (row,) = (line.split() for line in out.splitlines() if line.split()[:2] == ["tiny-v1", "average"] and "k" in line)
+    assert row[2:4] == ["4", "2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.yaml"], "cannot read nothing.yaml: No such file or directory"),
+        (["sweep.yaml", "--jobs", "0"], "--jobs 0: at least one process is needed"),
+        (["sweep.yaml", "--jobs", "4096"], "4096 runs of 1 thread need 4096 cores"),
+        (["sweep.yaml", "--on", "slurm"], "unknown choice 'slurm'; known: local, ray"),
+        (["sweep.yaml", "--ray-address", "a:1"], "--ray-address says where Ray runs: give --on ray too"),
+        (["sweep.yaml", "--out", "sweep.yaml"], "cannot write"),
+        (["gpus.yaml"], "a run with 1 GPU asked for, and there are 0 GPUs here"),
+    ],
+)
+def test_wrong_input(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    tiny_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("regbench.sweeps.local._gpus", lambda: 0)
+    write_sweep(tmp_path, tiny_file, gpus=1).rename(tmp_path / "gpus.yaml")
+    write_sweep(tmp_path, tiny_file)
+    code, out, err = said(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("regbench: ")
+    assert err.count("\n") == 1
+
+
+@pytest.fixture
+def job() -> Callable[[str], Job]:
+    config = Config(track="t", architecture="a")
+    return lambda name: Job("train", f"cells/{name}", config, 0, f"a {name}")
+
+
+def test_a_line_for_each_run_and_one_for_the_whole(job: Callable[[str], Job]) -> None:
+    console = Console(force_terminal=True, width=100, record=True)
+    counts = Counts(total=10, done=4, before=2)
+    now = [0.0]
+    with Live(console, clock=lambda: now[0]) as live:
+        live.started(job("x"), counts)
+        live.started(job("y"), counts)
+        live.noted(job("y"), Note("training  loss 1.234  5,000 tokens/s", 0.5))
+        now[0] = 60.0
+        live.ticked(counts)
+        console.print(live._live.renderable)
+        live.ended(job("x"), Ended("it diverged", refused=True), counts)
+    shown = console.export_text()
+    assert "a x" in shown
+    assert "━━━━━━╌╌╌╌╌╌  50 %  training  loss 1.234  5,000 tokens/s" in shown
+    assert "4 of 10 done, 0 failed, 6 left, end about" in shown
+    assert "failed: a x (trial): it diverged" in shown
+
+
+def test_plain_lines_where_no_terminal_is(job: Callable[[str], Job], capsys: pytest.CaptureFixture[str]) -> None:
+    now, counts = [0.0], Counts(total=2)
+    with Live(Console(width=100), clock=lambda: now[0]) as live:
+        live.started(job("x"), counts)
+        live.ticked(counts)
+        now[0] = 61.0
+        live.ticked(counts)
+        counts.done = 1
+        live.ended(job("x"), Ended(), counts)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["begun: a x (trial)", "0 of 2 done, 0 failed, 2 left"]
+    assert lines[2].startswith("done: a x (trial); 1 of 2 done, 0 failed, 1 left, end about ")

@@ -1,0 +1,184 @@
+"""The Ray engine, on real clusters of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbench.sweeps import ray_engine
+from regbench.sweeps.local import Share
+from regbench.sweeps.ray_engine import RayEngine, connect
+from regbench.sweeps.schedule import Counts
+from regbench.sweeps.sweep import Sweep
+from regbench.sweeps.work import Ended, Job
+from regbench.utils.errors import UserError
+from tests.helpers.sweeps import Heard, InProcess, cores_free, write_sweep
+
+ray = pytest.importorskip("ray")
+
+TABLES = ("table.csv", "trials.csv", "best.yaml", "begun.json", "sweep.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No cluster that someone has here is joined, and none is left."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+    ray.shutdown()
+
+
+def tables(sweep: Sweep, out: Path, watcher: Heard | None = None, **how: Any) -> list[bytes]:
+    done = sweep.run(watcher or Heard(), out=out, **how)
+    assert done.failures == []
+    return [(out / name).read_bytes() for name in TABLES]
+
+
+def test_the_same_tables_where_nodes_share_no_disk(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task works in a folder of its node, and what it makes comes back; what was begun elsewhere goes on."""
+    grid = {"arch": ["average.py"], "training.learning_rate": [1e-3, 1e-2]}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "track-v1.yaml").write_text(tiny_file.read_text())
+    sweep = Sweep.read(write_sweep(tmp_path, "track-v1.yaml", grid=grid, seeds=[0]))
+    with monkeypatch.context() as patch:
+        patch.setattr(Sweep, "_engine", lambda *_: InProcess())
+        here = tables(sweep, tmp_path / "here")
+    monkeypatch.setattr(
+        Sweep, "_engine", lambda _, out, each, on, a: RayEngine(connect(a, each), each, out.path, shared=False)
+    )
+    heard = Heard()
+    assert tables(sweep, tmp_path / "there", heard, on="ray") == here
+    assert any(note.text.startswith("training") for note in heard.notes)
+    cells = sorted(path.relative_to(tmp_path / "there") for path in (tmp_path / "there").rglob("cells/*/*"))
+    assert cells == sorted(
+        path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("cells/*/*") if path.name != ".lock"
+    )
+    assert not (tmp_path / "there" / ".ray").exists()
+
+
+def test_nobody_answers(tmp_path: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said in one line with the time that was waited, and what was done before is still there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens here
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        sweep = Sweep.read(write_sweep(tmp_path, tiny_file))
+        (tmp_path / "out" / "cells" / "kept").mkdir(parents=True)
+        (tmp_path / "out" / "begun.json").write_text('{"regbench": "0.1.0", "groups": {}}')
+        monkeypatch.setattr("regbench.sweeps.state.metadata.version", lambda _: "0.1.0")
+        with pytest.raises(
+            UserError, match=rf"no Ray cluster answers at {address} within 10 s .*nothing is lost"
+        ) as caught:
+            sweep.run(Heard(), out=tmp_path / "out", on="ray", address=address)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "out" / "cells" / "kept").exists()
+
+
+@pytest.mark.parametrize("address", ["host:port", "host", "ray://host:10001", ":6379"])
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(UserError, match=f"'{address}' is no address of a Ray cluster: give HOST:PORT"):
+        connect(address, Share(0, 1))
+
+
+def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'regbench\[ray\]'"):
+        connect(None, Share(0, 1))
+
+
+@dataclass
+class FakeRay:
+    """A cluster of nodes that have so much."""
+
+    resources: list[dict[str, float]]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": one} for one in self.resources]
+
+
+def test_more_than_the_cluster_has() -> None:
+    ray_engine._require(FakeRay([{"CPU": 4.0}, {"CPU": 4.0, "GPU": 2.0}]), Share(0, 4, 1.0))
+    with pytest.raises(
+        UserError, match="a run of 8 threads asked for, and the largest node of the cluster has 4 cores"
+    ):
+        ray_engine._require(FakeRay([{"CPU": 4.0}, {"CPU": 2.0}]), Share(0, 8))
+    with pytest.raises(UserError, match="a run with 1 GPU asked for, and there are 0 GPUs in the cluster"):
+        ray_engine._require(FakeRay([{"CPU": 4.0}]), Share(0, 1, 1.0))
+
+
+def test_code_is_told_by_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = ray_engine.code_here.__wrapped__()
+    assert here == ray_engine.code_here.__wrapped__()
+    monkeypatch.setattr(ray_engine.platform, "python_version", lambda: "3.0.0")
+    assert ray_engine.code_here.__wrapped__() != here
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not cores_free(2), reason="needs two cores")
+def test_a_node_that_is_killed_in_mid_sweep(tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes of one core each; one is killed while it trains. Every cell is done, and the tables are the local engine's."""
+    from ray.cluster_utils import Cluster
+
+    base = {
+        "d_model": 8,
+        "training.batch_size": 1,
+        "training.train_tokens": 6000,
+        "training.evaluations": 60,
+        "training.checkpoint_seconds": 0.0,
+    }
+    sweep = Sweep.read(write_sweep(tmp_path, tiny_file, base=base))
+    here = tables(sweep, tmp_path / "here", jobs=1)
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    node = cluster.add_node(num_cpus=1)
+    killed = []
+
+    class Killing(Heard):
+        def started(self, job: Job, counts: Counts) -> None:
+            super().started(job, counts)
+            self.since = time.monotonic()
+
+        def ticked(self, counts: Counts) -> None:
+            super().ticked(counts)
+            running = list((tmp_path / "there").glob("cells/*/resume.safetensors"))
+            if not killed and counts.done >= 2 and len(running) >= 2:
+                killed.append(counts.done)
+                cluster.remove_node(node, allow_graceful=False)
+
+    try:
+        heard = Killing()
+        there = tables(sweep, tmp_path / "there", heard, on="ray", address=cluster.address)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert killed
+    assert there == here
+
+
+@pytest.mark.slow
+def test_a_node_with_other_code_is_refused(tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is trained: the digest of this machine is made up, and the node has the real one."""
+    monkeypatch.setattr(ray_engine, "code_here", lambda: "0" * 64)
+    sweep = Sweep.read(write_sweep(tmp_path, tiny_file))
+    with pytest.raises(UserError, match="has another regbench, Python or PyTorch than this machine"):
+        sweep.run(Heard(), out=tmp_path / "out", on="ray")
+    assert not (tmp_path / "out" / "cells").exists()
+
+
+def test_a_task_refuses_other_code(tmp_path: Path, tiny_file: Path) -> None:
+    """A node that joined later was not asked at the start."""
+    sweep = Sweep.read(write_sweep(tmp_path, tiny_file))
+    cell = sweep.groups[0].trials[0]
+    job = Job("train", str(tmp_path / "cell"), cell.point.config((0,)), 0, "cell")
+    asked = {"code": "0" * 64, "token": "", "cwd": os.getcwd(), "home": str(tmp_path)}
+    message, refused, files = ray_engine._work(job.plain(), None, {}, asked, None)
+    assert Ended(message, refused) == Ended(f"the node {socket.gethostname()} has another regbench, Python or PyTorch")
+    assert files is None
