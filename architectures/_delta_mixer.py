@@ -78,22 +78,12 @@ class DeltaMixer(mixer.Mixer):
         self.out = nn.Linear(options.d_v, d_model, bias=False)
         start_small(self.query, self.key, self.value, self.beta, self.out)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position: zeros."""
         options: Any = self.options
         width, dim = options.d_k // self.n_heads, options.d_v // self.n_heads
         S = torch.zeros(batch, self.n_heads, width, dim, device=device, dtype=dtype)
         return self.conv.init_window(batch, device, dtype), S
-
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
 
     def log_decay(self, x: Tensor) -> Tensor | None:
         """g, the log decay of a position: (B, L, D) -> (B, H, L) or (B, H, L, K), or None for no decay."""
@@ -103,7 +93,7 @@ class DeltaMixer(mixer.Mixer):
         """The normalised output of the heads, (B, L, d_v), after the gate."""
         return z
 
-    def _advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
         window, S = state
         mixed = torch.cat([linear(x) for linear in (self.query, self.key, self.value)], dim=-1)

@@ -66,26 +66,16 @@ class Mamba2(mixer.Mixer):
         self.norm = nn.RMSNorm(d_inner, eps=1e-5)
         self.out_proj = nn.Linear(d_inner, options.d_model, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position: zeros."""
         d_inner, d_state, _ = self.sizes
         S = torch.zeros(batch, self.n_heads, d_state, d_inner // self.n_heads, device=device, dtype=dtype)
         return self.conv.init_window(batch, device, dtype), S
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position of the recurrent form: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
         window, S = state
-        z, mixed, delta = self.in_proj(u).split([self.sizes[0], sum(self.sizes), self.n_heads], dim=-1)
+        z, mixed, delta = self.in_proj(x).split([self.sizes[0], sum(self.sizes), self.n_heads], dim=-1)
         mixed, window = self.conv(mixed, window)
         x, B, C = F.silu(mixed).split(self.sizes, dim=-1)
         x = heads_first(x, self.n_heads)

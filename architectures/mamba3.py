@@ -66,11 +66,6 @@ class Mamba3(mixer.Mixer):
         self.D = without_weight_decay(torch.ones(n_heads))
         self.out_proj = nn.Linear(d_inner, options.d_model, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position: zeros."""
         width, n_state = self.sizes[0] // self.n_heads, self.d_state
@@ -80,15 +75,10 @@ class Mamba3(mixer.Mixer):
 
         return zeros(n_state, width), zeros(n_state), zeros(width), zeros(), zeros(n_state // 4)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position of the recurrent form: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
         P, last_k, last_v, last_gamma, last_angle = state
-        z, x, B, C, delta, A, trapezoid, theta = self.in_proj(u).split(self.sizes, dim=-1)
+        z, x, B, C, delta, A, trapezoid, theta = self.in_proj(x).split(self.sizes, dim=-1)
         v = full(heads_first(x, self.n_heads))
         delta = F.softplus(full(delta) + self.dt_bias).mT  # (B, H, L)
         log_alpha = -delta * F.softplus(full(A)).clamp(min=SLOWEST).mT

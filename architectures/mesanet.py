@@ -71,23 +71,13 @@ class MesaNet(mixer.Mixer):
         self.norm = nn.RMSNorm(d_model // n_heads, eps=1e-5)
         start_small(self.query, self.key, self.value, self.forget, self.write, self.out)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position: zeros."""
         width = self.options.d_model // self.n_heads
         zeros = torch.zeros(batch, self.n_heads, width, width, device=device, dtype=dtype)
         return self.conv.init_window(batch, device, dtype), zeros, zeros
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
         window, H, G = state
         mixed, window = self.conv(torch.cat([self.query(x), self.key(x)], dim=-1), window)

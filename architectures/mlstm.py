@@ -91,11 +91,6 @@ class MLSTM(mixer.Mixer):
         with torch.no_grad():
             self.forget_gate.bias.copy_(torch.linspace(3.0, 6.0, n_heads))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        y, _ = self._advance(x, self.init_state(x.shape[0], x.device, x.dtype))
-        return y
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position: zeros."""
         width = self.skip.shape[0] // self.n_heads
@@ -103,15 +98,10 @@ class MLSTM(mixer.Mixer):
         m = torch.zeros(batch, self.n_heads, device=device, dtype=dtype)
         return self.conv.init_window(batch, device, dtype), memory, m
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position of the recurrent form: (B, D) -> (B, D), and the state after it."""
-        y, state = self._advance(x[:, None], state)
-        return y[:, 0], state
-
-    def _advance(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
         window, memory, m_before = state
-        x, z = self.up(u).chunk(2, dim=-1)
+        x, z = self.up(x).chunk(2, dim=-1)
         c, window = self.conv(x, window)
         c = F.silu(c)
         q, k, v = self.query(c), self.key(c), self.value(x)

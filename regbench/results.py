@@ -159,11 +159,11 @@ class Result(Strict):
         return sorted(self.seeds[0].scores, key=lambda metric: metric != self.track.main_score)
 
     def score(self, metric: str) -> ScoreRecord:
-        """The median over seeds. Its error is their deviation over sqrt(n), or with one seed the error over instances."""
+        """The mean over seeds. Its error is their deviation over sqrt(n), or with one seed the error over instances."""
         values = [s.scores[metric].value for s in self.seeds]
         if len(values) == 1:
             return self.seeds[0].scores[metric]
-        return ScoreRecord(value=statistics.median(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
+        return ScoreRecord(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
 
 
 def write_result(path: Path, result: Result) -> None:

@@ -24,7 +24,7 @@ class Row:
         name: how the table calls it.
         scores: its scores by metric.
         normalized: 0 at the unigram model and 1 at the oracle, by the main score. None where the track lacks one of them.
-        kind: "model" is what the run is about: its only seed, or the median of several. "seed" is one of several seeds.
+        kind: "model" is what the run is about: its only seed, or the mean of several. "seed" is one of several seeds.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Row:
 
 
 def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
-    """The model among the baselines, best first by the main score. Of several seeds: each of them, and their median.
+    """The model among the baselines, best first by the main score. Of several seeds: each of them, and their mean.
 
     Args:
         result: the result to show.
@@ -47,7 +47,7 @@ def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
         rows.append((name, result.seeds[0].scores, "model"))
     else:
         rows += [(f"{name}, seed {seed.seed}", seed.scores, "seed") for seed in result.seeds]
-        rows.append((f"{name}, median", {metric: result.score(metric) for metric in result.metrics}, "model"))
+        rows.append((f"{name}, mean", {metric: result.score(metric) for metric in result.metrics}, "model"))
     rows.sort(key=lambda row: row[1][main].value, reverse=metrics[main].higher_is_better)
     return [
         Row(name, scores, normalized_scores(scores, result.baselines).get(main), kind) for name, scores, kind in rows

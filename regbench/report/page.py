@@ -119,7 +119,7 @@ def _standing(result: Result, rows: Sequence[Row], main: Metric) -> str:
     ranked = [row for row in rows if row.kind != "seed"]
     place = next(i for i, row in enumerate(ranked) if row.kind == "model")
     what = main.label
-    what += f" (median of {len(result.seeds)} seeds)" if len(result.seeds) > 1 else ""
+    what += f" (mean of {len(result.seeds)} seeds)" if len(result.seeds) > 1 else ""
     what += f", ahead of {ranked[place + 1].name}" if place + 1 < len(ranked) else ""
     return what + (f", behind {ranked[place - 1].name}" if place > 0 else "")
 

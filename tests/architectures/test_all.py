@@ -168,6 +168,7 @@ CASES = {
 }
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
     "cgt": ({"d_model": 12, "d_y": 6, "n_heads": 3, "y_heads": 3},),
+    "rwkv7": ({"d_model": 12, "n_heads": 3, "n_layers": 2},),
     "learned_ngram": tuple(
         {"d_model": 12, "features": features, "max_order": order}
         for features in ("counts", "frequencies", "binary")
@@ -294,7 +295,7 @@ def test_a_state_can_be_continued_over_several_chunks(name: str, options: dict[s
     """
     mixer = mixer_of(name, options)
     if type(mixer).advance is Mixer.advance:
-        assert name in ("transformer", "lstm", "s4", "h3", "hyena")
+        assert name in ("transformer", "forgetting_transformer", "lstm", "s4", "h3", "hyena")
         return
     x = inputs(mixer, 2, 71).requires_grad_()
     state, pieces = mixer.init_state(2, dtype=torch.float64), []

@@ -89,11 +89,11 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_its_table_of_options_is_the_models() -> None:
-    """Every option of the model, those of the common skeleton apart, and none besides."""
+    """Every option of the model, those of the common backbone apart, and none besides."""
     part = TEXT.partition("## Options")[2].partition("## ")[0]
     rows = [line for line in part.splitlines() if line.startswith("| ")][2:]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    common = {"ngram_heads", "ngram_after", "ngram_mlp"}
+    common = {"ngram_heads", "ngram_after", "ngram_mlp", "short_conv"}
     assert named == set(ContextuallyGuided.Options.model_fields) - common
 
 
