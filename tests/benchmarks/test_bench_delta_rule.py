@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from regbench.ops.delta_rule import delta_rule
 from tests.benchmarks.test_bench_selective_scan import record
 
-LEAST = {"cpu": 5.0, "chunked": 2.0}
+LEAST = {"cpu": {"none": 5, "positions": 5, "channels": 5}, "chunked": {"none": 2, "positions": 2, "channels": 1}}
 """Times faster than naive. The chunked implementation is there for GPUs; on a CPU it should only not be slower."""
 
 
@@ -46,4 +46,4 @@ def test_op(benchmark: Any, threads: int, form: str, decay: str, batch: int, len
         return lambda: torch.autograd.grad(delta_rule(*inputs, backend=backend)[0], inputs, upstream)
 
     ratio = record(benchmark, there_and_back("naive"), there_and_back(form), batch * length)
-    assert ratio >= LEAST[form]
+    assert ratio >= LEAST[form][decay]

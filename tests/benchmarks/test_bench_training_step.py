@@ -17,11 +17,14 @@ from tests.helpers.mixers import MIXERS
 LINEAR = 1.25
 """Largest exponent of memory in L: what a process held before is known to about 15 MiB, which moves 1 to 1.2 at most."""
 
+WHOLE = ("rwkv7",)
+"""Whole models, of which the step is timed alone: they have no mixer to run position by position."""
+
 
 @pytest.mark.usefixtures("one_thread")
 def test_training_step(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Forward and backward of two layers at width 128, batch 32, length 400, in float32, on one thread."""
-    seconds = least_seconds({name: stepping(name) for name in MIXERS}, rounds=5)
+    seconds = least_seconds({name: stepping(name) for name in [*MIXERS, *WHOLE]}, rounds=5)
     table, faster, exponents = [], {}, {}
     for name in sorted(MIXERS, key=seconds.__getitem__):
         faster[name] = times = times_faster(name)
@@ -43,5 +46,5 @@ def test_training_step(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> No
     assert {name: round(p, 2) for name, p in exponents.items() if p > LINEAR} == {}
     assert {name: round(times.than_own_naive, 1) for name, times in faster.items() if times.than_own_naive < 2} == {}
     assert {name: round(times.ops, 1) for name, times in faster.items() if times.ops < 2} == {}
-    slow = {name: seconds[name] / seconds["transformer"] for name in MIXERS}
+    slow = {name: seconds[name] / seconds["transformer"] for name in seconds}
     assert {name: round(times, 1) for name, times in slow.items() if times > 3} == {}

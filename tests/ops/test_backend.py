@@ -127,7 +127,9 @@ def test_the_type_of_several_tensors() -> None:
 
 def test_every_op_has_a_naive_implementation_and_one_that_runs_on_a_gpu_without_extras() -> None:
     ops = {name: op for name, op in known_ops().items() if op.implementations["naive"].target.startswith("regbench.")}
-    assert {"attention", "delta_rule", "linear_attention", "long_conv", "ngram_head", "selective_scan", "wkv"} <= set(ops)
+    assert {"attention", "delta_rule", "linear_attention", "long_conv", "ngram_head", "selective_scan", "wkv"} <= set(
+        ops
+    )
     for name, op in ops.items():
         assert {"cpu", "cuda"} == set(op.implementations["naive"].devices), name
         fast = [f for n, f in op.implementations.items() if n != "naive" and "cuda" in f.devices]

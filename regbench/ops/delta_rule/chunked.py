@@ -47,13 +47,14 @@ def delta_rule(
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(q.device.type, enabled=False):
         k, a, b = correction(k.to(dtype), beta if beta is None else beta.to(dtype), a, b)
-        readers, writers, values = torch.stack([cut(q), cut(a)]), torch.stack([cut(k), cut(b)]), cut(v)
+        # Each of the two readers meets each of the two writers: (2, 1, B, H, N, C, K) and (1, 2, B, H, N, C, K).
+        readers, writers, values = torch.stack([cut(q), cut(a)])[:, None], torch.stack([cut(k), cut(b)])[None], cut(v)
         if log_decay.dim() == 3:
             scores, readers, writers, decay = _decay_of_positions(readers, writers, cut(log_decay[..., None]))
         else:
-            scores, readers, writers, decay = _decay_of_pairs(readers, writers, cut(log_decay))
+            scores, readers, writers, decay = decay_of_channels(readers, writers, cut(log_decay))
         (q_k, q_b), (a_k, a_b) = scores.unbind(0)  # (B, H, N, C, C) each, the first reading what the second wrote
-        (queries, a), (keys, b) = readers.unbind(0), writers.unbind(0)
+        (queries, a), (keys, b) = readers[:, 0].unbind(0), writers[0].unbind(0)
         # read = a S + tril(a_k) v + tril(a_b) read, both without the diagonal: a position reads before it writes.
         system = torch.eye(size, dtype=dtype, device=q.device) - a_b.tril(-1)
         right = torch.cat([a_k.tril(-1) @ values, a], -1)
@@ -71,26 +72,7 @@ def delta_rule(
 
 
 def _decay_of_positions(readers: Tensor, writers: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same as `_decay_of_pairs` for a log decay (B, H, N, C, 1): one matrix weights the scores of all pairs."""
+    """The same as `decay_of_channels`, for a log decay (B, H, N, C, 1): one matrix weights the scores of all pairs."""
     one = torch.ones_like(log_decay)
     weights, since_start, until_end, decay = decay_of_channels(one, one, log_decay)
-    scores = (readers[:, None] @ writers[None].mT) * weights
-    return scores, readers * since_start, writers * until_end, decay
-
-
-def _decay_of_pairs(readers: Tensor, writers: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Applies the decays within each chunk.
-
-    Args:
-        readers: (2, B, H, N, C, K), queries and a.
-        writers: (2, B, H, N, C, K), keys and b.
-        log_decay: (B, H, N, C, K).
-
-    Returns:
-        The decayed scores of each reader with each writer (2, 2, B, H, N, C, C), the readers with the decay since their chunk
-        began (2, B, H, N, C, K), the writers with the decay until it ends, and the decay over each chunk (B, H, N, 1, K).
-    """
-    batch = log_decay.shape[0]
-    rows = [x.expand(2, 2, *log_decay.shape).flatten(0, 2) for x in (readers[:, None], writers[None], log_decay)]
-    scores, readers, writers, decay = (x.unflatten(0, (2, 2, batch)) for x in decay_of_channels(*rows))
-    return scores, readers[:, 0], writers[0], decay[0, 0]
+    return readers @ writers.mT * weights, readers * since_start, writers * until_end, decay

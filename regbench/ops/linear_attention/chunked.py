@@ -75,22 +75,22 @@ def decay_of_channels(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, 
     the query carries the decay since its half began, and the key the decay until its half ended.
 
     Args:
-        q: (B, H, N, C, K), the queries.
-        k: (B, H, N, C, K), the keys.
-        log_decay: (B, H, N, C, K).
+        q: (..., C, K), the queries.
+        k: (..., C, K), the keys.
+        log_decay: (..., C, K). All dimensions but the last two are broadcast.
 
     Returns:
-        The decayed scores within each chunk (B, H, N, C, C), the queries with the decay since their chunk began
-        (B, H, N, C, K), the keys with the decay until it ends (B, H, N, C, K), and the decay over each chunk (B, H, N, 1, K).
+        The decayed scores within each chunk (..., C, C), the queries with the decay since their chunk began (..., C, K), the
+        keys with the decay until it ends (..., C, K), and the decay over each chunk (..., 1, K).
     """
-    q, k, decay = (x.unsqueeze(4) for x in (q, k, log_decay.exp()))  # (B, H, N, C, 1, K)
+    q, k, decay = (x.unsqueeze(-2) for x in (q, k, log_decay.exp()))  # (..., C, 1, K)
     scores = (q * k).sum(-1, keepdim=True)
     q = q * decay
-    while scores.shape[3] > 1:
+    while scores.shape[-3] > 1:
         (q1, q2), (k1, k2), (decay1, decay2), (scores1, scores2) = (
-            x.unflatten(3, (-1, 2)).unbind(4) for x in (q, k, decay, scores)
+            x.unflatten(-3, (-1, 2)).unbind(-3) for x in (q, k, decay, scores)
         )
         across = q2 @ k1.mT
         scores = torch.cat([F.pad(scores1, (0, across.shape[-1])), torch.cat([across, scores2], -1)], -2)
         q, k, decay = torch.cat([q1, q2 * decay1], -2), torch.cat([k1 * decay2, k2], -2), decay1 * decay2
-    return scores.squeeze(3), q.squeeze(3), k.squeeze(3), decay.squeeze(3)
+    return scores.squeeze(-3), q.squeeze(-3), k.squeeze(-3), decay.squeeze(-3)
