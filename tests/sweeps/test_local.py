@@ -238,20 +238,26 @@ def test_twenty_kills_at_random_moments(tmp_path: Path, tiny_file: Path) -> None
     names = ("table.csv", "trials.csv", "best.yaml", "begun.json", "sweep.yaml")
     whole = [(tmp_path / "whole" / name).read_bytes() for name in names]
     chance = random.Random(0)
-    kills, moments, through = 0, set(), 0
+    kills, moments = 0, set()
     while kills < 20:
+        started = time.time_ns()
         process = sweeping(tmp_path, "killed", 2)
-        time.sleep(chance.uniform(2.0, 14.0))
+
+        def works(started: int = started, process: subprocess.Popen[str] = process) -> bool:
+            logs = (tmp_path / "killed").glob("cells/*/metrics.jsonl")
+            return process.poll() is not None or any(log.stat().st_mtime_ns > started for log in logs)
+
+        wait_until(works)
+        time.sleep(chance.uniform(0.0, 4.0))
         if process.poll() is not None:  # it got through: begin anew, so that all twenty are kills
             assert process.returncode == 0
             assert [(tmp_path / "killed" / name).read_bytes() for name in names] == whole
             shutil.rmtree(tmp_path / "killed")
-            through += 1
             continue
         process.kill()  # its own processes find their input ended
         process.communicate()
-        states = sorted(p.name for p in (tmp_path / "killed").rglob("*.json"))
-        moments.add((len(states), sum(map(len, states))))
+        logs = list((tmp_path / "killed").glob("cells/*/metrics.jsonl"))
+        moments.add((len(logs), sum(log.read_text().count("\n") for log in logs)))
         kills += 1
     let_run("killed")
     assert [(tmp_path / "killed" / name).read_bytes() for name in names] == whole
