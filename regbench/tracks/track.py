@@ -91,7 +91,6 @@ class Track:
 
     def __init__(self, definition: Definition, where: str) -> None:
         self.definition = definition
-        self._instances: dict[tuple[str, str | None], Instances] = {}
         cls = registry.load(registry.TASK, definition.task, Path(where).parent)
         self.task_code = None if registry.is_built_in(registry.TASK, cls) else _code(cls)
         lacking = unfinished(cls)
@@ -142,16 +141,6 @@ class Track:
             raise UserError(f"unknown split '{split}'{nearest(split, SPLITS)}")
         with self.blaming_task():
             source = self.task.source_digest()
-        if (split, source) not in self._instances:
-            self._instances[split, source] = self._read(split, source)
-        return self._instances[split, source]
-
-    def _read(self, split: str, source: str | None) -> Instances:
-        """Takes a split from the cache, or makes it.
-
-        Raises:
-            UserError: See `instances`.
-        """
         d = self.definition
         config: dict[str, Any] = {
             "task": d.task,

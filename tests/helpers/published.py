@@ -29,4 +29,4 @@ def score_cells(result: Result, name: str, metrics: tuple[str, ...]) -> list[str
 def normalized_score(result: Result, value: float) -> str:
     """`55 %`: 0 at the unigram model, 100 at the oracle, by the track's main score."""
     anchors = {b.anchor: b.scores[result.track.main_score].value for b in result.baselines.values()}
-    return f"{100 * (value - anchors['start']) / (anchors['end'] - anchors['start']):.0f} %"
+    return f"{100 * (value - anchors['start']) / (anchors['end'] - anchors['start']):.0f}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,15 +82,3 @@ def test_a_form_asked_for_is_the_one_in_both(plugin: Path, tiny_file: Path) -> N
     _, written = run(plugin, tiny_file, settings={"training.precision": "bfloat16"}, backend="half")
     assert written["backend"] == {"summing": "half"}
     assert "training_backend" not in written
-
-
-def test_what_an_entry_says_of_it_is_bounded_as_the_rest_of_the_machine_is(tiny_file: Path, plugin: Path) -> None:
-    """It is shown on the page of the leaderboard."""
-    from regbench.leaderboard.origin import environment
-
-    result, _ = run(plugin, tiny_file, settings={"training.precision": "bfloat16"})
-    fault = "backend must say which form of which op ran"
-    for forms, faults in (({"summing": "half"}, []), ({"summing": "<b>half</b>"}, [fault])):
-        machine = result.environment.model_copy(update={"training_backend": forms})
-        claim: Any = SimpleNamespace(result=SimpleNamespace(environment=machine))
-        assert list(environment(claim)) == faults

@@ -221,7 +221,7 @@ def test_an_error_is_blamed_on_the_place_outside_regbench() -> None:
 
 def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:
     names = [path.name for path in registry.source_files(registry.load(BASELINE, "ngram"))]
-    assert names == ["_tokens.py", "ngram.py"]
+    assert names == ["ngram.py"]
     assert [p.name for p in registry.source_files(registry.load(ARCHITECTURE, "lstm"))] == ["lstm.py"]
 
 
