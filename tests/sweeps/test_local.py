@@ -194,6 +194,7 @@ def wait_until(something: Callable[[], Any], seconds: float = 240.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow  # the sweep must still run when a second one has been refused, which a loaded machine does not promise
 def test_ctrl_c_ends_all_processes(tmp_path: Path, tiny_file: Path) -> None:
     """Once is enough; a second sweep in the same folder is refused as long as the first runs."""
     base = QUICK | {"training.train_tokens": 6000, "training.batch_size": 1, "training.evaluations": 200}
