@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models.backbone import embedding, sinusoids
+from regbench.models.heads import start_alike
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
 from regbench.tasks.base import IO
@@ -87,10 +88,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(d_in, 3 * d_out, bias=bias)
         self.out = nn.Linear(d_out, d_out, bias=False)
         if mimetic:
-            with torch.no_grad():
-                query, key, _ = self.qkv.weight.chunk(3)
-                nn.init.normal_(query, std=(3 / d_in) ** 0.5)
-                key.copy_(query)
+            start_alike(*self.qkv.weight.detach().chunk(3)[:2])
 
     def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
         """Attention over the given positions and those in the cache.
