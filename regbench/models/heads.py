@@ -1,4 +1,4 @@
-"""What mixers with several heads share: the width of a head, the way from channels to heads and back, and a start for attention."""
+"""What mixers with several heads share: a head's width, the way from channels to heads and back, and a start for attention."""
 
 from __future__ import annotations
 

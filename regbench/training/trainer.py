@@ -191,9 +191,7 @@ class Trainer:
         if self.options.loss_on == "all":
             batch = replace(batch, scored=np.arange(batch.tokens.shape[1]) < batch.lengths[:, None])
         for group in self.optimizer.param_groups:
-            group["lr"] = group["share"] * learning_rate(
-                self.progress.step, total, self.options, self.progress.lowered
-            )
+            group["lr"] = group["share"] * learning_rate(self.progress.step, total, self.options, self.progress.lowered)
         with blaming(f"training fails at step {self.progress.step + 1} of {total}:"):
             terms = train_step(self.model, self.optimizer, _tensors(batch, self.device), self.options)
         self.progress.step += 1
@@ -307,7 +305,11 @@ def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
     rest = [p for p in parameters if not any(p is other for other in capped)]
     decays = [p.ndim >= 2 and not getattr(p, "_no_weight_decay", False) for p in rest]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p, d in zip(rest, decays, strict=True) if d], "weight_decay": options.weight_decay, "share": 1.0},
+        {
+            "params": [p for p, d in zip(rest, decays, strict=True) if d],
+            "weight_decay": options.weight_decay,
+            "share": 1.0,
+        },
         {"params": [p for p, d in zip(rest, decays, strict=True) if not d], "weight_decay": 0.0, "share": 1.0},
     ]
     if options.state_space_rate:
