@@ -38,10 +38,11 @@ class LSTM(Mixer):
         super().__init__(options)
         self.lstm = nn.LSTM(options.d_model, options.d_model, batch_first=True)
         if options.start == "orthogonal":
-            for gate in self.lstm.weight_hh_l0.detach().chunk(4):  # input, forget, cell, output, as PyTorch orders them
+            cell: Any = self.lstm
+            for gate in cell.weight_hh_l0.detach().chunk(4):  # input, forget, cell, output, as PyTorch orders them
                 nn.init.orthogonal_(gate)
             # PyTorch adds two biases. Gers et al. 2000 begin with an open forget gate; Jozefowicz et al. 2015 with a bias of 1.
-            for bias, forget in ((self.lstm.bias_ih_l0, 1.0), (self.lstm.bias_hh_l0, 0.0)):
+            for bias, forget in ((cell.bias_ih_l0, 1.0), (cell.bias_hh_l0, 0.0)):
                 nn.init.zeros_(bias)
                 nn.init.constant_(bias.detach().chunk(4)[1], forget)
 

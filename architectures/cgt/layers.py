@@ -20,6 +20,7 @@ from regbench.models.backbone import embedding, sinusoids
 from regbench.models.heads import start_alike
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
+from regbench.ops.gelu import gelu
 from regbench.tasks.base import IO
 from regbench.utils.errors import UserError
 
@@ -127,7 +128,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D_in) -> (B, L, D_out)."""
-        down: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
+        down: Tensor = self.down(gelu(self.up(x)))
         return down
 
 
