@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,10 @@ class Oracle(Baseline):
         instances: The instances that it can predict.
     """
 
-    version = 1
     name = "oracle"
     takes = ("tokens", "vectors")
     anchor = "end"
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, task: Task, instances: Instances) -> None:
         self.task = task
@@ -41,11 +41,6 @@ class Oracle(Baseline):
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """The oracle of the instances."""
         return [cls(task, instances)]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """None: there is one oracle."""
-        return {}
 
     def _checked(self, tokens: NDArray[Any]) -> NDArray[Any]:
         """Tokens as int64, vectors as float64. Raises a UserError if they cannot be of the task."""
