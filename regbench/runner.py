@@ -25,7 +25,7 @@ from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.backbone import resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, parameter_count
 from regbench.ops.backend import require_use, use_backend
-from regbench.report import write_pictures, write_report
+from regbench.report import write_report
 from regbench.results import (
     ArchitectureRecord,
     BaselineRecord,
@@ -285,7 +285,6 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
         ),
         code=describe_code(),
     )
-    write_pictures(folder, result, track.metrics)
     write_report(folder, result, track)
     write_result(folder / "result.json", result)
     for seed in config.seeds:

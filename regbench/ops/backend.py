@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,9 +28,11 @@ from torch import Tensor
 from regbench.utils.errors import UserError, nearest
 
 AUTO = "auto"
+ALL = "*"
+"""Stands for every op that is not named."""
 
 _ops: dict[str, Op] = {}
-_requested: ContextVar[_Request | None] = ContextVar("regbench_backend", default=None)
+_requested: ContextVar[Mapping[str, str]] = ContextVar("regbench_backend", default=MappingProxyType({ALL: AUTO}))
 _ran: ContextVar[dict[str, str] | None] = ContextVar("regbench_backends_that_ran", default=None)
 
 
@@ -61,14 +64,16 @@ class Implementation:
             return self.requires
         return None
 
-    def takes(self, dtype: torch.dtype | None) -> bool:
-        """Whether it can compute in this type; None asks nothing."""
-        return dtype is None or self.dtypes is None or dtype in self.dtypes
-
-    def suits(self, device: torch.device, dtype: torch.dtype | None) -> bool:
-        """Whether "auto" may take it for tensors of this type on this device."""
-        exact = dtype is None or self.exact is None or dtype in self.exact
-        return device.type in self.devices and self.takes(dtype) and exact and self.missing is None
+    def fault(self, device: torch.device, dtype: torch.dtype | None) -> str | None:
+        """Why it does not serve tensors of this type on this device, or None. No type asks nothing."""
+        if self.missing is not None:
+            return f"needs {self.missing}: {self.install}"
+        if device.type not in self.devices:
+            return f"does not run on {device.type}"
+        if dtype is None or self.dtypes is None or dtype in self.dtypes:
+            return None
+        taken = ", ".join(str(d).removeprefix("torch.") for d in self.dtypes)
+        return f"takes {taken}, not {str(dtype).removeprefix('torch.')}"
 
     def load(self) -> Callable[..., Any]:
         """Its function, imported."""
@@ -103,20 +108,21 @@ class Op:
         Raises:
             UserError: the op has no such implementation, or its package is missing, or it does not serve this device or type.
         """
-        request = _requested.get()
-        name = request.of(self.name) if backend == AUTO and request is not None else backend
+        requested = _requested.get()
+        name = requested.get(self.name, requested[ALL]) if backend == AUTO else backend
         if name == AUTO:
-            suited = (n for n, candidate in self.implementations.items() if candidate.suits(device, dtype))
+            suited = (
+                n
+                for n, one in self.implementations.items()
+                if one.fault(device, dtype) is None and (dtype is None or one.exact is None or dtype in one.exact)
+            )
             name = next(suited, "naive")
         chosen = self.named(name)
-        if chosen.missing is not None:
-            raise UserError(f"backend '{name}' of {self.name} needs {chosen.missing}: {chosen.install}")
-        if device.type not in chosen.devices:
-            others = ", ".join(n for n, i in self.implementations.items() if device.type in i.devices)
-            raise UserError(f"backend '{name}' of {self.name} does not run on {device.type}; there: {others}")
-        if not chosen.takes(dtype):
-            taken = ", ".join(str(d).removeprefix("torch.") for d in chosen.dtypes or ())
-            raise UserError(f"backend '{name}' of {self.name} takes {taken}, not {str(dtype).removeprefix('torch.')}")
+        fault = chosen.fault(device, dtype)
+        if fault is not None:
+            there = ", ".join(n for n, i in self.implementations.items() if device.type in i.devices)
+            hint = f"; there: {there}" if device.type not in chosen.devices and chosen.missing is None else ""
+            raise UserError(f"backend '{name}' of {self.name} {fault}{hint}")
         ran = _ran.get()
         if ran is not None:
             ran[self.name] = name
@@ -135,29 +141,11 @@ class Op:
         raise UserError(f"{self.name} has no backend '{backend}'{hint}")
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What an enclosing `use_backend` asks for.
-
-    Attributes:
-        default: the backend of every op that `by_op` does not have.
-        by_op: the backend of single ops.
-    """
-
-    default: str
-    by_op: Mapping[str, str]
-
-    def of(self, op: str) -> str:
-        """The backend that is asked of this op."""
-        return self.by_op.get(op, self.default)
-
-
-def _read(backend: str) -> _Request:
-    """The request in a string: one backend, or a list of OP=BACKEND."""
+def _read(backend: str) -> dict[str, str]:
+    """What a string asks for, {op: backend}: one backend for `ALL` ops, or a list of OP=BACKEND and "auto" for the others."""
     if "=" not in backend:
-        return _Request(backend, {})
-    by_op: dict[str, str] = {}
-    ops = known_ops()
+        return {ALL: backend}
+    requested, ops = {ALL: AUTO}, known_ops()
     for part in backend.split(","):
         op, equals, name = (text.strip() for text in part.partition("="))
         if not equals:
@@ -168,8 +156,8 @@ def _read(backend: str) -> _Request:
             raise UserError(f"no op is called '{op}'{nearest(op, ops)}")
         if name != AUTO:
             ops[op].named(name)
-        by_op[op] = name
-    return _Request(AUTO, by_op)
+        requested[op] = name
+    return requested
 
 
 def known_ops() -> Mapping[str, Op]:
@@ -213,43 +201,31 @@ def require_use(backend: str, record: Mapping[str, str]) -> None:
     Raises:
         UserError: no op ran, or one of the ops in the list did not.
     """
-    request = _read(backend)
-    idle = sorted(op for op in request.by_op if op not in record)
+    requested = _read(backend)
+    idle = sorted(requested.keys() - record.keys() - {ALL})
     if idle:
         used = f"; it uses {', '.join(sorted(record))}" if record else ""
         raise UserError(f"backend '{backend}' names {', '.join(idle)}, which this model does not use{used}")
-    if request.default != AUTO and not record:
+    if requested[ALL] != AUTO and not record:
         raise UserError(f"backend '{backend}' has no effect: this model uses no op with several implementations")
 
 
-def check_rank(op: str, name: str, tensor: Tensor, shape: str) -> None:
-    """Refuses a tensor with too few or too many dimensions.
-
-    Args:
-        op: the op's name, for the message.
-        name: the argument's name, for the message.
-        tensor: the argument.
-        shape: the dimensions it should have, such as "(B, L, D)".
-
-    Raises:
-        UserError: the number of dimensions is another.
-    """
-    if tensor.dim() != shape.count(",") + 1:
-        raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
-
-
-def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int, ...]]]) -> None:
+def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int, ...] | str]]) -> None:
     """Refuses the first tensor whose shape is not the expected one.
 
     Args:
         op: the op's name, for the message.
-        expected: the name of each argument, the argument (None where it is left out), and the shape it should have.
+        expected: the name of each argument, the argument (None where it is left out), and the shape it should have: its sizes,
+            or, where they are free, the names of its dimensions, such as "(B, L, D)".
 
     Raises:
         UserError: a shape is another.
     """
     for name, tensor, shape in expected:
-        if tensor is not None and tensor.shape != shape:
+        if tensor is None:
+            continue
+        fits = len(shape.split(", ")) == tensor.dim() if isinstance(shape, str) else shape == tensor.shape
+        if not fits:
             raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
 
 

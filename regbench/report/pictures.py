@@ -44,12 +44,6 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def write_pictures(folder: Path, result: Result, metrics: Metrics = METRICS) -> None:
-    """Writes both pictures of a run into its folder: `score_by_position.png` and `training.png`."""
-    plot_scores_by_position(result, folder / "score_by_position.png", metrics)
-    plot_training(result, folder / "training.png")
-
-
 def plot_scores_by_position(result: Result, path: Path, metrics: Metrics = METRICS) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pydantic
@@ -24,7 +24,7 @@ class Parameters(pydantic.BaseModel):
 
 @dataclass(frozen=True)
 class Splits:
-    """The sizes of the splits, and the seed of all of them.
+    """The sizes of the splits, and the seed of all of them. The limits hold for the files of tracks.
 
     Attributes:
         train: Instances for training.
@@ -33,10 +33,11 @@ class Splits:
         seed: The seed from which every instance comes.
     """
 
-    train: int
-    validation: int
-    test: int
-    seed: int
+    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    train: Annotated[int, pydantic.Field(ge=1, strict=True)]
+    validation: Annotated[int, pydantic.Field(ge=1, strict=True)]
+    test: Annotated[int, pydantic.Field(ge=1, strict=True)]
+    seed: Annotated[int, pydantic.Field(ge=0, lt=2**63, strict=True)]
 
     def size(self, split: str) -> int:
         """The number of instances of "train", "validation" or "test"."""
