@@ -11,7 +11,7 @@ the new polygon. Areas are exact up to rounding. No predictor that knows the rec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numba import njit
@@ -55,11 +55,6 @@ class ArithmeticSolver(Baseline):
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """The solver with the task's parameters; [] for other tasks."""
         return [cls(task.parameters)] if isinstance(task.parameters, ArithmeticParameters) else []
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The task's parameters."""
-        return self.parameters.model_dump()
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

@@ -25,8 +25,8 @@ where an edge leads before the prefix tells.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -126,12 +126,6 @@ class Bayes(Baseline):
         # More possible edges are more decisions to revise: 10 moves on pfa-small-v1, 36 at the paper's scale.
         moves = max(10, prior.states[1] * (io.vocab_size - 1) // 6)
         return [cls(prior, io.vocab_size, io.separator, moves=moves)]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The prior's ranges, and the other fields that change predictions."""
-        fields = super().options
-        return asdict(fields.pop("prior")) | fields
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

@@ -23,7 +23,7 @@ know an instance's triggers has less loss on average over scored positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numba import njit
@@ -72,11 +72,6 @@ class BigramSolver(Baseline):
         if not isinstance(task.parameters, BigramParameters):
             return []
         return [cls(task.parameters), cls(task.parameters, in_context=False)]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The task's parameters, and `in_context`."""
-        return self.parameters.model_dump() | {"in_context": self.in_context}
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,31 +16,35 @@ from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 
 
+@dataclass
 class Oracle(Baseline):
     """The upper bound of all predictors.
 
     It recognises an instance by its content, without trailing separators. So a batch may be cut or padded. Positions that are not
     scored have no truth: there the oracle is uniform over the symbols, and zero for vectors.
 
-    Args:
+    Attributes:
         task: The task of the instances.
         instances: The instances that it can predict.
     """
+
+    task: Task
+    instances: Instances
 
     name = "oracle"
     takes = ("tokens", "vectors")
     anchor = "end"
     options: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, task: Task, instances: Instances) -> None:
-        self.task = task
-        self.instances = instances
-        self._index = {key: i for i, key in enumerate(self._keys(instances.tokens))}
-
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """The oracle of the instances."""
         return [cls(task, instances)]
+
+    @cached_property
+    def _index(self) -> dict[bytes, int]:
+        """The place of each instance by its key. Made when it is first asked for: most predictions come from the cache."""
+        return {key: i for i, key in enumerate(self._keys(self.instances.tokens))}
 
     def _keys(self, tokens: NDArray[Any]) -> list[bytes]:
         """The bytes of each row without its trailing separators. Raises a UserError if a row cannot be of the task."""

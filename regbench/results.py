@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.files import atomic_write
 from regbench.utils.settings import Strict
 
 
@@ -172,13 +170,6 @@ class Result(Strict):
         if len(values) == 1:
             return self.seeds[0].scores[metric]
         return ScoreRecord(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
-
-
-def write_result(path: Path, result: Result) -> None:
-    """Writes `result` as JSON, whole or not at all."""
-    with atomic_write(path) as file:
-        json.dump(result.model_dump(mode="json"), file, indent=1, allow_nan=False)
-        file.write("\n")
 
 
 def read_result(path: str | Path) -> Result:

@@ -35,7 +35,6 @@ from regbench.results import (
     Selection,
     TrackRecord,
     read_result,
-    write_result,
 )
 from regbench.tracks import SPLITS, Track, load_track
 from regbench.training import provenance
@@ -46,7 +45,7 @@ from regbench.training.provenance import describe_code, describe_environment, pe
 from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk, write_json
 
 
 @dataclass(frozen=True)
@@ -286,7 +285,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
         code=describe_code(),
     )
     write_report(folder, result, track)
-    write_result(folder / "result.json", result)
+    write_json(folder / "result.json", result.model_dump(mode="json"))
     for seed in config.seeds:
         for name in ("resume.safetensors", TRAINED_FILE, provenance.FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
@@ -313,7 +312,7 @@ def _seed(
     model, trained = _train(plan, seed, folder, reporter)
     reporter.phase(f"scoring the test split, seed {seed}")
     record = _score_seed(plan, seed, model, trained, baselines, folder)
-    provenance.write_provenance(folder, plan.parts)
+    write_json(folder / provenance.FILE, plan.parts)  # first: without it the scores would pass for any run's
     with atomic_write(done) as file:
         file.write(record.model_dump_json(indent=1))
     return record

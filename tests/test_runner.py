@@ -157,7 +157,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
                 runner, "_seed", lambda plan, seed, *rest: original(plan, seed, *rest) if seed == 0 else stop()
             )
         else:
-            patch.setattr(runner, "write_result", stop)
+            patch.setattr(runner, "write_report", stop)
         with pytest.raises(Stop):
             go("broken", seeds=(0, 1))
     assert not (tmp_path / "broken" / "result.json").exists()

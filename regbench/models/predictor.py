@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.tasks.base import IO, Task, VectorIO
+from regbench.tasks.base import IO, Parameters, Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
@@ -53,13 +53,22 @@ class Baseline:
     def options(self) -> dict[str, Any]:
         """What distinguishes it from others of its class. It is part of the key under which its predictions are cached.
 
-        Of a dataclass these are its fields, without those that the task decides: `vocab_size` and `separator`.
+        Of a dataclass these are its fields, without those that the task decides: `vocab_size` and `separator`. A field that
+        holds several options, a prior or the parameters of a task, gives each of them.
         """
         cls: Any = type(self)
         if not is_dataclass(cls):
             raise NotImplementedError
-        names = [field.name for field in fields(cls) if field.name not in ("vocab_size", "separator")]
-        return {name: getattr(self, name) for name in names}
+        found: dict[str, Any] = {}
+        for name in [field.name for field in fields(cls) if field.name not in ("vocab_size", "separator")]:
+            value: Any = getattr(self, name)
+            if isinstance(value, Parameters):
+                found |= value.model_dump()
+            elif is_dataclass(value):
+                found |= asdict(value)  # type: ignore[arg-type]
+            else:
+                found[name] = value
+        return found
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """(B, L) integers -> (B, L, V) probabilities. Every row sums to 1."""

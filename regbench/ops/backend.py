@@ -75,12 +75,6 @@ class Implementation:
         taken = ", ".join(str(d).removeprefix("torch.") for d in self.dtypes)
         return f"takes {taken}, not {str(dtype).removeprefix('torch.')}"
 
-    def load(self) -> Callable[..., Any]:
-        """Its function, imported."""
-        module, _, name = self.target.partition(":")
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        return function
-
 
 @dataclass(frozen=True)
 class Op:
@@ -126,7 +120,8 @@ class Op:
         ran = _ran.get()
         if ran is not None:
             ran[self.name] = name
-        return chosen.load()
+        function: Callable[..., Any] = pkgutil.resolve_name(chosen.target)
+        return function
 
     def named(self, backend: str) -> Implementation:
         """The implementation of this name.
@@ -229,11 +224,12 @@ def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int
             raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
 
 
-def common_type(*tensors: Tensor | None) -> torch.dtype:
-    """The type that holds the types of all tensors. Under autocast an op may be given several types."""
-    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor is not None))
+def common_type(*tensors: Tensor | None, least: torch.dtype | None = None) -> torch.dtype:
+    """The type that holds the types of all tensors. Under autocast an op may be given several types.
 
-
-def sum_type(*tensors: Tensor) -> torch.dtype:
-    """The type for sums over a whole sequence: float64 if one of the tensors has it, else float32."""
-    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+    Args:
+        tensors: None where an argument is left out.
+        least: A type that it holds too. Sums over a whole sequence need float32.
+    """
+    types = [tensor.dtype for tensor in tensors if tensor is not None]
+    return reduce(torch.promote_types, types if least is None else [*types, least])

@@ -21,7 +21,7 @@ from regbench.report.content import human_seconds, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.files import atomic_write
+from regbench.utils.files import atomic_write, write_json
 from regbench.utils.settings import Strict
 
 BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
@@ -176,9 +176,7 @@ def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
     numbers = numbers_of(page)
     before = read_table(numbers).tracks if numbers.exists() else {}
     table = Table(tracks=before | measured)
-    with atomic_write(numbers) as file:
-        json.dump(table.model_dump(mode="json"), file, indent=1, allow_nan=False)
-        file.write("\n")
+    write_json(numbers, table.model_dump(mode="json"))
     start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     with atomic_write(page) as file:
         file.write(f"{text[:start]}\n{markdown(table)}{text[end:]}")
