@@ -1,7 +1,7 @@
 """GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2): on the CPU a pass over the elements each way.
 
 0.5 (1 + tanh(u)) is sigmoid(2 u), so GELU is x sigmoid(2 u) with 2 u = x (A + B x^2). The backward pass computes it again from x.
-Elements do not depend on each other, so results do not depend on the number of threads. PyTorch's own takes three times as long.
+Elements do not depend on each other, so results do not depend on the number of threads. PyTorch's own takes twice as long.
 """
 
 from __future__ import annotations
