@@ -57,19 +57,12 @@ class Implementation:
     dtypes: tuple[torch.dtype, ...] | None = None
     exact: tuple[torch.dtype, ...] | None = None
 
-    @property
-    def missing(self) -> str | None:
-        """The module that has to be installed first, if any."""
-        if self.requires is not None and importlib.util.find_spec(self.requires) is None:
-            return self.requires
-        return None
-
     def fault(self, device: torch.device, dtype: torch.dtype | None) -> str | None:
         """Why it does not serve tensors of this type on this device, or None. No type asks nothing."""
-        if self.missing is not None:
-            return f"needs {self.missing}: {self.install}"
         if device.type not in self.devices:
             return f"does not run on {device.type}"
+        if self.requires is not None and importlib.util.find_spec(self.requires) is None:
+            return f"needs {self.requires}: {self.install}"
         if dtype is None or self.dtypes is None or dtype in self.dtypes:
             return None
         taken = ", ".join(str(d).removeprefix("torch.") for d in self.dtypes)
@@ -115,7 +108,7 @@ class Op:
         fault = chosen.fault(device, dtype)
         if fault is not None:
             there = ", ".join(n for n, i in self.implementations.items() if device.type in i.devices)
-            hint = f"; there: {there}" if device.type not in chosen.devices and chosen.missing is None else ""
+            hint = f"; there: {there}" if device.type not in chosen.devices else ""
             raise UserError(f"backend '{name}' of {self.name} {fault}{hint}")
         ran = _ran.get()
         if ran is not None:

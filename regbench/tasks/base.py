@@ -14,12 +14,10 @@ from rich.text import Text
 
 from regbench.data.instances import Instances
 from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.settings import Settings
 
-
-class Parameters(pydantic.BaseModel):
-    """A task's parameters: typed and frozen. Unknown keys are errors."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+Parameters = Settings
+"""The base of a task's parameters."""
 
 
 @dataclass(frozen=True)

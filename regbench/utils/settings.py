@@ -8,7 +8,7 @@ import pydantic
 
 
 class Settings(pydantic.BaseModel):
-    """The base of the options of architectures and of training: typed fields that never change.
+    """The base of the options of architectures and of training, and of the parameters of tasks: typed fields that never change.
 
     A number may be given as text: YAML reads "1e-3" as text. True and yes are not 1: a field takes a boolean only where its type
     says so.
