@@ -5,6 +5,7 @@ PyTorch is imported by the fixtures: what starts the processes of `pytest -n` re
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import os
@@ -56,26 +57,38 @@ def _distributions_are_read_once() -> Iterator[None]:
         yield
 
 
-def name_pictures(folder: Path, *_: object) -> None:
-    """What stands for `write_pictures`: files of their names."""
-    for name in ("score_by_position.png", "training.png"):
-        (folder / name).write_bytes(b"\x89PNG")
+PICTURES = ("plot_scores_by_position", "plot_training")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _pictures_are_named() -> Iterator[None]:
     """Runs in this process draw no pictures, which takes longer than a tiny training, unless they ask for `drawn`."""
+
+    def name(_: object, path: Path, *__: object) -> None:
+        path.write_bytes(b"\x89PNG")
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regbench.runner.write_pictures", name_pictures)
+        for picture in PICTURES:
+            patch.setattr(f"regbench.report.page.{picture}", name)
+        yield
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Runs within the block draw their pictures."""
+    from regbench.report import pictures
+
+    with pytest.MonkeyPatch.context() as patch:
+        for picture in PICTURES:
+            patch.setattr(f"regbench.report.page.{picture}", getattr(pictures, picture))
         yield
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def drawn() -> Iterator[None]:
     """Runs of this test draw their pictures."""
-    from regbench.report import write_pictures
-
-    monkeypatch.setattr("regbench.runner.write_pictures", write_pictures)
+    with drawing():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -139,13 +152,12 @@ def text_track(text_file: Path) -> Track:
 @pytest.fixture(scope="session")
 def text_run(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of a tiny `cgt` on it."""
-    from regbench import report, runner
+    from regbench import runner
 
     folder = tmp_path_factory.mktemp("text-run") / "run"
     settings = {"d_model": 8, "d_y": 4, "n_layers": 2, "n_heads": 2, "templates": 2, "rank": 2}
     training = {"training.train_tokens": 2000, "training.batch_size": 8, "training.evaluations": 2}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "write_pictures", report.write_pictures)
+    with drawing():
         runner.run(str(text_file), "cgt", settings=settings | training, out=folder)
     return folder
 

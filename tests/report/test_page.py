@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import regbench
-from regbench import cli, runner
+from regbench import cli
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
 from regbench.metrics.scores import score
-from regbench.report import build_report, track_of, write_pictures, write_report
+from regbench.report import build_report, track_of, write_report
 from regbench.report.content import human_bytes, human_seconds, score_rows
 from regbench.report.html import render_page
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
@@ -27,6 +27,7 @@ from regbench.results import Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
+from tests.conftest import drawing
 from tests.helpers.browser import Visit, needs_chromium, visit
 
 HOSTILE = "</script><script>problems.push('ran')</script><img src=x onerror=problems.push('ran')>\"'&\u2028"
@@ -47,8 +48,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Path:
     folder = tmp_path_factory.mktemp("report")
     (folder / "average.py").write_text(PLUGIN)
     settings = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "write_pictures", write_pictures)
+    with drawing():
         regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=settings, out=folder / "run")
     return folder / "run"
 
@@ -78,7 +78,7 @@ def data_of(html: str) -> dict[str, Any]:
 
 class TestThePage:
     def test_a_run_writes_it_and_the_command_writes_the_same_bytes(
-        self, folder: Path, capsys: pytest.CaptureFixture[str]
+        self, folder: Path, capsys: pytest.CaptureFixture[str], drawn: None
     ) -> None:
         paths = [folder / name for name in ("report.html", "score_by_position.png", "training.png")]
         written = [path.read_bytes() for path in paths]
