@@ -50,6 +50,14 @@ def plugin(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def whole(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> regbench.Result:
+    """A run of two seeds that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "average.py").write_text(PLUGIN)
+    return regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=QUICK, out=folder / "out")
+
+
 @pytest.fixture
 def go(tiny_file: Path, plugin: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
     def call(out: str = "out", **changes: Any) -> regbench.Result:
@@ -72,7 +80,7 @@ def comparable(result: regbench.Result) -> dict[str, Any]:
 
 
 def test_a_strangers_five_line_mixer_runs_and_leaves_a_result(
-    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track
+    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track, drawn: None
 ) -> None:
     result = go(seeds=(0, 1))
     assert result.architecture.name == "average"
@@ -129,16 +137,18 @@ def test_the_stored_weights_give_the_predictions(
 
 
 def test_one_configuration_gives_one_result(go: Callable[..., regbench.Result]) -> None:
-    assert comparable(go("a")) == comparable(go("b"))
-    assert comparable(go("c", seeds=(1,))) != comparable(go("d"))
+    assert comparable(result := go("a")) == comparable(go("b"))
+    assert comparable(go("c", seeds=(1,))) != comparable(result)
 
 
 @pytest.mark.parametrize("where", ["training", "scoring", "second seed", "result"])
 def test_an_interrupted_run_resumes_to_the_same_result(
-    go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    go: Callable[..., regbench.Result],
+    whole: regbench.Result,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
 ) -> None:
-    whole = go("whole", seeds=(0, 1))
-
     class Stop(BaseException):
         pass
 
@@ -404,6 +414,7 @@ def test_a_task_with_scores_of_its_own_gets_its_result(
     go: Callable[..., regbench.Result],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    drawn: None,
 ) -> None:
     """Pictures, page and tables know which way they are better, in the run, after --resume and in a report."""
     (tmp_path / "mine.py").write_text(OWN_SCORE)

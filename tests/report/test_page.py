@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import regbench
-from regbench import cli
+from regbench import cli, runner
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
 from regbench.metrics.scores import score
-from regbench.report import build_report, track_of, write_report
+from regbench.report import build_report, track_of, write_pictures, write_report
 from regbench.report.content import human_bytes, human_seconds, score_rows
 from regbench.report.html import render_page
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
@@ -46,7 +46,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Path:
     folder = tmp_path_factory.mktemp("report")
     (folder / "average.py").write_text(PLUGIN)
     settings = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3}
-    regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=settings, out=folder / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "write_pictures", write_pictures)
+        regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=settings, out=folder / "run")
     return folder / "run"
 
 
