@@ -21,14 +21,14 @@ import yaml
 
 import regbench
 from regbench import cli, runner
-from regbench.evaluation.predictions import Predictions
+from regbench.evaluation.predictions import Predictions, predict
 from regbench.metrics.scores import score, score_records
 from regbench.models.backbone import build, resolve_options
 from regbench.results import read_result
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive
+from regbench.utils.files import atomic_write, exclusive, read_arrays
 from tests.conftest import MARKOV, TINY
 
 PLUGIN = """
@@ -112,7 +112,7 @@ def test_the_stored_predictions_give_the_scores_to_the_last_bit(
     go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track
 ) -> None:
     result = go()
-    predictions = Predictions.read(tmp_path / "out" / "seed-0" / "predictions.npz")
+    predictions = Predictions.from_arrays(read_arrays(tmp_path / "out" / "seed-0" / "predictions.npz"))
     assert predictions.digest == result.seeds[0].predictions_sha256
     scores, curves = score_records(score(tiny.task, tiny.instances("test"), predictions.batches(batch_size=5)))
     assert curves == result.seeds[0].curves
@@ -131,8 +131,9 @@ def test_the_stored_weights_give_the_predictions(
     assert notes["architecture"] == str(plugin)
     from regbench.models.model import ModelPredictor
 
-    again = Predictions.of(ModelPredictor(model, torch.device("cpu")), tiny.instances("test"))
-    stored = Predictions.read(tmp_path / "out" / "seed-0" / "predictions.npz")
+    again = predict(tiny.task, ModelPredictor(model, torch.device("cpu")), tiny.instances("test"))
+    assert isinstance(again, Predictions)
+    stored = Predictions.from_arrays(read_arrays(tmp_path / "out" / "seed-0" / "predictions.npz"))
     np.testing.assert_array_equal(again.packed, stored.packed)
 
 
@@ -166,7 +167,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
                 runner, "_seed", lambda plan, seed, *rest: original(plan, seed, *rest) if seed == 0 else stop()
             )
         else:
-            patch.setattr(runner, "write_result", stop)
+            patch.setattr(runner, "write_report", stop)
         with pytest.raises(Stop):
             go("broken", seeds=(0, 1))
     assert not (tmp_path / "broken" / "result.json").exists()

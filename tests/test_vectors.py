@@ -25,6 +25,7 @@ from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
+from regbench.utils.files import read_arrays
 from tests.helpers.mixers import SOME_MIXERS
 
 IO = VectorIO(d_in=5, d_out=2, max_length=12)
@@ -133,7 +134,7 @@ def test_a_run_from_the_command_line_to_its_pictures(
     assert min(curve.stderr) > 0
     assert (out / "score_by_position.png").stat().st_size > 5000
     assert (out / "training.png").stat().st_size > 5000
-    predictions = Predictions.read(out / "seed-0" / "predictions.npz")
+    predictions = Predictions.from_arrays(read_arrays(out / "seed-0" / "predictions.npz"))
     assert predictions.packed.dtype == np.float32
     assert predictions.digest == seed.predictions_sha256
     scores, curves = score_records(score(track.task, track.instances("test"), predictions.batches(64)))

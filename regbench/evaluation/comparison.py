@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, defaults_of, kept_predictions, predict_baseline
-from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import Score
+from regbench.evaluation.predictions import Predictions, read_predictions
 from regbench.models.predictor import Baseline
-from regbench.results import read_result
+from regbench.results import ScoreRecord, read_result
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
@@ -249,7 +248,8 @@ def _predictions(
         return [_at_scored(_of_baseline(source, track, test, early, announce), early)]
     seeds = []
     for path in source:
-        predictions = Predictions.read(path)
+        predictions = read_predictions(path, track.task)
+        assert isinstance(predictions, Predictions)  # the task knows its truth
         if not np.array_equal(predictions.lengths, test.lengths):
             raise UserError(f"{path} holds predictions of other instances than {track.name}'s")
         seeds.append(_at_scored(predictions, early))
@@ -292,7 +292,7 @@ def _distances(
             pairs = [(a, b) for m, a in enumerate(one) for n, b in enumerate(other) if i != j or m < n]
             sums = [np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs]
             if sums:
-                score = Score.of(np.mean(sums, 0)[some], counts[some])
+                score = ScoreRecord.of(np.mean(sums, 0)[some], counts[some])
                 distance[i, j] = distance[j, i] = score.value
                 stderr[i, j] = stderr[j, i] = score.stderr
     return distance, stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from regbench.checks.architecture import (
     trains,
 )
 from regbench.checks.contract import examine, refuse
+from regbench.data.instances import Instances
 from regbench.models.backbone import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.ops.backend import known_ops, use_backend
@@ -172,6 +174,11 @@ def test_gradients_are_on_again_between_the_lines_and_after_a_refusal() -> None:
     assert "future" in str(kept.value)
 
 
+def one_instance(subject: Subject, length: int) -> Instances:
+    tokens = subject.tokens(1, length).numpy()
+    return Instances(tokens, np.array([tokens.shape[1]]), np.ones_like(tokens, bool), "x/1")
+
+
 class TestTrained:
     """`refuse_trained`: a leak that training opens, past where the untrained model was looked at."""
 
@@ -182,19 +189,19 @@ class TestTrained:
     def test_it_is_refused_once_it_leaks(self) -> None:
         subject = Subject(self.LeaksLate, resolve_options(self.LeaksLate, {"d_model": 16}), IO)
         assert [o.fault for o in examine(subject, [causal])] == [None]
-        model, tokens = subject.model().train(), subject.longest()
-        refuse_trained(subject, model, tokens, "x")
+        model, one = subject.model().train(), one_instance(subject, IO.max_length)
+        refuse_trained(subject, model, one, "x")
         model.blocks[1].mixer.gate.data += 5.1  # type: ignore[index, union-attr]
         message = "^architecture 'x' cannot be scored: once trained, it sees the future: changing token 0 changes"
         with pytest.raises(UserError, match=message):
-            refuse_trained(subject, model, tokens, "x")
+            refuse_trained(subject, model, one, "x")
 
     @pytest.mark.parametrize("length", [1, 2, 36])
     def test_no_built_in_of_any_length(self, length: int) -> None:
         for name in ("hyena", "s4", "transformer"):
             cls = registry.load(registry.ARCHITECTURE, name)
             subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
-            refuse_trained(subject, subject.moved(), subject.tokens(1, length), name)
+            refuse_trained(subject, subject.moved(), one_instance(subject, length), name)
 
 
 def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
