@@ -1,4 +1,4 @@
-"""List architectures, baselines, tasks and tracks."""
+"""List architectures, baselines, tasks, tracks and suites."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from regbench.utils.errors import UserError
 
 def configure(listing: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    listing.add_argument("kind", nargs="?", type=one_of(*registry.KINDS, "tracks"), metavar="KIND", help="only these")
+    listing.add_argument(
+        "kind", nargs="?", type=one_of(*registry.KINDS, "tracks", "suites"), metavar="KIND", help="only these"
+    )
     listing.add_argument("name", nargs="?", help="with `architectures`: show the options of this one")
 
 
@@ -29,12 +31,13 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         return _describe_architecture(arguments.name, console)
     if arguments.kind == "architectures":
         return _compare_architectures(console)
-    for plural in [arguments.kind] if arguments.kind else [*registry.KINDS, "tracks"]:
+    for plural in [arguments.kind] if arguments.kind else [*registry.KINDS, "tracks", "suites"]:
         table = Table(title=plural, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
-        if plural == "tracks":
+        if plural in ("tracks", "suites"):
             from regbench.tracks import track_names
+            from regbench.tracks.suite import suite_names
 
-            for name, summary in track_names().items():
+            for name, summary in (track_names() if plural == "tracks" else suite_names()).items():
                 table.add_row(f"[bold]{name}[/]", summary)
         else:
             for entry in registry.entries(registry.KINDS[plural]).values():
