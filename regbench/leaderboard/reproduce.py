@@ -17,16 +17,18 @@ from regbench import runner
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
+from regbench.leaderboard.tiers import Evidence, Reproduced, read_evidence, today, write_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
+from regbench.training.provenance import describe_machine
 from regbench.utils.errors import UserError
+from regbench.utils.guard import Refused
 
 LEVEL = 0.0005
 """One-sided. An entry that reproduces is called different once in a thousand times, for each score."""
@@ -131,6 +133,29 @@ def _check_same(folder: Path, asked: Config) -> None:
         raise UserError(f"{folder} cannot be gone on with: {error}") from None
     if there != asked:
         raise UserError(f"{folder} holds another run; choose another --out")
+
+
+def keep_reproduction(made: Reproduction, path: Path, by: str) -> None:
+    """Writes into the evidence beside an entry that all its seeds were trained again, and by whom.
+
+    Raises:
+        UserError: Not all seeds were trained again, or a score differs.
+    """
+    seeds = [seed.seed for seed in made.result.seeds]
+    if made.differs or seeds != [seed.seed for seed in made.entry.result.seeds]:
+        raise UserError("only a run of all seeds whose scores agree makes an entry reproduced")
+    again = Reproduced(
+        date=today(),
+        by=by,
+        machine=describe_machine(),
+        seeds=seeds,
+        scores=[{metric: score.value for metric, score in seed.scores.items()} for seed in made.result.seeds],
+        identical=list(made.identical),
+    )
+    stored = Stored(path)
+    earlier = read_evidence(stored)
+    kept = earlier.challenge if earlier.entry == made.entry.digest else None
+    write_evidence(stored, Evidence(entry=made.entry.digest, challenge=kept, reproduced=again))
 
 
 def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None = None) -> Reproduction:

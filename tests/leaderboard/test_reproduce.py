@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 import regbench
 from regbench import cli
 from regbench.leaderboard.reproduce import compare_runs, reproduce
+from regbench.leaderboard.store import Stored
+from regbench.leaderboard.tiers import read_evidence, write_evidence
+from regbench.leaderboard.verify import verify_entry
 from regbench.utils.errors import UserError
 from tests.leaderboard.conftest import SETTINGS, Made
 
@@ -32,6 +36,25 @@ def test_the_command_of_an_entry_gives_its_scores_again(
     (out / "config.yaml").write_text(config)
     assert cli.main(arguments) == 2, "other seeds"
     assert "holds another run" in capsys.readouterr().err
+
+
+def test_all_seeds_by_somebody_make_an_entry_reproduced(lstm: Made, tiny_file: Path, tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    shutil.copytree(lstm.board, board)
+    path = board / lstm.path.relative_to(lstm.board)
+    arguments = ["reproduce", str(path), "--track", str(tiny_file), "--by", "a reader"]
+    assert cli.main([*arguments, "--out", str(tmp_path / "one"), "--seed", "1"]) == 2, "one seed is not enough"
+    assert read_evidence(Stored(path)).tier == "claimed"
+    assert cli.main([*arguments, "--out", str(tmp_path / "all")]) == 0
+    evidence = read_evidence(Stored(path))
+    assert evidence.tier == "reproduced"
+    assert evidence.reproduced is not None
+    assert (evidence.reproduced.seeds, evidence.reproduced.by) == ([0, 1, 2], "a reader")
+    assert verify_entry(path, track=lstm.track).faults == []
+    forged = evidence.model_copy(update={"reproduced": evidence.reproduced.model_copy(update={"seeds": [0, 1]})})
+    write_evidence(Stored(path), forged)
+    (fault,) = verify_entry(path, track=lstm.track).faults
+    assert str(fault) == "tier: not every seed and score was reproduced"
 
 
 def test_a_run_that_learned_less_is_another(lstm: Made, tiny_file: Path, tmp_path: Path) -> None:

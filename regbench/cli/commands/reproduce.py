@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from regbench.cli.findings import print_line
 from regbench.cli.progress import TerminalReporter
 
 DESCRIPTION = (
@@ -31,12 +32,15 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument(
         "--out", metavar="DIR", help="the run folder (default: under runs/reproduced/); an unfinished run goes on"
     )
+    reproduce.add_argument(
+        "--by", metavar="NAME", help="your name, for the evidence beside the entry: it is then reproduced (all seeds)"
+    )
     reproduce.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains, and prints a row a score."""
-    from regbench.leaderboard.reproduce import reproduce
+    from regbench.leaderboard.reproduce import keep_reproduction, reproduce
     from regbench.report.content import label
 
     with TerminalReporter(Console(stderr=True)) as reporter:
@@ -67,4 +71,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
     console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
     console.print(f"the run: {made.folder}", highlight=False, soft_wrap=True)
+    if arguments.by and not made.differs:
+        keep_reproduction(made, Path(arguments.entry), arguments.by)
+        print_line(f"{arguments.entry}: reproduced by {arguments.by}", console)
     return 1 if made.differs else 0
