@@ -152,6 +152,14 @@ class Entry(Strict):
         return sorted(scores, key=lambda m: (m != main, known.index(m) if m in known else len(known), m))
 
 
+def same_configuration(a: Result, b: Result) -> bool:
+    """Whether two results are of one configuration: alike in every option that both have."""
+    pairs = ((a.architecture.options, b.architecture.options), (a.training, b.training))
+    alike = all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
+    first, second = a.architecture, b.architecture
+    return alike and (a.track.name, first.name, first.source) == (b.track.name, second.name, second.source)
+
+
 def check_name(name: str) -> None:
     """Refuses what cannot be the name of an entry.
 

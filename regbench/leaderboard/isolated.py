@@ -53,7 +53,7 @@ mount -t tmpfs -o size=64m none "$root"
 while [ "$1" != -- ]; do
   if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root$(dirname "$1")"; : > "$root$1"; fi
   mount --rbind "$1" "$root$1"
-  mount -o remount,bind,ro "$root$1" 2>/dev/null || :
+  mount -o remount,bind,ro "$root$1" 2>/dev/null || mount -o remount,bind,ro,nosuid,nodev "$root$1"
   shift
 done
 shift

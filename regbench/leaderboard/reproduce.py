@@ -16,7 +16,7 @@ import numpy as np
 from regbench import runner
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
-from regbench.leaderboard.entry import Entry, InstanceScores
+from regbench.leaderboard.entry import Entry, InstanceScores, same_configuration
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
@@ -27,6 +27,7 @@ from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
 from regbench.training.provenance import describe_machine
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
@@ -65,6 +66,7 @@ def reproduce(
     *,
     seeds: Sequence[int] = (),
     out: Path | None = None,
+    run: Path | None = None,
     track: str | None = None,
     reporter: Reporter | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -75,12 +77,13 @@ def reproduce(
         path: The entry's file.
         seeds: Which of the entry's seeds; by default all.
         out: The run folder, by default under `runs/reproduced/`. An unfinished run there goes on.
+        run: A finished run of the same configuration by today's source, e.g. of a sweep. Then nothing is trained.
         track: The YAML file of one's own track, if the entry is of that.
         reporter: Shows the progress of the run.
         announce: Called with a line when an unfinished run goes on.
 
     Raises:
-        UserError: The entry has faults, its architecture is not built in, or it has no such seed.
+        UserError: The entry has faults, its architecture is not built in, or it has no such seed. Or `run` is another run.
     """
     own = load_track(track) if track is not None else None
     findings = verify_entry(path, track=own, costly=False)
@@ -91,6 +94,8 @@ def reproduce(
         raise UserError(
             f"{entry.name} is not built in, and nothing that came with an entry is run: {entry.command} trains it"
         )
+    if run is not None:
+        return compare_runs(entry, _finished(run, entry), run, own)
     where = track if own is not None and own.name == entry.track else entry.track
     asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
     folder = out or Path("runs") / "reproduced" / path.stem
@@ -111,6 +116,22 @@ def reproduce(
             reporter=reporter,
         )
     return compare_runs(entry, result, folder, own)
+
+
+def _finished(run: Path, entry: Entry) -> Result:
+    """The result of a finished run of an entry's configuration.
+
+    Raises:
+        UserError: It is of another configuration, of other source than today's, or of other seeds.
+    """
+    result = RunFolder(run).result
+    mine, architecture = entry.result, result.architecture
+    if result.track != mine.track or not same_configuration(mine, result):
+        raise UserError(f"{run} is a run of another configuration than {entry.name}")
+    if architecture.source_sha256 != registry.source_digest(registry.load(registry.ARCHITECTURE, architecture.name)):
+        raise UserError(f"{architecture.source} has changed since the run in {run}")
+    _chosen(entry, [seed.seed for seed in result.seeds])
+    return result
 
 
 def _chosen(entry: Entry, seeds: Sequence[int]) -> tuple[int, ...]:

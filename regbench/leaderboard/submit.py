@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regbench.leaderboard.case import Case, Findings, RunFolder, read_predictions
-from regbench.leaderboard.entry import Entry, canonical, check_name
+from regbench.leaderboard.entry import Entry, canonical, check_name, same_configuration
 from regbench.leaderboard.names import default_name, name_faults
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import retirement
@@ -120,17 +120,6 @@ def read_source(run: RunFolder, given: Path | None) -> bytes:
         ) from None
 
 
-def same_configuration(a: Entry, b: Entry) -> bool:
-    """Whether two entries are of one configuration: alike in every option that both have."""
-    pairs = (
-        (a.result.architecture.options, b.result.architecture.options),
-        (a.result.training, b.result.training),
-    )
-    alike = all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
-    first, second = a.result.architecture, b.result.architecture
-    return alike and (a.track, first.name, first.source) == (b.track, second.name, second.source)
-
-
 def _replaced(board: Path, entry: Entry) -> list[Stored]:
     """The entries of the same configuration.
 
@@ -143,7 +132,7 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
             continue
         other = stored.read()[0]
         same = other.configuration_digest == entry.configuration_digest
-        if same or (other.name == entry.name and same_configuration(entry, other)):
+        if same or (other.name == entry.name and same_configuration(entry.result, other.result)):
             found.append(stored)
         elif other.name == entry.name:
             raise UserError(f"{stored.path} is another configuration of the name '{entry.name}': give one with --name")

@@ -166,6 +166,26 @@ def test_it_reaches_nothing(stranger: Made, tmp_path: Path) -> None:
         isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
 
 
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "seconds", "fault"),
+    [
+        ("while True: pass", 5, "took more than 5 s"),
+        ("x = bytearray(12 << 30)", 60, "MemoryError"),
+        ("import os; os.kill(1, 9); os._exit(0)", 60, "left no predictions: out.npz: no such file"),
+        ("import os; os.symlink('/etc/passwd', '/job/out.npz'); os._exit(0)", 60, "links are not followed"),
+    ],
+)
+def test_it_keeps_within_its_limits(
+    stranger: Made, code: str, seconds: int, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolated, "SECONDS", seconds)
+    job = isolated.Job(code.encode(), None, {}, stranger.track.task)
+    with pytest.raises(UserError, match=fault):
+        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+
+
 def test_without_namespaces_nothing_is_run(stranger: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "available", lambda: False)
     job = isolated.Job(b"", None, {}, stranger.track.task)

@@ -51,6 +51,9 @@ def test_all_seeds_by_somebody_make_an_entry_reproduced(lstm: Made, tiny_file: P
     assert evidence.reproduced is not None
     assert (evidence.reproduced.seeds, evidence.reproduced.by) == ([0, 1, 2], "a reader")
     assert verify_entry(path, track=lstm.track).faults == []
+    finished = ["reproduce", str(path), "--track", str(tiny_file), "--run", str(tmp_path / "all")]
+    assert cli.main(finished) == 0
+    assert cli.main([*finished, "--seed", "1"]) == 2
     forged = evidence.model_copy(update={"reproduced": evidence.reproduced.model_copy(update={"seeds": [0, 1]})})
     write_evidence(Stored(path), forged)
     (fault,) = verify_entry(path, track=lstm.track).faults
@@ -71,6 +74,8 @@ def test_what_cannot_be_reproduced_is_refused(lstm: Made, stranger: Made, tiny_f
         reproduce(lstm.path, seeds=[7], track=str(tiny_file))
     with pytest.raises(UserError, match=r"not built in, and nothing that came with an entry is run: regbench run"):
         reproduce(stranger.path, track=str(tiny_file))
+    with pytest.raises(UserError, match="is a run of another configuration than lstm"):
+        reproduce(lstm.path, run=stranger.run, track=str(tiny_file))
     edited = tmp_path / "tiny-v1" / lstm.path.name
     edited.parent.mkdir()
     edited.write_text(lstm.path.read_text().replace('"lstm"', '"gru"'))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from regbench import cli
-from regbench.leaderboard.entry import Entry, canonical, check_name
+from regbench.leaderboard.entry import Entry, canonical, check_name, same_configuration
 from regbench.leaderboard.names import default_name, name_faults
 from regbench.leaderboard.store import Stored, stored_entries
-from regbench.leaderboard.submit import same_configuration, submit
+from regbench.leaderboard.submit import submit
 from regbench.utils.errors import UserError
 from tests.leaderboard.attacks import seal
 from tests.leaderboard.conftest import SETTINGS, Made
@@ -82,8 +82,8 @@ def test_a_newer_option_does_not_make_it_another_configuration(lstm: Made) -> No
     result = entry.result
     old = result.model_copy(update={"training": {k: v for k, v in result.training.items() if k != "plateau_factor"}})
     other = result.model_copy(update={"training": {**result.training, "weight_decay": 0.5}})
-    assert same_configuration(entry, entry.model_copy(update={"result": old}))
-    assert not same_configuration(entry, entry.model_copy(update={"result": other}))
+    assert same_configuration(result, old)
+    assert not same_configuration(result, other)
 
 
 def test_a_name_of_another_configuration_is_not_taken(lstm: Made, stranger: Made, tmp_path: Path) -> None:
