@@ -6,7 +6,6 @@ It imports only what of regbench lies beside it; see `regbench.leaderboard.isola
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 JOB = Path("/job")
@@ -49,5 +48,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.remove("/job") if "/job" in sys.path else None
     main()

@@ -68,10 +68,15 @@ def _alike(first: InstanceScores, a: int, second: InstanceScores, b: int) -> boo
 def _loss_gap(
     case: Case, seed: int, sums: dict[str, NDArray[np.float64]], counts: dict[str, NDArray[np.int64]]
 ) -> Iterator[str]:
-    """The loss on the validation split is one more measurement of the loss on the test split."""
-    metric = next((m for m in ("nll", "mse") if m in sums), None)
+    """The loss on the validation split is one more measurement of the loss on the test split.
+
+    Losses of other names, as a stranger's model can have, are not compared.
+    """
     record = next(s for s in case.result.seeds if s.seed == seed)
-    if metric is None or not record.training_curve:
+    losses = record.training_curve[0].loss if record.training_curve else {}
+    pairs = (("nll", "cross_entropy"), ("mse", "mse"))
+    metric = next((metric for metric, loss in pairs if metric in sums and loss in losses), None)
+    if metric is None:
         return
     test = Score.of(sums[metric], counts[metric])
     validation = len(case.reference.track.instances("validation"))
@@ -111,7 +116,7 @@ def _impossible(
         if ahead.value > MOST_ERRORS * ahead.stderr + _ROUNDING:
             yield f"token accuracy is {ahead.value:.3f} above that of the truth, whose choice is the most probable"
     if "nll" in sums:
-        best = [record.scores["nll"] for name, record in case.result.baselines.items() if name == "Bayes"]
-        own = Score.of(sums["nll"], counts["nll"])
-        if best and own.value < best[0].value - 0.02 * best[0].value - MOST_ERRORS * own.stderr * 0.5:
-            yield f"an NLL of {own.value:.3f} is far below that of the Bayes baseline, {best[0].value:.3f}"
+        bayes, own = case.result.baselines.get("Bayes"), Score.of(sums["nll"], counts["nll"])
+        best = None if bayes is None else bayes.scores["nll"]
+        if best is not None and own.value + MOST_ERRORS * np.hypot(own.stderr, best.stderr) < best.value:
+            yield f"an NLL of {own.value:.3f} is far below that of the Bayes baseline, {best.value:.3f}"

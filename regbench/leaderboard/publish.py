@@ -47,8 +47,8 @@ regbench leaderboard
 `regbench submit` makes the checks of [RULES.md](RULES.md). It refuses a run with a line for each fault. `regbench verify FILE`
 makes the same checks on an entry that is here. With `--run DIR` it also compares the entry with its run.
 
-An entry is claimed at first. `regbench challenge FILE --run DIR` asks its weights about fresh instances: then it is verified.
-`regbench reproduce FILE --by NAME` trains it again: then it is reproduced."""
+An entry is claimed at first. `regbench challenge FILE --run DIR --by NAME` asks its weights about fresh instances. Then it is
+verified. `regbench reproduce FILE --by NAME` trains it again. Then it is reproduced."""
 
 
 def render(boards: Sequence[Board]) -> dict[str, str]:

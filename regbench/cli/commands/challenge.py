@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 from pathlib import Path
 
 from rich.console import Console
@@ -17,9 +16,9 @@ DESCRIPTION = (
 )
 EXAMPLES = """\
 examples:
-  regbench challenge leaderboard/entries/pfa-small-v1/gla-....json --run runs/gla
-  regbench challenge FILE --run DIR --number 1234567      the challenge that was published with this number
-  regbench challenge FILE --run DIR --run-their-code      an architecture that is not built in, in a process of its own
+  regbench challenge leaderboard/entries/pfa-small-v1/gla-....json --run runs/gla --by NAME
+  regbench challenge FILE --run DIR --by NAME --number 1234567    the challenge that was published with this number
+  regbench challenge FILE --run DIR --by NAME --run-their-code    an architecture that is not built in, in a process of its own
 """
 
 
@@ -29,7 +28,7 @@ def configure(challenge: argparse.ArgumentParser) -> None:
     challenge.add_argument(
         "--run", metavar="DIR", required=True, help="the run that it was made from, with its weights"
     )
-    challenge.add_argument("--by", metavar="NAME", help="who asks, for the evidence (default: the user's name here)")
+    challenge.add_argument("--by", metavar="NAME", required=True, help="who asks, for the evidence")
     challenge.add_argument("--number", type=int, metavar="N", help="repeat the challenge of this number")
     challenge.add_argument("--instances", type=int, default=500, metavar="N", help="fresh instances (default: 500)")
     challenge.add_argument(
@@ -48,7 +47,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     found = challenge(
         path,
         Path(arguments.run),
-        by=arguments.by or getpass.getuser(),
+        by=arguments.by,
         track=load_track(arguments.track) if arguments.track else None,
         number=arguments.number,
         instances=arguments.instances,
