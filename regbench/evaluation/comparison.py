@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, defaults_of, kept_predictions, predict_baseline
 from regbench.evaluation.predictions import Predictions, read_predictions
-from regbench.metrics.scores import Score
 from regbench.models.predictor import Baseline
-from regbench.results import read_result
+from regbench.results import ScoreRecord, read_result
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
@@ -295,7 +294,7 @@ def _distances(
             pairs = [(a, b) for m, a in enumerate(one) for n, b in enumerate(other) if i != j or m < n]
             sums = [np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs]
             if sums:
-                score = Score.of(np.mean(sums, 0)[some], counts[some])
+                score = ScoreRecord.of(np.mean(sums, 0)[some], counts[some])
                 distance[i, j] = distance[j, i] = score.value
                 stderr[i, j] = stderr[j, i] = score.stderr
     return distance, stderr

@@ -17,8 +17,7 @@ from regbench.metrics.scores import check_distributions
 from regbench.models.predictor import Predictor, predict_in_batches, rows_at_once
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, read_arrays
+from regbench.utils.files import atomic_write
 from regbench.utils.guard import Folder, Refused, parse_arrays
 
 
@@ -61,19 +60,6 @@ class _Stored:
             raise ValueError(f"it holds no '{missing[0]}'")
         return cls(**{field: arrays[name] for field, name in cls.names_in_file.items()})
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Reads a file.
-
-        Raises:
-            UserError: It cannot be read as such predictions.
-        """
-        try:
-            return cls.from_arrays(read_arrays(path))
-        except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise UserError(f"cannot read predictions from {path}: {reason}") from None
-
 
 @dataclass(frozen=True)
 class Predictions(_Stored):
@@ -91,12 +77,6 @@ class Predictions(_Stored):
     lengths: NDArray[np.integer[Any]]
 
     names_in_file: ClassVar = {"packed": "packed", "lengths": "lengths"}
-
-    @classmethod
-    def of(cls, predictor: Predictor, instances: Instances, batch_size: int = 64) -> Self:
-        """Asks a trained model for its predictions."""
-        kind = np.float32 if instances.tokens.ndim == 3 else np.float16
-        return cls.pack(predict_in_batches(predictor, instances, batch_size), instances, kind)
 
     @classmethod
     def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike) -> Self:
@@ -151,15 +131,6 @@ class CompactPredictions(_Stored):
     names_in_file: ClassVar = {"probability": "given", "most_likely": "best", "lengths": "lengths"}
 
     @classmethod
-    def of(cls, predictor: Predictor, instances: Instances, vocab_size: int, batch_size: int = 64) -> Self:
-        """Asks a trained model for its predictions.
-
-        Raises:
-            UserError: They are not distributions over `vocab_size` tokens.
-        """
-        return cls.pack(predict_in_batches(predictor, instances, batch_size), instances, np.float32, vocab_size)
-
-    @classmethod
     def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike, vocab_size: int) -> Self:
         """Packs consecutive batches (B, L, V) of predictions for the instances, with probabilities of the given kind.
 
@@ -206,10 +177,10 @@ def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPre
         UserError: The task does not know its truth, and the predictions are not distributions. Others are checked when they
             are scored.
     """
-    batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
-    if task.knows_truth:
-        return Predictions.of(predictor, instances, batch_size)
-    return CompactPredictions.of(predictor, instances, task.io.vocab_size, batch_size)
+    batches = predict_in_batches(predictor, instances, rows_at_once(task.io, instances.tokens.shape[1], 64))
+    if not task.knows_truth:
+        return CompactPredictions.pack(batches, instances, np.float32, task.io.vocab_size)
+    return Predictions.pack(batches, instances, np.float32 if isinstance(task.io, VectorIO) else np.float16)
 
 
 def expected_arrays(task: Task, instances: Instances) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import Predictions
+from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard.case import Findings, Note, RunFolder
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.evidence import load_model, score_faults
@@ -37,7 +37,7 @@ from regbench.leaderboard.tiers import (
     write_evidence,
 )
 from regbench.leaderboard.verify import verify_entry
-from regbench.metrics.scores import Score, Scores, score
+from regbench.metrics.scores import Scores, score
 from regbench.metrics.significance import Change
 from regbench.models.model import ModelPredictor
 from regbench.results import ScoreRecord, SeedRecord
@@ -162,7 +162,9 @@ def _predict(
     folder, task = RunFolder(run), reference.track.task
     if is_built_in(entry.result.architecture):
         model = load_model(folder, seed.seed, entry.result.architecture, task.io)
-        return Predictions.of(ModelPredictor(model, torch.device("cpu")), instances)
+        found = predict(task, ModelPredictor(model, torch.device("cpu")), instances)
+        assert isinstance(found, Predictions)  # the task knows its truth
+        return found
     name = re.search(r"\.py:(\w+)$", entry.configuration.architecture)
     assert stored.source is not None  # the checks have seen it
     job = Job(stored.source, name.group(1) if name else None, entry.result.architecture.options, task)
@@ -173,8 +175,7 @@ def _predict(
 def _mean(scored: list[Scores], metric: str) -> ScoreRecord:
     """The mean over seeds. All seeds answer the same instances: the error is that of the mean answers."""
     sums = np.mean([one.sums[metric] for one in scored], axis=0)
-    found = Score.of(sums, scored[0].counts_of(metric))
-    return ScoreRecord(value=found.value, stderr=found.stderr)
+    return ScoreRecord.of(sums, scored[0].counts_of(metric))
 
 
 def _keep(stored: Stored, entry: Entry, fresh: Instances, means: dict[str, ScoreRecord], number: int, by: str) -> None:

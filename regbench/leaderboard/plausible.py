@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from regbench.leaderboard.case import Case
 from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.metrics.scores import Score
+from regbench.leaderboard.figures import beyond_measure
+from regbench.results import ScoreRecord
 
 MOST_ERRORS = 5.0
 """Standard errors. Honest entries stay below."""
@@ -29,6 +30,8 @@ def plausible(case: Case) -> Iterator[str]:
         return
     for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):
         found = {metric: np.array(values, np.float64) for metric, values in sums.items()}
+        if any(beyond_measure(values) for values in found.values()):  # `scores` says so
+            return
         counts = {metric: case.reference.frame.counts_of(metric) for metric in found}
         faults = [*_loss_gap(case, seed.seed, found, counts), *_impossible(case, found, counts)]
         yield from (f"seed {seed.seed}: {fault}" for fault in faults)
@@ -78,7 +81,7 @@ def _loss_gap(
     metric = next((metric for metric, loss in pairs if metric in sums and loss in losses), None)
     if metric is None:
         return
-    test = Score.of(sums[metric], counts[metric])
+    test = ScoreRecord.of(sums[metric], counts[metric])
     validation = len(case.reference.track.instances("validation"))
     kept = min(row.validation_loss for row in record.training_curve)
     error = test.stderr * np.sqrt(1.0 + len(sums[metric]) / validation)  # as if both splits varied alike
@@ -105,18 +108,18 @@ def _impossible(
         n = counts["nll"]
         tvd = sums["tvd"].sum() / n.sum()
         # E[NLL] - E[truth's] is a mean KL divergence, which is at least twice the mean square of TVD (Pinsker, Jensen).
-        excess = Score.of(sums["nll"] - truth.sums["nll"], n)
+        excess = ScoreRecord.of(sums["nll"] - truth.sums["nll"], n)
         if excess.value < 2.0 * tvd**2 - MOST_ERRORS * excess.stderr - _ROUNDING:
             yield (
                 f"an NLL of {excess.value:.3f} above the truth's cannot go with a TVD of {tvd:.3f}: by Pinsker's inequality "
                 f"it is at least {2.0 * tvd**2:.3f}"
             )
     if token is not None and "token_accuracy" in truth.sums:
-        ahead = Score.of(token - truth.sums["token_accuracy"], counts["token_accuracy"])
+        ahead = ScoreRecord.of(token - truth.sums["token_accuracy"], counts["token_accuracy"])
         if ahead.value > MOST_ERRORS * ahead.stderr + _ROUNDING:
             yield f"token accuracy is {ahead.value:.3f} above that of the truth, whose choice is the most probable"
     if "nll" in sums:
-        bayes, own = case.result.baselines.get("Bayes"), Score.of(sums["nll"], counts["nll"])
+        bayes, own = case.result.baselines.get("Bayes"), ScoreRecord.of(sums["nll"], counts["nll"])
         best = None if bayes is None else bayes.scores["nll"]
         if best is not None and own.value + MOST_ERRORS * np.hypot(own.stderr, best.stderr) < best.value:
             yield f"an NLL of {own.value:.3f} is far below that of the Bayes baseline, {best.value:.3f}"

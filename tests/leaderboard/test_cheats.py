@@ -10,17 +10,20 @@ import pytest
 import torch
 
 import regbench
-from regbench.evaluation.predictions import Predictions
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard import isolated
 from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.evidence import load_model
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import LEVEL, fresh_split
-from regbench.metrics.scores import Score, score
+from regbench.metrics.scores import score
 from regbench.metrics.significance import compare_splits
 from regbench.models.model import Model, ModelPredictor, token_tensor
+from regbench.results import ScoreRecord
 from regbench.training.checkpoint import save_tensors
+from regbench.utils.files import read_arrays
 from tests.leaderboard.attacks import claim
 from tests.leaderboard.conftest import SETTINGS, Made
 
@@ -33,6 +36,12 @@ def wide(tiny_file: Path, lstm: Made, tmp_path_factory: pytest.TempPathFactory) 
     run = tmp_path_factory.mktemp("wide") / "run"
     regbench.run(str(tiny_file), "lstm", (0, 1, 2), settings={**SETTINGS, "d_model": 48}, out=run)
     return replace(lstm, run=run)
+
+
+def predicted(made: Made, predictor: ModelPredictor, instances: Instances) -> Predictions:
+    found = predict(made.track.task, predictor, instances)
+    assert isinstance(found, Predictions)
+    return found
 
 
 def models(made: Made, run: Path) -> list[Model]:
@@ -71,7 +80,7 @@ def test_a_model_trained_on_the_test_split(wide: Made, tmp_path: Path) -> None:
             loss.backward()
             optimizer.step()
         save_tensors(run / f"seed-{seed}" / "checkpoint.safetensors", model.state_dict())
-        forged.append(Predictions.of(ModelPredictor(model, CPU), test))
+        forged.append(predicted(wide, ModelPredictor(model, CPU), test))
     claim(run, wide.track, forged)
     assert found_in(wide, run, tmp_path / "board") == {"challenge"}
 
@@ -82,7 +91,7 @@ def test_predictions_mixed_with_a_tenth_of_the_truth(wide: Made, tmp_path: Path)
     truth = np.concatenate([row[:length] for row, length in zip(true, test.lengths, strict=True)])
     forged = []
     for seed in (0, 1, 2):
-        kept = Predictions.read(run / f"seed-{seed}" / "predictions.npz")
+        kept = Predictions.from_arrays(read_arrays(run / f"seed-{seed}" / "predictions.npz"))
         known = truth.sum(-1, keepdims=True) > 0
         mixed = np.where(known, 0.9 * kept.packed + 0.1 * truth, kept.packed)
         forged.append(Predictions(mixed.astype(np.float16), kept.lengths))
@@ -140,11 +149,11 @@ def test_sixty_honest_challenges_raise_at_most_one_alarm(wide: Made) -> None:
     for number in range(60):
         sums = []
         for instances in (fresh_split(track, 2 * number, 124)[:24], fresh_split(track, 2 * number + 1, 100)):
-            sums.append([score(track.task, instances, Predictions.of(one, instances).batches()) for one in asked])
+            sums.append([score(track.task, instances, predicted(wide, one, instances).batches()) for one in asked])
         claimed, fresh = sums
         for metric in track.task.scores:
             counts = fresh[0].counts_of(metric)
-            got = Score.of(np.mean([one.sums[metric] for one in fresh], 0), counts)
+            got = ScoreRecord.of(np.mean([one.sums[metric] for one in fresh], 0), counts)
             change = compare_splits(
                 np.mean([one.sums[metric] for one in claimed], 0),
                 claimed[0].counts_of(metric),

@@ -16,6 +16,7 @@ from regbench.leaderboard.plausible import copies, plausible
 from regbench.leaderboard.reference import Reference
 from regbench.leaderboard.store import stored_entries
 from regbench.leaderboard.verify import verify_run
+from regbench.utils.files import read_arrays
 from tests.leaderboard.attacks import claim, seal
 from tests.leaderboard.conftest import Made
 
@@ -105,7 +106,7 @@ def test_invented_predictions_do_not_pass(lstm: Made, tmp_path: Path) -> None:
     run, test = lstm.copy(tmp_path / "run"), lstm.track.instances("test")
     true = lstm.track.task.truth(test)
     truth = np.concatenate([row[:length] for row, length in zip(true, test.lengths, strict=True)])
-    kept = [Predictions.read(run / f"seed-{seed}" / "predictions.npz") for seed in (0, 1, 2)]
+    kept = [Predictions.from_arrays(read_arrays(run / f"seed-{seed}" / "predictions.npz")) for seed in (0, 1, 2)]
     known = truth.sum(-1, keepdims=True) > 0
     forged = [
         Predictions(np.where(known, 0.25 * one.packed + 0.75 * truth, one.packed).astype(np.float16), one.lengths)

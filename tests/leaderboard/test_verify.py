@@ -18,6 +18,7 @@ from regbench.leaderboard.origin import is_built_in, source_digest_at
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.results import Result
 from regbench.utils import registry
+from regbench.utils.files import read_arrays
 from tests.leaderboard.attacks import claim, seal, store
 from tests.leaderboard.conftest import Made
 
@@ -216,7 +217,7 @@ def test_near_ties_moved_onto_legal_symbols_are_found(lstm: Made, tmp_path: Path
     legal = np.concatenate([row[:length] > 0 for row, length in zip(truth, test.lengths, strict=True)])
     forged = []
     for seed in (0, 1, 2):
-        kept = Predictions.read(run / f"seed-{seed}" / "predictions.npz")
+        kept = Predictions.from_arrays(read_arrays(run / f"seed-{seed}" / "predictions.npz"))
         packed = kept.packed.copy()
         best_legal = np.where(legal, packed, 0).argmax(1)
         rows = np.arange(len(packed))

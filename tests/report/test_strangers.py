@@ -78,7 +78,7 @@ def test_aliases_cost_nothing(folder: Path) -> None:
     assert call("report", folder).returncode == 0
 
 
-def test_nothing_outside_is_written(folder: Path, tmp_path: Path) -> None:
+def test_nothing_outside_is_written(folder: Path, drawn: None, tmp_path: Path) -> None:
     outside = tmp_path / "mine"
     outside.write_text("mine")
     for name in ("report.html", "training.png", "score_by_position.png"):
@@ -176,7 +176,7 @@ STRANGE: dict[str, Change] = {
 @pytest.mark.parametrize("change", STRANGE.values(), ids=STRANGE.keys())
 @pytest.mark.filterwarnings("ignore")
 def test_a_strange_result_is_shown_or_refused_in_a_line(
-    folder: Path, change: Change, capsys: pytest.CaptureFixture[str]
+    folder: Path, drawn: None, change: Change, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = json.loads((folder / "result.json").read_text())
     change(content)
