@@ -5,6 +5,7 @@ PyTorch is imported by the fixtures: what starts the processes of `pytest -n` re
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import os
@@ -59,32 +60,35 @@ def _distributions_are_read_once() -> Iterator[None]:
 PICTURES = ("plot_scores_by_position", "plot_training")
 
 
-def name_picture(result: object, path: Path, *_: object) -> None:
-    """What stands for a picture: a file of its name."""
-    path.write_bytes(b"\x89PNG")
-
-
-def draw_pictures(patch: pytest.MonkeyPatch) -> None:
-    """Undoes that below."""
-    from regbench.report import pictures
-
-    for name in PICTURES:
-        patch.setattr(f"regbench.report.page.{name}", getattr(pictures, name))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _pictures_are_named() -> Iterator[None]:
     """Runs in this process draw no pictures, which takes longer than a tiny training, unless they ask for `drawn`."""
+
+    def name(_: object, path: Path, *__: object) -> None:
+        path.write_bytes(b"\x89PNG")
+
     with pytest.MonkeyPatch.context() as patch:
-        for name in PICTURES:
-            patch.setattr(f"regbench.report.page.{name}", name_picture)
+        for picture in PICTURES:
+            patch.setattr(f"regbench.report.page.{picture}", name)
+        yield
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Runs within the block draw their pictures."""
+    from regbench.report import pictures
+
+    with pytest.MonkeyPatch.context() as patch:
+        for picture in PICTURES:
+            patch.setattr(f"regbench.report.page.{picture}", getattr(pictures, picture))
         yield
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def drawn() -> Iterator[None]:
     """Runs of this test draw their pictures."""
-    draw_pictures(monkeypatch)
+    with drawing():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -153,8 +157,7 @@ def text_run(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text-run") / "run"
     settings = {"d_model": 8, "d_y": 4, "n_layers": 2, "n_heads": 2, "templates": 2, "rank": 2}
     training = {"training.train_tokens": 2000, "training.batch_size": 8, "training.evaluations": 2}
-    with pytest.MonkeyPatch.context() as patch:
-        draw_pictures(patch)
+    with drawing():
         runner.run(str(text_file), "cgt", settings=settings | training, out=folder)
     return folder
 

@@ -27,7 +27,7 @@ from regbench.results import Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
-from tests.conftest import draw_pictures
+from tests.conftest import drawing
 from tests.helpers.browser import Visit, needs_chromium, visit
 
 HOSTILE = "</script><script>problems.push('ran')</script><img src=x onerror=problems.push('ran')>\"'&\u2028"
@@ -48,8 +48,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Path:
     folder = tmp_path_factory.mktemp("report")
     (folder / "average.py").write_text(PLUGIN)
     settings = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3}
-    with pytest.MonkeyPatch.context() as patch:
-        draw_pictures(patch)
+    with drawing():
         regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=settings, out=folder / "run")
     return folder / "run"
 
