@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from regbench.utils import compiled
+
 if TYPE_CHECKING:
     from regbench.data.instances import Instances as Instances
     from regbench.models.mixer import Mixer as Mixer
@@ -50,6 +52,8 @@ _HOMES = {
 }
 
 __all__ = list(_HOMES)
+
+compiled.find_place()
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pydantic
@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.guard import Folder, Refused, parse_json
 from regbench.utils.settings import Strict
+
+RESULT_BYTES = 4 << 20
+"""The most bytes of a result that is read. Twenty seeds take about one eighth of it."""
+
+TrackName = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9-]+-v[0-9]+$", max_length=64)]
+"""It names files of the leaderboard and a track here, and is never a path."""
 
 
 class ScoreRecord(Strict):
@@ -58,7 +65,7 @@ class Curve(Strict):
 class TrackRecord(Strict):
     """The track that a result is on."""
 
-    name: str
+    name: TrackName
     version: int
     digest: str
     main_score: str
@@ -159,6 +166,31 @@ class Result(Strict):
     environment: Environment
     code: Code
 
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> Self:
+        """Refuses what no table, curve or comparison could be made from."""
+        wanted = set(self.seeds[0].scores)
+        if self.track.main_score not in wanted:
+            raise ValueError(f"the main score {self.track.main_score[:60]!r} is none of the seed's scores")
+        if "test" not in self.track.fingerprints:
+            raise ValueError("the fingerprint of the test split is missing")
+        records: list[SeedRecord | BaselineRecord] = [*self.seeds, *self.baselines.values()]
+        for record in records:
+            if set(record.scores) != wanted or set(record.curves) != wanted:
+                raise ValueError("a seed or a baseline has not exactly the scores and curves of the others")
+            for curve in record.curves.values():
+                columns = {len(column) for column in (curve.position, curve.value, curve.count)}
+                if len(columns) != 1 or min(curve.count, default=0) < 1:
+                    raise ValueError("a curve is empty, or its columns differ in length")
+                if not (
+                    min(curve.position) >= 0 and max(curve.position) < 2**31 and max(map(abs, curve.value)) < 1e100
+                ):
+                    raise ValueError("a curve has a position or a value beyond measure")
+        rows = [row.loss.keys() for seed in self.seeds for row in seed.training_curve]
+        if any(row != rows[0] or not row for row in rows):
+            raise ValueError("a row of a training curve has no loss, or another than the others")
+        return self
+
     @property
     def metrics(self) -> list[str]:
         """The metrics, the track's main score first."""
@@ -175,16 +207,18 @@ class Result(Strict):
 def read_result(path: str | Path) -> Result:
     """Reads and checks a result file, or the `result.json` of a run folder.
 
+    The file may be a stranger's: it is read within bounds, and no link is followed.
+
     Raises:
         UserError: no such file, not JSON, or not of the schema.
     """
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+        content = parse_json(Folder(path.parent).read(path.name, RESULT_BYTES), path.name)
+    except Refused as error:
+        raise UserError(f"cannot read {path}: {str(error).removeprefix(path.name).removeprefix(': ')}") from None
     try:
-        return Result.model_validate_json(text)
+        return Result.model_validate(content)
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, str(path), Result.model_fields)) from None

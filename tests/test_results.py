@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -98,8 +99,14 @@ def put(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("seeds.0.extra", 1), "unknown key 'seeds.0.extra'"),
         (put("schema_version", 2), "schema_version"),
         (put("seeds", []), "seeds: list should have at least 1 item"),
-        (put("seeds.0.seconds", float("nan")), "seeds.0.seconds"),
-        (put("seeds.0.scores.tvd.value", float("inf")), "seeds.0.scores.tvd.value"),
+        (put("seeds.0.seconds", float("nan")), "NaN is no number"),
+        (put("seeds.0.scores.tvd.value", float("inf")), "Infinity is no number"),
+        (put("track.main_score", "mse"), "the main score 'mse' is none of the seed's scores"),
+        (put("track.name", "../x.yaml"), "track.name: string should match pattern"),
+        (put("track.fingerprints", {}), "the fingerprint of the test split is missing"),
+        (put("seeds.0.curves", {}), "has not exactly the scores and curves of the others"),
+        (put("seeds.0.curves.tvd.value", []), "a curve is empty, or its columns differ in length"),
+        (put("seeds.0.training_curve.0.loss", {}), "a row of a training curve has no loss"),
         (put("seeds.0.scores.tvd.stderr", -0.1), "greater than or equal to 0"),
         (put("seeds.0.steps", "3"), "seeds.0.steps: input should be a valid integer"),
         (put("selection.split", "test"), "selection.split"),
@@ -109,7 +116,7 @@ def put(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 def test_what_is_not_of_the_schema_is_refused(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
 ) -> None:
-    content = example()
+    content = copy.deepcopy(example())
     change(content)
     (tmp_path / "result.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=message) as caught:

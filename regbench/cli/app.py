@@ -16,7 +16,7 @@ from rich.console import Console
 
 from regbench.cli import commands
 from regbench.utils import threads
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import UserError, nearest, printable
 
 _EXAMPLES = """\
 examples:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parse(sys.argv[1:] if arguments is None else arguments)
         code: int = parsed.command(parsed, console)
     except UserError as error:
-        print(f"regbench: {error}", file=sys.stderr)
+        print(f"regbench: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("regbench: interrupted", file=sys.stderr)

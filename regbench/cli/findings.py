@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from regbench.utils.errors import printable
+
 if TYPE_CHECKING:
     from regbench.leaderboard.case import Findings
 
@@ -19,6 +21,11 @@ def print_findings(findings: Findings, console: Console, prefix: str = "") -> No
         prefix: What each line begins with.
     """
     for fault in findings.faults:
-        console.print(f"{prefix}{fault}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"{prefix}{fault}", console)
     for note in findings.notes:
-        console.print(f"{prefix}note: {note}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"{prefix}note: {note}", console)
+
+
+def print_line(text: str, console: Console) -> None:
+    """Prints a line that quotes strangers: no markup, and no character that moves or hides text."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

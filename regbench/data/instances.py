@@ -110,7 +110,7 @@ def length_bucketed_batches(lengths: IntArray, batch_size: int, rng: np.random.G
 def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instances:
     """Takes instances from the cache, or makes and keeps them.
 
-    A file that cannot be read, or that does not have its recorded fingerprint, is made again.
+    A file that cannot be read, or whose tokens or hidden values do not have their recorded digests, is made again.
 
     Args:
         config: Everything that decides the bytes. The whole of it is the key.
@@ -126,6 +126,16 @@ def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instance
     return instances
 
 
+def _truth_digest(instances: Instances) -> str:
+    """SHA-256 of the hidden values, which are no part of the fingerprint."""
+    digest = hashlib.sha256()
+    for group in (instances.truth, instances.truth_at):
+        for name, array in sorted(group.items()):
+            digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
 def _arrays(instances: Instances) -> dict[str, Any]:
     """The content of an instances file, by name."""
     return {
@@ -134,6 +144,7 @@ def _arrays(instances: Instances) -> dict[str, Any]:
         "scored": instances.scored,
         "generator": np.array(instances.generator),
         "fingerprint": np.array(instances.fingerprint),
+        "truth_sha256": np.array(_truth_digest(instances)),
         **{f"truth.{k}": v for k, v in instances.truth.items()},
         **{f"truth_at.{k}": v for k, v in instances.truth_at.items()},
     }
@@ -152,6 +163,7 @@ def _read(path: Path) -> Instances | None:
     try:
         instances = Instances(arrays["tokens"], arrays["lengths"], arrays["scored"], str(arrays["generator"]), **truths)
         intact = instances.fingerprint == str(arrays["fingerprint"])
+        intact = intact and _truth_digest(instances) == str(arrays["truth_sha256"])
     except KeyError:
         return None
     return instances if intact else None

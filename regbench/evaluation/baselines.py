@@ -206,10 +206,10 @@ def score_baselines(
 def _record(baseline: Baseline, track: Track, instances: Instances, announce: Callable[[str], None]) -> BaselineRecord:
     """A baseline's scores, from the cache or computed now."""
     path = cache_root() / "baselines" / f"{baseline_key(baseline, track, instances)}-{SCORING_VERSION}.json"
-    try:
-        return BaselineRecord.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        announce(baseline.name)
+    found = _kept_record(path)
+    if found is not None:
+        return found
+    announce(baseline.name)
     made = predict_baseline(baseline, track, instances)
     scores, curves = score_records(score_stored(track, instances, made.stored))
     record = BaselineRecord(
@@ -219,5 +219,15 @@ def _record(baseline: Baseline, track: Track, instances: Instances, announce: Ca
         seconds=made.seconds,
         anchor=baseline.anchor,
     )
-    keep(path, lambda file: file.write(record.model_dump_json()))
+    text = record.model_dump_json()
+    keep(path, lambda file: file.write(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}"))
     return record
+
+
+def _kept_record(path: Path) -> BaselineRecord | None:
+    """The record in a file whose first line is the SHA-256 of the rest. None if it is missing or damaged."""
+    try:
+        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+        return BaselineRecord.model_validate_json(text) if hashlib.sha256(text.encode()).hexdigest() == digest else None
+    except (OSError, ValueError):
+        return None

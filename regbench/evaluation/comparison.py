@@ -40,13 +40,15 @@ class ComparedPredictor:
         label: The name that the user gave to it, if any.
         name: Its usual name.
         long_name: Its name where another predictor has the same usual one.
-        source: The baseline, or the files with the predictions of each seed of a run.
+        source: The baseline, or the run folder with the predictions.
+        seeds: The seeds of the run.
     """
 
     label: str | None
     name: str
     long_name: str
-    source: Baseline | Sequence[Path]
+    source: Baseline | Path
+    seeds: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def compare(
     if len(compared) < 2:
         raise UserError(f"a comparison needs at least two predictors, not {len(compared)}")
     names = _names(compared)
-    seeds = [_predictions(one.source, loaded, test, early, announce) for one in compared]
+    seeds = [_predictions(one, loaded, test, early, announce) for one in compared]
     distance, stderr = _distances(seeds, early)
     positions = int(early.scored.sum())
     comparison = Comparison(
@@ -233,27 +235,27 @@ def _run(folder: Path, label: str | None, track: Track, test: Instances) -> Comp
     if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
         now = f"what {track.name} is now" if result.track.name == track.name else track.name
         raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")
-    files = [folder / f"seed-{seed.seed}" / "predictions.npz" for seed in result.seeds]
-    return ComparedPredictor(label, result.architecture.name, folder.resolve().name, files)
+    seeds = [seed.seed for seed in result.seeds]
+    return ComparedPredictor(label, result.architecture.name, folder.resolve().name, folder, seeds)
 
 
 # --- From predictors to distances. ---
 
 
 def _predictions(
-    source: Baseline | Sequence[Path], track: Track, test: Instances, early: Instances, announce: Announce
+    one: ComparedPredictor, track: Track, test: Instances, early: Instances, announce: Announce
 ) -> list[FloatArray]:
     """What each seed predicts at the P scored positions of `early`, (P, V) each. A baseline has one seed."""
-    if isinstance(source, Baseline):
-        return [_at_scored(_of_baseline(source, track, test, early, announce), early)]
-    seeds = []
-    for path in source:
-        predictions = read_predictions(path, track.task)
+    if isinstance(one.source, Baseline):
+        return [_at_scored(_of_baseline(one.source, track, test, early, announce), early)]
+    found = []
+    for seed in one.seeds:
+        predictions = read_predictions(one.source, seed, track.task, test)
         assert isinstance(predictions, Predictions)  # the task knows its truth
-        if not np.array_equal(predictions.lengths, test.lengths):
-            raise UserError(f"{path} holds predictions of other instances than {track.name}'s")
-        seeds.append(_at_scored(predictions, early))
-    return seeds
+        if not np.isfinite(predictions.packed).all():
+            raise UserError(f"the predictions of seed {seed} in {one.source} hold NaN or infinity")
+        found.append(_at_scored(predictions, early))
+    return found
 
 
 def _of_baseline(

@@ -17,8 +17,8 @@ from regbench.metrics.scores import check_distributions
 from regbench.models.predictor import Predictor, predict_in_batches, rows_at_once
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, read_arrays
+from regbench.utils.files import atomic_write
+from regbench.utils.guard import Folder, Refused, parse_arrays
 
 
 class _Stored:
@@ -183,14 +183,44 @@ def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPre
     return Predictions.pack(batches, instances, np.float32 if isinstance(task.io, VectorIO) else np.float16)
 
 
-def read_predictions(path: Path, task: Task) -> StoredPredictions:
-    """Reads predictions from a file, in the form that the task's scores need.
+def expected_arrays(task: Task, instances: Instances) -> dict[str, NDArray[Any]]:
+    """Arrays of the types and shapes that a trained model's stored predictions have, by their names in the file.
+
+    Those that are predicted take no memory.
+    """
+    tokens, io = instances.n_tokens, task.io
+    predicted: dict[str, tuple[tuple[int, ...], type[np.generic]]]
+    if isinstance(io, VectorIO):
+        predicted = {"packed": ((tokens, io.d_out), np.float32)}
+    elif task.knows_truth:
+        predicted = {"packed": ((tokens, io.vocab_size), np.float16)}
+    else:
+        predicted = {"given": ((tokens,), np.float32), "best": ((tokens,), np.int32)}
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.broadcast_to(np.zeros((), kind), shape) for name, (shape, kind) in predicted.items()
+    }
+    return {**arrays, "lengths": instances.lengths}
+
+
+def read_predictions(run: Path, seed: int, task: Task, instances: Instances) -> StoredPredictions:
+    """Reads a seed's predictions from a run folder, which may be a stranger's: within bounds, and no link is followed.
+
+    Args:
+        run: The run folder.
+        seed: One of its seeds.
+        task: The task. It decides the form.
+        instances: What was predicted.
 
     Raises:
-        UserError: The file cannot be read as such.
+        UserError: The file does not hold predictions for these instances.
     """
+    name = f"seed-{seed}/predictions.npz"
+    expected = expected_arrays(task, instances)
+    size = sum(array.nbytes for array in expected.values())
     try:
-        return (Predictions if task.knows_truth else CompactPredictions).from_arrays(read_arrays(path))
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UserError(f"cannot read predictions from {path}: {reason}") from None
+        arrays = parse_arrays(Folder(run).read(name, size + size // 64 + (1 << 16)), expected, name)
+    except Refused as error:
+        raise Refused(f"cannot read predictions from {run / name}: {str(error).removeprefix(f'{name}: ')}") from None
+    if not np.array_equal(arrays["lengths"], instances.lengths):
+        raise Refused(f"{run / name} holds predictions of other instances: its lengths differ")
+    return (Predictions if task.knows_truth else CompactPredictions).from_arrays(arrays)

@@ -134,9 +134,9 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
         raise UserError(f"the run in {folder} has no score '{metric}'{nearest(metric, result.metrics)}")
     totals = []
     for seed in result.seeds:
-        path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        predictions = read_predictions(path, track.task)
+        predictions = read_predictions(folder, seed.seed, track.task, track.instances("test"))
         if predictions.digest != seed.predictions_sha256:
+            path = folder / f"seed-{seed.seed}" / "predictions.npz"
             raise UserError(f"{path} is not what the scores in {folder / 'result.json'} were computed from")
         scores = score(track.task, track.instances("test"), predictions.batches())
         totals.append(scores.sums[metric])

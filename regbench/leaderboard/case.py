@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -13,9 +13,15 @@ import pydantic
 from numpy.typing import NDArray
 
 from regbench.config import Config
-from regbench.evaluation.predictions import Predictions
+from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.leaderboard.entry import InstanceScores
-from regbench.leaderboard.guard import (
+from regbench.leaderboard.reference import Reference
+from regbench.metrics.scores import Scores, score
+from regbench.results import RESULT_BYTES, BaselineRecord, Result, SeedRecord
+from regbench.tasks.base import VectorIO
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+from regbench.utils.guard import (
     YAML_BYTES,
     Folder,
     Refused,
@@ -25,16 +31,9 @@ from regbench.leaderboard.guard import (
     parse_yaml,
     tensor_sizes,
 )
-from regbench.leaderboard.reference import Reference
-from regbench.metrics.scores import Scores, score
-from regbench.results import Result, SeedRecord
-from regbench.tasks.base import VectorIO
-from regbench.utils import registry
-from regbench.utils.errors import UserError
 
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
-RESULT_BYTES = 4 << 20
 LOG_BYTES = 4 << 20
 LOG_ROWS = 20_000
 _HEADER_BYTES = 1 << 20
@@ -160,7 +159,7 @@ def read_predictions(folder: Folder, name: str, reference: Reference) -> Predict
     Raises:
         Refused: The file does not hold predictions for the reference's test split.
     """
-    expected = {"packed": reference.packed, "lengths": reference.test.lengths}
+    expected = expected_arrays(reference.track.task, reference.test)
     size = sum(array.nbytes for array in expected.values())
     arrays = parse_arrays(folder.read(name, size + size // 64 + (1 << 16)), expected, name)
     if not np.array_equal(arrays["lengths"], reference.test.lengths):
@@ -188,6 +187,7 @@ class Case:
         run: The run folder, where there is one.
         scored: The predictions of every seed, in the result's order, where there are any.
         announce: Called with a line before something that takes long.
+        baselines: The track's baselines. None where they are to be computed.
     """
 
     result: Result
@@ -198,6 +198,7 @@ class Case:
     run: RunFolder | None = None
     scored: Sequence[Scored] | None = None
     announce: Callable[[str], None] = lambda _: None
+    baselines: Mapping[str, BaselineRecord] | None = None
 
 
 Check = Callable[[Case], Iterator[str]]

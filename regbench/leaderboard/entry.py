@@ -20,11 +20,11 @@ import yaml
 from numpy.typing import NDArray
 
 from regbench.config import Config
-from regbench.leaderboard.guard import Refused, describe_schema
 from regbench.metrics.metric import METRICS
 from regbench.metrics.scores import Scores
 from regbench.results import Result, ScoreRecord
 from regbench.utils.errors import UserError
+from regbench.utils.guard import Refused, describe_schema
 from regbench.utils.settings import Strict
 
 DIGITS = 7
@@ -124,11 +124,11 @@ class Entry(Strict):
         return self.result.track.name
 
     @property
-    def digits(self) -> str:
-        """Eight hexadecimal digits of what was trained; two entries that share them are the same configuration.
+    def configuration_digest(self) -> str:
+        """SHA-256 of what was trained; two entries that share it are the same configuration.
 
-        The digits depend on the track, the architecture's name and source, its options and the training options. They do not
-        depend on seeds, machine, backend, commit or the source's digest. So a second run of the same replaces the entry.
+        It depends on the track, the architecture's name and source, its options and the training options. It does not depend
+        on seeds, machine, backend, commit or the source's digest. So a second run of the same can replace the entry.
         """
         architecture = self.result.architecture
         content = {
@@ -137,12 +137,12 @@ class Entry(Strict):
             "options": architecture.options,
             "training": self.result.training,
         }
-        return hashlib.sha256(canonical(content).encode()).hexdigest()[:8]
+        return hashlib.sha256(canonical(content).encode()).hexdigest()
 
     @property
     def file_name(self) -> str:
-        """The name that the entry's file must have."""
-        return f"{self.name}-{self.digits}.json"
+        """The name that the entry's file must have. Its digits are a label: files are compared by the whole digest."""
+        return f"{self.name}-{self.configuration_digest[:8]}.json"
 
     @property
     def metrics(self) -> list[str]:
@@ -150,6 +150,14 @@ class Entry(Strict):
         known = list(METRICS)
         main, scores = self.result.track.main_score, self.result.seeds[0].scores
         return sorted(scores, key=lambda m: (m != main, known.index(m) if m in known else len(known), m))
+
+
+def same_configuration(a: Result, b: Result) -> bool:
+    """Whether two results are of one configuration: alike in every option that both have."""
+    pairs = ((a.architecture.options, b.architecture.options), (a.training, b.training))
+    alike = all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
+    first, second = a.architecture, b.architecture
+    return alike and (a.track.name, first.name, first.source) == (b.track.name, second.name, second.source)
 
 
 def check_name(name: str) -> None:

@@ -15,10 +15,9 @@ from torch import Tensor
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.case import Case, Check, Findings, Note, RunFolder, read_predictions
 from regbench.leaderboard.entry import InstanceScores
-from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.origin import is_built_in
-from regbench.leaderboard.reference import find_reference
-from regbench.metrics.scores import score_records
+from regbench.leaderboard.reference import Reference, find_reference
+from regbench.metrics.scores import score, score_records
 from regbench.models.backbone import build
 from regbench.models.model import Model, ModelPredictor
 from regbench.models.predictor import predict_in_batches
@@ -26,10 +25,14 @@ from regbench.results import ArchitectureRecord, Curve, SeedRecord
 from regbench.tasks.base import IO
 from regbench.tracks import Track
 from regbench.utils import registry
+from regbench.utils.guard import Refused
 
 MEAN_TOLERANCE = 1e-3
 LARGEST_TOLERANCE = 0.05
 """Of probabilities, or of vectors in units of their standard deviation. Float16 and other kernels stay far below."""
+
+SCORE_TOLERANCE = 2e-3
+"""Between a claimed score and that of what the weights predict now: absolute, of scores above 1 relative."""
 
 _EXACT = 1e-9
 """Relative, of figures computed twice from the same numbers: only the order of a sum may differ."""
@@ -134,23 +137,32 @@ def _compare(run: RunFolder, track: Track | None) -> Iterator[str]:
     if not is_built_in(record):
         yield Note("only the weights of built-in architectures are loaded")
         return
-    if registry.source_digest(registry.load(registry.ARCHITECTURE, record.name)) != record.source_sha256:
-        yield Note(f"{record.source} has changed since, so the weights may mean something else")
-        return
+    changed = registry.source_digest(registry.load(registry.ARCHITECTURE, record.name)) != record.source_sha256
+    by = f" ({record.source} has changed since the run)" if changed else ""
     reference = find_reference(run.result.track.name, track)
     for seed in run.result.seeds:
-        model = _load(run, seed.seed, record, reference.track.task.io)
+        model = load_model(run, seed.seed, record, reference.track.task.io)
         stored = read_predictions(run.folder, f"seed-{seed.seed}/predictions.npz", reference)
         batches = predict_in_batches(ModelPredictor(model, torch.device("cpu")), reference.test)
         again = Predictions.pack(batches, reference.test, stored.packed.dtype)
         scale = float(stored.packed.std(dtype=np.float64)) if stored.of_vectors else 1.0
         apart = np.abs(again.packed.astype(np.float64) - stored.packed.astype(np.float64)) / scale
         how_far = f"{apart.max():.2g} apart at most, {apart.mean():.2g} on average"
-        line = f"seed {seed.seed}: predicted again from its weights: {how_far}"
+        line = f"seed {seed.seed}: predicted again from its weights: {how_far}{by}"
         yield Note(line) if apart.mean() <= MEAN_TOLERANCE and apart.max() <= LARGEST_TOLERANCE else line
+        yield from (f"{fault}{by}" for fault in score_faults(seed, again, reference))
 
 
-def _load(run: RunFolder, seed: int, record: ArchitectureRecord, io: IO) -> Model:
+def score_faults(seed: SeedRecord, again: Predictions, reference: Reference) -> Iterator[str]:
+    """Where a claimed score is not that of what the weights of a seed predict now for the test split."""
+    scores = score(reference.track.task, reference.test, again.batches())
+    for metric, claimed in seed.scores.items():
+        real = scores[metric].value
+        if not abs(claimed.value - real) <= SCORE_TOLERANCE * max(1.0, abs(real)):
+            yield f"seed {seed.seed}: {metric} is {claimed.value:.4f}, and that of the weights {real:.4f}"
+
+
+def load_model(run: RunFolder, seed: int, record: ArchitectureRecord, io: IO) -> Model:
     """The model with the weights of a seed.
 
     Raises:

@@ -115,8 +115,8 @@ def scores(case: Case) -> Iterator[str]:
             continue
         for metric, record in seed.scores.items():
             sums = np.array(instances.sums[i][metric], np.float64)
-            fault = _sums_fault(case.reference.track.metrics[metric], sums, frame.counts_of(metric))
-            fault = fault or _mean_fault(record, sums, frame.counts_of(metric))
+            fault = sums_fault(case.reference.track.metrics[metric], sums, frame.counts_of(metric))
+            fault = fault or mean_fault(record, sums, frame.counts_of(metric))
             if fault:
                 yield f"seed {seed.seed}: {metric}: {fault}"
     if instances is not None:
@@ -132,7 +132,7 @@ def possible(case: Case) -> Iterator[str]:
     for metric in sorted({*PROPER} & {*case.reference.metrics}):
         for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):
             given = np.array(sums[metric], np.float64)
-            if _beyond_measure(given):  # `scores` says so
+            if beyond_measure(given):  # `scores` says so
                 continue
             ahead = ScoreRecord.of(truth.sums[metric] - given, truth.counts_of(metric))
             if ahead.value > _CHANCE * ahead.stderr + _ROUNDING:
@@ -158,7 +158,7 @@ def curves(case: Case) -> Iterator[str]:
 
 def baselines(case: Case) -> Iterator[str]:
     """Every baseline is what comes out when it is computed here."""
-    real = case.reference.baselines(case.announce)
+    real = case.reference.baselines(case.announce) if case.baselines is None else case.baselines
     for name in sorted({*case.result.baselines, *real}):
         given, wanted = case.result.baselines.get(name), real.get(name)
         if wanted is None:
@@ -212,7 +212,7 @@ def _training_faults(seed: SeedRecord, plan: NDArray[np.int64]) -> Iterator[str]
         yield f"{seed.tokens:,} tokens in {seed.seconds} s are not {seed.tokens_per_second:,} tokens/s"
 
 
-def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
+def sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
     """What is impossible about the (N,) sums of instances, if anything."""
     most = np.where(counts > 0, metric.limits[1], 0.0) * np.maximum(counts, 1)
     if not (sums <= most * (1 + 2 * _HALF_DIGIT)).all():
@@ -224,14 +224,14 @@ def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.in
     return None
 
 
-def _beyond_measure(sums: NDArray[np.float64]) -> bool:
+def beyond_measure(sums: NDArray[np.float64]) -> bool:
     """Whether squares of them would overflow."""
     return not np.abs(sums).max(initial=0.0) < 1e100
 
 
-def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
+def mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
     """Whether score and standard error can come from sums that were rounded to these. The bounds are exact."""
-    if _beyond_measure(sums):
+    if beyond_measure(sums):
         return "an instance's sum is beyond all measure"
     own = ScoreRecord.of(sums, counts)
     off = _HALF_DIGIT * sums * (1 + 1e-6)

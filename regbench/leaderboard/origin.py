@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from regbench.config import Config
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import canonical, command_of
+from regbench.leaderboard.stranger import source_faults, telling_lines
 from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
@@ -70,9 +71,9 @@ def source(case: Case) -> Iterator[str]:
         if record.source_sha256 == _digest_now(record.name):
             return
         commit = case.result.code.commit
-        then = None if commit is None else source_digest_at(commit, record.source)
+        then = source_digest_at(commit, record.source) if commit is not None and _in_history(commit) else None
         if then is None:
-            yield Note(f"{record.source} has changed since, and commit {commit} is not here to compare with")
+            yield f"{record.source} is not today's, and commit {str(commit)[:40]} is not in the history here to compare with"
         elif then != record.source_sha256:
             yield f"{record.source} is {record.source_sha256[:12]!r}, but {then[:12]!r} at commit {commit}"
         else:
@@ -83,13 +84,14 @@ def source(case: Case) -> Iterator[str]:
         yield f"the file {record.source[:80]!r} is not kept beside the entry"
     elif hashlib.sha256(case.source).hexdigest() != record.source_sha256:
         yield f"the file {record.source[:80]!r} is not the one that was run"
+    elif faults := list(source_faults(case.source)):
+        yield from (f"the file {record.source[:80]!r}: {fault}" for fault in faults)
+    elif telling := telling_lines(case.source):
+        yield Note(f"read these lines of {record.source[:80]!r} before you trust it: {', '.join(telling)}")
 
 
 def architecture(case: Case) -> Iterator[str]:
-    """Options are what the configuration sets. Of a built-in architecture all options, parameters and state size are compared.
-
-    Where its source has changed since, a difference from today's class is a note.
-    """
+    """Options are what the configuration sets. Of a built-in architecture all options, parameters and state size are compared."""
     record = case.result.architecture
     settings = case.configuration.settings
     faults = [*_implausible(record.options), *_implausible(split_settings(settings)[0])]
@@ -100,12 +102,8 @@ def architecture(case: Case) -> Iterator[str]:
     faults = faults or list(_given(case))
     if faults:
         yield from faults
-    elif not is_built_in(record):
-        return  # nothing that came with an entry is loaded
-    elif record.source_sha256 == _digest_now(record.name):
+    elif is_built_in(record):  # nothing that came with an entry is loaded
         yield from _against_class(case)
-    else:
-        yield from (Note(f"compared with today's {record.source}: {fault}") for fault in _against_class(case))
 
 
 def code(case: Case) -> Iterator[str]:
@@ -190,6 +188,17 @@ def source_digest_at(commit: str, module: str) -> str | None:
     if len(digests) == 1:
         return digests[0].hexdigest()
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+
+
+def _in_history(commit: str) -> bool:
+    """Whether the state of this repository came from a commit. Nothing is fetched for it."""
+    command = ["git", "-C", str(_ROOT), "merge-base", "--is-ancestor", commit, "HEAD"]
+    try:
+        return (
+            bool(_COMMIT.fullmatch(commit)) and not subprocess.run(command, capture_output=True, timeout=20).returncode
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def _at(commit: str, path: str) -> bytes | None:

@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.rank import TIES, Board, Row, mean_score
+from regbench.leaderboard.rank import ABOUT_TIERS, TIES, Board, Row, mean_score
+from regbench.leaderboard.tiers import TIERS, Evidence
 from regbench.report.content import (
     about_normalized,
     axis,
@@ -33,6 +34,7 @@ _FACTS = (
     ("state", "Bytes of recurrent state for one sequence. Some states grow with its length L.", "ascending", "bytes"),
     ("tokens/s", "Training speed on the entry's machine, median over seeds.", "descending", "speed"),
     ("seeds", "Trained models.", "descending", "few"),
+    ("tier", "What stands behind the entry: claimed, verified or reproduced.", "descending", "tier"),
 )
 """Columns after the scores: name, meaning, the order in which they are sorted first, class."""
 
@@ -56,6 +58,8 @@ def build_page(boards: Sequence[Board]) -> str:
         data=chart_data(current, list(retired.values())),
         title="regbench leaderboard",
         ties=TIES,
+        about_tiers=ABOUT_TIERS.replace("*", ""),
+        tiers=TIERS,
         current=[_section(board, name, boards) for name, board in current.items()],
         retired=[_section(board, name, boards) for name, board in retired.items()],
     )
@@ -124,14 +128,15 @@ def _section(board: Board, name: str, boards: Sequence[Board]) -> dict[str, Any]
         "heads": [dict(zip(("name", "meaning", "first", "kind"), head, strict=True)) for head in (*heads, *_FACTS)],
         "by_what": axis(board.entries[0].result, board.main_score, unit=False),
         "sizes": [panel["axis"] for panel in size_panels(board, boards)],
-        "entries": {e.name: _words(e) for e in board.entries},
+        "entries": {row.name: _words(row.entry, row.evidence) for row in board.rows if row.entry and row.evidence},
     }
 
 
-def _words(entry: Entry) -> dict[str, Any]:
+def _words(entry: Entry, evidence: Evidence) -> dict[str, Any]:
     """What the template shows of an entry. A line may break between the pieces of its name."""
     pieces = re.findall(r"[+]?[^_+-]+[_-]?|[_+-]", entry.name)
-    return {"pieces": pieces, "more": _more(entry), "speed": _speed(entry), "facts": _facts(entry)}
+    facts = {"tier": evidence.about, **_facts(entry)}
+    return {"pieces": pieces, "more": _more(entry), "speed": _speed(entry), "facts": facts}
 
 
 def _more(entry: Entry) -> str:

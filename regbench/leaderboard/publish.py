@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 from tabulate import tabulate
 
-from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.page import build_page
-from regbench.leaderboard.rank import TIES, Board, Row, mean_score, rank, retirement
-from regbench.leaderboard.store import Stored, stored_entries
-from regbench.leaderboard.verify import verify_entry
+from regbench.leaderboard.rank import ABOUT_TIERS, TIES, Board, Row, mean_score, retirement
 from regbench.report.content import human_bytes, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
@@ -22,10 +19,11 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
 
 PAGE = "index.html"
-_GENERATED = (".md", ".csv", ".tex", ".html")
+_TABLE = re.compile(r"[a-z0-9-]+-v[0-9]+(-[0-9a-f]{8})?\.(md|csv|tex)")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"
 }
+_FORMULA = tuple("=+-@\t\r")
 _SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "—": "---", "–": "--", "≥": r"$\ge$"}
 _escape_markdown = {ord(c): f"\\{c}" for c in "\\|*_`[]<>"}
 _escape_latex = {ord(c): text for c, text in (_LATEX | _SIGNS).items()}
@@ -47,29 +45,10 @@ regbench leaderboard
 ```
 
 `regbench submit` makes the checks of [RULES.md](RULES.md). It refuses a run with a line for each fault. `regbench verify FILE`
-makes the same checks on an entry that is here. With `--run DIR` it also compares the entry with its run."""
+makes the same checks on an entry that is here. With `--run DIR` it also compares the entry with its run.
 
-
-def load_boards(folder: Path, track: Track | None = None) -> tuple[list[Board], list[str]]:
-    """The ranked boards of all entries, and a line for each fault in the entries. With a fault there are no boards.
-
-    Every entry is verified except for its baselines, which take minutes to compute. The entries must agree on them.
-
-    Args:
-        folder: The leaderboard's folder.
-        track: A track of one's own, if entries may be of that.
-    """
-    entries: list[Entry] = []
-    faults: list[str] = []
-    try:
-        for stored in stored_entries(folder):
-            found, entry = _load(stored, track)
-            faults += [f"{stored.path.name}: {fault}" for fault in found]
-            entries += [entry] if entry is not None else []
-        boards = [] if faults else rank(entries, track)
-    except UserError as error:
-        return [], [*faults, str(error)]
-    return boards, faults
+An entry is claimed at first. `regbench challenge FILE --run DIR --by NAME` asks its weights about fresh instances. Then it is
+verified. `regbench reproduce FILE --by NAME` trains it again. Then it is reproduced."""
 
 
 def render(boards: Sequence[Board]) -> dict[str, str]:
@@ -86,9 +65,17 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
-    """Writes the files that differ, and removes generated files that are no longer among `files`."""
+    """Writes the files that differ, and removes tables that are no longer among `files`.
+
+    Raises:
+        UserError: A file of such a name is no table of the leaderboard. Then nothing is written.
+    """
+    changed = outdated(folder, files)
+    for name in changed:
+        if (folder / name).exists() and not _is_generated(folder / name):
+            raise UserError(f"{folder / name} was not written by `regbench leaderboard`: move it away")
     with explain_full_disk(folder):
-        for name in outdated(folder, files):
+        for name in changed:
             if name not in files:
                 (folder / name).unlink()
                 continue
@@ -98,13 +85,31 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 def outdated(folder: Path, files: dict[str, str]) -> list[str]:
     """The names of generated files that are missing, differ, or should not be there."""
-    there = {
-        path.name: path
-        for path in folder.iterdir()
-        if path.suffix in _GENERATED and path.name != "RULES.md" and path.is_file()
-    }
+    there = {path.name: path for path in folder.iterdir() if path.is_file()}
     differ = [name for name, text in files.items() if name not in there or there[name].read_bytes() != text.encode()]
-    return sorted([*differ, *(name for name in there if name not in files)])
+    old = [name for name, path in there.items() if name not in files and _TABLE.fullmatch(name) and _is_generated(path)]
+    return sorted([*differ, *old])
+
+
+def _is_generated(path: Path) -> bool:
+    """Whether a file begins as those do that are written here. A link never does."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        text = file.read(1000).decode("utf-8", "replace")
+    if path.name == PAGE:
+        return "<title>regbench leaderboard</title>" in text
+    beginnings = {
+        ".md": ("# Leaderboard\n", f"# {_board_name(path.stem)}\n"),
+        ".csv": ("rank,best_rank,",),
+        ".json": ("{",),
+    }
+    return text.startswith(beginnings.get(path.suffix, (f"% {_board_name(path.stem)}; needs booktabs",)))
+
+
+def _board_name(stem: str) -> str:
+    """The track's name in the name of a table, which may end with digits of a digest."""
+    return re.sub(r"(-v[0-9]+)-[0-9a-f]{8}$", r"\1", stem)
 
 
 def markdown(board: Board) -> str:
@@ -121,7 +126,7 @@ def markdown(board: Board) -> str:
         f"# {board.track}\n\n{retired}{board.summary}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
         f"Entries are ranked by the mean of {main} over their seeds. Their ± is the standard error of that mean over seeds. "
         f"Baselines are in italics and have no rank. Their ± is the standard error over the {board.n_instances:,} test instances."
-        f"{normalized}\n\n{TIES}\n"
+        f"{normalized}\n\n{TIES}\n\n{ABOUT_TIERS}\n"
     )
 
 
@@ -132,8 +137,10 @@ def latex(board: Board) -> str:
 
 
 def csv(board: Board) -> str:
-    """`<track>.csv`: a line for each row, every figure in full."""
+    """`<track>.csv`: a line for each row, every figure in full. No cell is a formula for a spreadsheet."""
     rows = [_record(board, row) for row in board.rows]
+    for row in rows:
+        row.update({key: f"'{value}" for key, value in row.items() if isinstance(value, str) and value[:1] in _FORMULA})
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
@@ -160,32 +167,6 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
     return "\n\n".join([*parts, _HOW_TO]) + "\n"
 
 
-def _load(stored: Stored, track: Track | None) -> tuple[list[str], Entry | None]:
-    """What is wrong with an entry, and the entry if nothing is."""
-    try:
-        entry, form = stored.read()
-    except Refused as error:
-        return [str(error)], None
-    own = track is not None and track.name == entry.track
-    if own or retirement(entry.track, entry.result.track.digest) is None:
-        faults = [str(fault) for fault in verify_entry(stored.path, track=track, costly=False).faults]
-    else:  # the track may be gone, so only the entry itself can be checked
-        faults = [*form, *_shape_faults(entry)]
-    return faults, None if faults else entry
-
-
-def _shape_faults(entry: Entry) -> Iterator[str]:
-    """Why an entry cannot be ranked, if anything."""
-    result, instances = entry.result, entry.instances
-    wanted = set(entry.metrics)
-    scores = [set(seed.scores) for seed in result.seeds] + [set(b.scores) for b in result.baselines.values()]
-    if result.track.main_score not in wanted or any(found != wanted for found in (*scores, *map(set, instances.sums))):
-        yield "not every seed and baseline has the same scores"
-    lengths = {len(column) for one in instances.sums for column in one.values()}
-    if lengths != {len(instances.counts)} or len(instances.sums) != len(result.seeds):
-        yield "not every instance has a score"
-
-
 def _track_row(track: Track, board: Board | None) -> dict[str, str]:
     splits = track.definition.splits
     row = {
@@ -199,11 +180,12 @@ def _track_row(track: Track, board: Board | None) -> dict[str, str]:
 
 
 def _board_row(board: Board) -> dict[str, str]:
-    best = board.entries[0]
+    best = next(row.entry for row in board.rows if row.entry is not None)
+    tier = next(row.tier for row in board.rows if row.entry is not None)
     return {
         "track": f"[{board.track}]({board.file_stem}.md)",
         "entries": str(len(board.entries)),
-        "first": f"{best.name}, {_pair(mean_score(best.result, board.main_score))}",
+        "first": f"{best.name}, {_pair(mean_score(best.result, board.main_score))}, {tier}",
         "as data": f"[CSV]({board.file_stem}.csv), [LaTeX]({board.file_stem}.tex)",
     }
 
@@ -218,7 +200,7 @@ def _grid(board: Board, form: str, escape: dict[int, str]) -> str:
         for row in board.rows
     ]
     columns = list(rows[0])
-    align = ["right", "left", *["right"] * (len(columns) - 4), "left", "right"]
+    align = ["right", "left", *["right"] * (len(columns) - 5), "left", "right", "left"]
     return tabulate(rows, headers="keys", tablefmt=form, showindex=False, disable_numparse=True, colalign=align)
 
 
@@ -242,6 +224,7 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
     cells["tokens/s"] = f"{statistics.median(speeds):,.0f}" if speeds else ""
     cells["backend"] = _backend(row)
     cells["seeds"] = str(len(speeds)) if speeds else ""
+    cells["tier"] = row.tier or ""
     return cells
 
 
@@ -269,6 +252,8 @@ def _record(board: Board, row: Row) -> dict[str, object]:
             "device": result.environment.device,
             "trials": result.selection.trials,
             "commit": result.code.commit,
+            "tier": row.tier,
+            "evidence": row.evidence.about if row.evidence is not None else None,
             "entry": row.entry.file_name,
             "command": row.entry.command,
         }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import Sample, compare
@@ -26,21 +27,30 @@ TIES = (
 """Explains ranges of ranks, on the page and in the tables."""
 
 
+ABOUT_TIERS = (
+    "The tier says what stands behind an entry. A *claimed* entry passes every check on its figures. Of a *verified* entry the "
+    "weights were asked about fresh instances. A *reproduced* entry was trained again by somebody else. On a board with entries "
+    "of a higher tier, claimed entries are listed below the others and have no rank."
+)
+"""Explains the column of tiers."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One predictor on a board.
 
     Attributes:
         name: The name in tables.
-        kind: "entry" has a rank; "baseline" stands among the entries without one.
+        kind: "entry" or "baseline". Baselines stand among the entries without a rank.
         scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
             its standard error over instances.
         normalized: The normalized score by the main score: 0 unigram, 1 oracle. None where the track has no such baselines.
-        rank: 1 for the best mean. None of a baseline.
+        rank: 1 for the best mean. None of a baseline, and of a claimed entry on a board with higher tiers.
         ties: The best and the worst rank that the test leaves open: 1 + the number of significantly better entries, and the
-            number of entries that are not significantly worse. Both are `rank` without a tie. None of a baseline.
+            number of entries that are not significantly worse. Both are `rank` without a tie. None without a rank.
         entry: The entry. None of a baseline.
         baseline: The baseline's record. None of an entry.
+        evidence: What stands behind an entry. None of a baseline.
     """
 
     name: str
@@ -51,6 +61,12 @@ class Row:
     ties: tuple[int, int] | None = None
     entry: Entry | None = None
     baseline: BaselineRecord | None = None
+    evidence: Evidence | None = None
+
+    @property
+    def tier(self) -> Tier | None:
+        """The tier of an entry; None of a baseline."""
+        return None if self.evidence is None else self.evidence.tier
 
     @property
     def anchor(self) -> Literal["start", "end"] | None:
@@ -59,7 +75,7 @@ class Row:
 
     @property
     def place(self) -> str:
-        """The rank as people read it: "3", or with ties "9–11". Empty of a baseline."""
+        """The rank as people read it: "3", or with ties "9–11". Empty without a rank."""
         if self.ties is None:
             return ""
         best, worst = self.ties
@@ -94,7 +110,7 @@ class Board:
 
     @property
     def entries(self) -> list[Entry]:
-        """The entries by rank."""
+        """The entries as listed: by rank, and then those without one."""
         return [row.entry for row in self.rows if row.entry is not None]
 
     @property
@@ -105,12 +121,15 @@ class Board:
         return f"{self.track}-{self.digest[:8]}" if edited else self.track
 
 
-def rank(entries: Sequence[Entry], own: Track | None = None) -> list[Board]:
+def rank(
+    entries: Sequence[Entry], own: Track | None = None, evidence: Mapping[str, Evidence] | None = None
+) -> list[Board]:
     """A board for each track that has entries: current tracks first, then the retired, each by name.
 
     Args:
         entries: The entries, in any order.
         own: A track of one's own, which counts as current.
+        evidence: By the digest of an entry what stands behind it. Other entries are claimed.
 
     Raises:
         UserError: Two entries of a track have one name or one configuration, or were not measured by the same.
@@ -118,7 +137,7 @@ def rank(entries: Sequence[Entry], own: Track | None = None) -> list[Board]:
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: e.name):
         groups.setdefault((entry.track, entry.result.track.digest), []).append(entry)
-    boards = [_board(group, own) for group in groups.values()]
+    boards = [_board(group, own, evidence or {}) for group in groups.values()]
     return sorted(boards, key=lambda board: (board.retired is not None, board.track, board.digest))
 
 
@@ -149,7 +168,7 @@ def mean_score(result: Result, metric: str) -> ScoreRecord:
     return ScoreRecord(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
 
 
-def _board(entries: Sequence[Entry], own: Track | None) -> Board:
+def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, Evidence]) -> Board:
     first = entries[0]
     digest = first.result.track.digest
     current = own is not None and (own.name, own.definition.digest) == (first.track, digest)
@@ -159,13 +178,25 @@ def _board(entries: Sequence[Entry], own: Track | None) -> Board:
     known = Metrics({name: described[name] for name in first.metrics})
     best_first = -1 if known[main].higher_is_better else 1
     ordered = sorted(entries, key=lambda e: (best_first * mean_score(e.result, main).value, e.name))
-    ties = _ties(ordered, known[main])
+    behind = {e.name: evidence.get(e.digest, Evidence(entry=e.digest)) for e in ordered}
+    higher = [e for e in ordered if behind[e.name].tier != "claimed"]
+    ranked = higher or ordered
+    ties = _ties(ranked, known[main])
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
-    rows = [_entry_row(e, i + 1, ties[i], baselines) for i, e in enumerate(ordered)]
+    places = {e.name: (i + 1, ties[i]) for i, e in enumerate(ranked)}
+    rows = [_entry_row(e, places.get(e.name), baselines, behind[e.name]) for e in ordered]
     for name, record in baselines.items():
         normalized = normalized_scores(record.scores, baselines).get(main)
         rows.append(Row(name=name, kind="baseline", scores=record.scores, normalized=normalized, baseline=record))
-    rows.sort(key=lambda row: (best_first * row.scores[main].value, row.kind, row.rank or 0, row.name))
+    rows.sort(
+        key=lambda row: (
+            row.kind == "entry" and row.rank is None,  # below all others
+            best_first * row.scores[main].value,
+            row.kind,
+            row.rank or 0,
+            row.name,
+        )
+    )
     return Board(
         track=first.track,
         summary=track_names().get(first.track, ""),
@@ -195,10 +226,17 @@ def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:
     return [(1 + better[i], len(ordered) - worse[i]) for i in range(len(ordered))]
 
 
-def _entry_row(entry: Entry, rank: int, ties: tuple[int, int], baselines: Mapping[str, BaselineRecord]) -> Row:
+def _entry_row(
+    entry: Entry,
+    place: tuple[int, tuple[int, int]] | None,
+    baselines: Mapping[str, BaselineRecord],
+    evidence: Evidence,
+) -> Row:
     main = entry.result.track.main_score
     scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
-    return Row(entry.name, "entry", scores, normalized_scores(scores, baselines).get(main), rank, ties, entry)
+    normalized = normalized_scores(scores, baselines).get(main)
+    rank, ties = place or (None, None)
+    return Row(entry.name, "entry", scores, normalized, rank, ties, entry, evidence=evidence)
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:
@@ -211,7 +249,7 @@ def _check_agreement(entries: Sequence[Entry]) -> None:
     names: dict[str, Entry] = {}
     configurations: dict[str, Entry] = {}
     for entry in entries:
-        for seen, key in ((names, entry.name), (configurations, entry.digits)):
+        for seen, key in ((names, entry.name), (configurations, entry.configuration_digest)):
             if key in seen:
                 raise UserError(f"{entry.track} has an entry twice: {seen[key].file_name} and {entry.file_name}")
             seen[key] = entry

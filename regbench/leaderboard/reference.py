@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_baselines, score_stored
-from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard.guard import Refused
+from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.metrics.scores import Scores, score, score_records
 from regbench.results import BaselineRecord, Curve, TrackRecord
-from regbench.tasks.base import VectorIO
 from regbench.tracks import SPLITS, Track, load_track, track_names
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import training_steps
 from regbench.utils.errors import nearest
+from regbench.utils.guard import Refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +78,7 @@ class Reference:
     @property
     def packed(self) -> NDArray[Any]:
         """An array, without memory of its own, of the type and shape of stored predictions."""
-        io = self.track.task.io
-        tokens = int(self.test.lengths.sum())
-        if isinstance(io, VectorIO):
-            return np.broadcast_to(np.float32(0), (tokens, io.d_out))
-        return np.broadcast_to(np.float16(0), (tokens, io.vocab_size))
+        return expected_arrays(self.track.task, self.test)["packed"]
 
     def plan(self, options: TrainingOptions, seed: int) -> NDArray[np.int64]:
         """(S,): tokens seen after each step of a training with this seed.

@@ -16,17 +16,20 @@ import numpy as np
 from regbench import runner
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
-from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.leaderboard.guard import Refused
+from regbench.leaderboard.entry import Entry, InstanceScores, same_configuration
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
+from regbench.leaderboard.tiers import Evidence, Reproduced, read_evidence, today, write_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
+from regbench.training.provenance import describe_machine
+from regbench.utils import registry
 from regbench.utils.errors import UserError
+from regbench.utils.guard import Refused
 
 LEVEL = 0.0005
 """One-sided. An entry that reproduces is called different once in a thousand times, for each score."""
@@ -63,6 +66,7 @@ def reproduce(
     *,
     seeds: Sequence[int] = (),
     out: Path | None = None,
+    run: Path | None = None,
     track: str | None = None,
     reporter: Reporter | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -73,12 +77,13 @@ def reproduce(
         path: The entry's file.
         seeds: Which of the entry's seeds; by default all.
         out: The run folder, by default under `runs/reproduced/`. An unfinished run there goes on.
+        run: A finished run of the same configuration by today's source, e.g. of a sweep. Then nothing is trained.
         track: The YAML file of one's own track, if the entry is of that.
         reporter: Shows the progress of the run.
         announce: Called with a line when an unfinished run goes on.
 
     Raises:
-        UserError: The entry has faults, its architecture is not built in, or it has no such seed.
+        UserError: The entry has faults, its architecture is not built in, or it has no such seed. Or `run` is another run.
     """
     own = load_track(track) if track is not None else None
     findings = verify_entry(path, track=own, costly=False)
@@ -89,6 +94,8 @@ def reproduce(
         raise UserError(
             f"{entry.name} is not built in, and nothing that came with an entry is run: {entry.command} trains it"
         )
+    if run is not None:
+        return compare_runs(entry, _finished(run, entry), run, own)
     where = track if own is not None and own.name == entry.track else entry.track
     asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
     folder = out or Path("runs") / "reproduced" / path.stem
@@ -111,6 +118,22 @@ def reproduce(
     return compare_runs(entry, result, folder, own)
 
 
+def _finished(run: Path, entry: Entry) -> Result:
+    """The result of a finished run of an entry's configuration.
+
+    Raises:
+        UserError: It is of another configuration, of other source than today's, or of other seeds.
+    """
+    result = RunFolder(run).result
+    mine, architecture = entry.result, result.architecture
+    if result.track != mine.track or not same_configuration(mine, result):
+        raise UserError(f"{run} is a run of another configuration than {entry.name}")
+    if architecture.source_sha256 != registry.source_digest(registry.load(registry.ARCHITECTURE, architecture.name)):
+        raise UserError(f"{architecture.source} has changed since the run in {run}")
+    _chosen(entry, [seed.seed for seed in result.seeds])
+    return result
+
+
 def _chosen(entry: Entry, seeds: Sequence[int]) -> tuple[int, ...]:
     known = tuple(seed.seed for seed in entry.result.seeds)
     strange = [seed for seed in seeds if seed not in known]
@@ -131,6 +154,29 @@ def _check_same(folder: Path, asked: Config) -> None:
         raise UserError(f"{folder} cannot be gone on with: {error}") from None
     if there != asked:
         raise UserError(f"{folder} holds another run; choose another --out")
+
+
+def keep_reproduction(made: Reproduction, path: Path, by: str) -> None:
+    """Writes into the evidence beside an entry that all its seeds were trained again, and by whom.
+
+    Raises:
+        UserError: Not all seeds were trained again, or a score differs.
+    """
+    seeds = [seed.seed for seed in made.result.seeds]
+    if made.differs or seeds != [seed.seed for seed in made.entry.result.seeds]:
+        raise UserError("only a run of all seeds whose scores agree makes an entry reproduced")
+    again = Reproduced(
+        date=today(),
+        by=by,
+        machine=describe_machine(),
+        seeds=seeds,
+        scores=[{metric: score.value for metric, score in seed.scores.items()} for seed in made.result.seeds],
+        identical=list(made.identical),
+    )
+    stored = Stored(path)
+    earlier = read_evidence(stored)
+    kept = earlier.challenge if earlier.entry == made.entry.digest else None
+    write_evidence(stored, Evidence(entry=made.entry.digest, challenge=kept, reproduced=again))
 
 
 def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None = None) -> Reproduction:

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
-from regbench.leaderboard.guard import Folder, Refused, parse_json, parse_yaml
 from regbench.utils.errors import UserError
+from regbench.utils.guard import Folder, Refused, parse_json, parse_yaml
 
 ENTRY_BYTES = 2 << 20
 SOURCE_BYTES = 1 << 20
+EVIDENCE = ".evidence.json"
 _CHECKOUT = Path(__file__).resolve().parents[2] / "leaderboard"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry's file and the files kept beside it: the source of an architecture that is not built in, and predictions.
+    """An entry's file and the files kept beside it: the source of an architecture that is not built in, evidence, predictions.
 
     Attributes:
         path: The entry's file.
@@ -37,6 +38,11 @@ class Stored:
     def source_name(self) -> str:
         """The name of the file with the architecture's source."""
         return f"{self.path.stem}.py.txt"
+
+    @property
+    def evidence_name(self) -> str:
+        """The name of the file that says what stands behind the entry."""
+        return f"{self.path.stem}{EVIDENCE}"
 
     def predictions_name(self, seed: int) -> str:
         """The name of the file with a seed's predictions."""
@@ -56,7 +62,7 @@ class Stored:
         """All files of the entry that are there."""
         if not self.path.parent.is_dir():
             return []
-        own = (self.path.name, self.source_name)
+        own = (self.path.name, self.source_name, self.evidence_name)
         return sorted(
             path
             for path in self.path.parent.iterdir()
@@ -122,7 +128,8 @@ def stored_in(folder: Path) -> list[Stored]:
 
 
 def _of_track(folder: Path) -> list[Stored]:
-    return [Stored(path) for path in _members(folder, folders=False) if path.suffix == ".json"]
+    paths = _members(folder, folders=False)
+    return [Stored(path) for path in paths if path.suffix == ".json" and not path.name.endswith(EVIDENCE)]
 
 
 def _members(folder: Path, *, folders: bool) -> list[Path]:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from regbench.config import Config
 from regbench.leaderboard.case import Case, Findings, RunFolder, read_predictions
-from regbench.leaderboard.entry import Entry, canonical, check_name
-from regbench.leaderboard.guard import Folder, Refused
+from regbench.leaderboard.entry import Entry, canonical, check_name, same_configuration
+from regbench.leaderboard.names import default_name, name_faults
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import retirement
 from regbench.leaderboard.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored_entries
-from regbench.leaderboard.verify import name_faults, verify_run
-from regbench.results import Result
+from regbench.leaderboard.tiers import read_evidence
+from regbench.leaderboard.verify import verify_run
 from regbench.tracks import Track
-from regbench.training.options import resolve_training
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.guard import Folder, Refused
 
 
 @dataclass
@@ -48,23 +44,26 @@ def submit(
     *,
     name: str | None = None,
     publish_predictions: bool = False,
+    replace: bool = False,
     source: Path | None = None,
     track: Track | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Submission:
-    """Checks a run folder and writes its entry. The entry takes the place of one of the same configuration.
+    """Checks a run folder and writes its entry.
 
     Args:
         run: The run folder.
         board: The leaderboard's folder.
         name: The entry's name; by default the architecture's name and the settings that are not its defaults.
         publish_predictions: Whether to copy the predictions beside the entry, so that anyone can compute the scores again.
+        replace: Whether it takes the place of an entry of the same configuration.
         source: The file of an architecture that is not built in; by default where the run found it.
         track: A track of one's own, if the run is of that.
         announce: Called with a line before something that takes long.
 
     Raises:
-        UserError: There is no finished run, the name is not allowed or another entry's, or the source is not found.
+        UserError: There is no finished run, the name is not allowed or another entry's, or the source is not found. Or an entry
+            of the same configuration is there, and is not to be replaced or has a higher tier.
     """
     if name is not None:
         check_name(name)
@@ -82,28 +81,19 @@ def submit(
     if len(canonical(entry.content())) > ENTRY_BYTES:
         findings.take("form", [f"an entry has at most {ENTRY_BYTES:,} bytes"])
         return Submission(findings)
-    stored = Stored(board / "entries" / entry.track / entry.file_name)
-    before = sorted({path for other in (stored, *_replaced(board, entry)) for path in other.files})
+    stored, earlier = Stored(board / "entries" / entry.track / entry.file_name), _replaced(board, entry)
+    for other in earlier:
+        if not replace:
+            raise UserError(f"{other.path} is the same configuration: --replace puts this run in its place")
+        if (tier := read_evidence(other).tier) != "claimed":
+            raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
+    before = sorted({path for other in (stored, *earlier) for path in other.files})
     with explain_full_disk(board):
         written = _write(stored, entry, case, publish_predictions)
         gone = [old for old in before if old not in written]
         for old in gone:
             old.unlink(missing_ok=True)
     return Submission(findings, stored.path, [old for old in before if old in written], gone)
-
-
-def default_name(configuration: Config, result: Result) -> str:
-    """The architecture's name and the settings that are not its defaults.
-
-    An example is "gla+ngh-1-2-3+mimetic": `ngh` is `ngram_heads`, and a setting without a value is true.
-    """
-    defaults = _defaults(result) if is_built_in(result.architecture) else {}
-    parts = [_slug(result.architecture.name)]
-    for key, value in configuration.settings.items():
-        if key not in defaults or json.dumps(defaults[key]) != json.dumps(value):
-            part = "ngh" if key == "ngram_heads" else _slug(key.removeprefix("training."))
-            parts.append(part if value is True else f"{part}-{_slug(json.dumps(value))}")
-    return "+".join(parts)
 
 
 def read_source(run: RunFolder, given: Path | None) -> bytes:
@@ -130,31 +120,6 @@ def read_source(run: RunFolder, given: Path | None) -> bytes:
         ) from None
 
 
-def same_configuration(a: Entry, b: Entry) -> bool:
-    """Whether two entries are of one configuration: alike in every option that both have."""
-    pairs = (
-        (a.result.architecture.options, b.result.architecture.options),
-        (a.result.training, b.result.training),
-    )
-    alike = all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
-    first, second = a.result.architecture, b.result.architecture
-    return alike and (a.track, first.name, first.source) == (b.track, second.name, second.source)
-
-
-def _defaults(result: Result) -> dict[str, Any]:
-    """The defaults of all settings, by the names that `--set` has for them."""
-    cls = registry.load(registry.ARCHITECTURE, result.architecture.name)
-    training = resolve_training(cls, {}).model_dump(mode="json")
-    own: dict[str, Any] = cls.Options().model_dump(mode="json")
-    return {**own, **{f"training.{key}": value for key, value in training.items()}}
-
-
-def _slug(text: str) -> str:
-    """`text` in small letters, digits and _, joined by what a name may have between them."""
-    words = re.split(r"[^a-z0-9_.]+", text.lower())
-    return "-".join(word.strip(".") for word in words if word.strip("."))
-
-
 def _replaced(board: Path, entry: Entry) -> list[Stored]:
     """The entries of the same configuration.
 
@@ -166,7 +131,8 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
         if stored.path.parent.name != entry.track:
             continue
         other = stored.read()[0]
-        if other.digits == entry.digits or (other.name == entry.name and same_configuration(entry, other)):
+        same = other.configuration_digest == entry.configuration_digest
+        if same or (other.name == entry.name and same_configuration(entry.result, other.result)):
             found.append(stored)
         elif other.name == entry.name:
             raise UserError(f"{stored.path} is another configuration of the name '{entry.name}': give one with --name")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from regbench.leaderboard import evidence, figures, origin
 from regbench.leaderboard.case import Case, Check, Findings, RunFolder, Scored, read_scored
 from regbench.leaderboard.entry import Entry, InstanceScores, canonical
-from regbench.leaderboard.guard import Folder, Refused
-from regbench.leaderboard.origin import is_built_in, registered
+from regbench.leaderboard.names import name_faults
+from regbench.leaderboard.plausible import plausible
 from regbench.leaderboard.reference import Reference, find_reference
 from regbench.leaderboard.store import Stored
-from regbench.results import Result
+from regbench.leaderboard.tiers import check_evidence
+from regbench.results import BaselineRecord, Result
 from regbench.tracks import Track
+from regbench.utils.guard import Folder, Refused
 
 CHECKS: tuple[Check, ...] = (
     *figures.STRUCTURE,
     *figures.ALONE,
     *origin.CHECKS,
     *figures.FIGURES,
+    plausible,
     *evidence.CHECKS,
     *figures.COSTLY,
 )
@@ -33,6 +36,7 @@ def verify_entry(
     run: Path | None = None,
     predictions: Path | None = None,
     costly: bool = True,
+    baselines: Mapping[str, BaselineRecord] | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Findings:
     """All that can be found wrong with an entry's file. Whatever the file holds, nothing is raised.
@@ -42,7 +46,8 @@ def verify_entry(
         track: A track of one's own, if the entry may be of that.
         run: The folder of the run that the entry was made from, to compare with.
         predictions: A folder with `seed-N/predictions.npz`; by default those kept beside the entry, if any.
-        costly: Whether the baselines are computed again, if nothing else is wrong.
+        costly: Whether the baselines are compared, if nothing else is wrong.
+        baselines: The track's baselines; by default they are computed.
         announce: Called with a line before something that takes long.
     """
     findings, stored = Findings(), Stored(path)
@@ -64,9 +69,13 @@ def verify_entry(
             findings.take(step, ["result.json is not the entry's result"])
         step = "predictions"
         scored = _scored(entry, stored, reference, run or predictions)
-        case = Case(entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce)
+        case = Case(
+            entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce, baselines
+        )
         step = "configuration"
         _examine(case, findings, costly=costly)
+        if not findings.faults:
+            findings.take("tier", check_evidence(stored, entry, reference.track))
     except Refused as error:
         findings.take(step, [str(error)])
     return findings
@@ -107,30 +116,14 @@ def verify_run(
     return case, findings
 
 
-def name_faults(name: str, result: Result) -> Iterator[str]:
-    """What is wrong with an entry's name.
-
-    An entry of a built-in architecture is called by the architecture's name and what distinguishes it. No other entry is.
-    """
-    if is_built_in(result.architecture):
-        if not _is_called(name, result.architecture.name):
-            yield f"{name!r} must be {result.architecture.name!r}, or begin with it and one of + - . ="
-    elif taken := [other for other in registered() if _is_called(name, other)]:
-        yield f"{name!r} is called as the built-in {taken[0]!r} is: give another with --name"
-
-
 def _examine(case: Case, findings: Findings, *, costly: bool = True) -> None:
     """Makes all checks and adds what they find. Those that rely on others are made only if these found nothing."""
     whole = findings.run(figures.STRUCTURE, case)
     findings.run((*figures.ALONE, *origin.CHECKS), case)
     if whole:
-        findings.run((*figures.FIGURES, *evidence.CHECKS), case)
+        findings.run((*figures.FIGURES, plausible, *evidence.CHECKS), case)
     if costly and not findings.faults:
         findings.run(figures.COSTLY, case)
-
-
-def _is_called(name: str, architecture: str) -> bool:
-    return name == architecture or (name.startswith(architecture) and name[len(architecture)] in "+-.=")
 
 
 def _scored(entry: Entry, stored: Stored, reference: Reference, folder: Path | None) -> list[Scored] | None:

@@ -146,6 +146,29 @@ def compare(
     return Change(change if higher_is_better else -change, instances, seeds, freedom, level)
 
 
+def compare_splits(
+    expected: NDArray[np.float64],
+    counts: NDArray[np.integer[Any]],
+    got: tuple[float, float],
+    *,
+    higher_is_better: bool,
+    level: float = LEVEL,
+) -> Change:
+    """Compares the scores of the same trained models on two splits that share no instance: their errors add.
+
+    Args:
+        expected: (N,), the sum over each instance's positions on the one split, averaged over models.
+        counts: (N,), the number of positions of each instance.
+        got: The score on the other split and its standard error over instances.
+        higher_is_better: Whether the score is better when it is higher.
+        level: The probability with which chance alone may be called a change, on one side.
+    """
+    value = float(expected.sum() / counts.sum())
+    change = got[0] - value
+    error = math.hypot(_paired_error(expected, counts), got[1])
+    return Change(change if higher_is_better else -change, error, 0.0, max(1, len(counts) - 1), level)
+
+
 def seed_error(expected: Sequence[float], got: Sequence[float], prior: float) -> tuple[float, int]:
     """Estimates the standard error of the difference of two means over seeds.
 

@@ -92,11 +92,15 @@ def check_tokens(tokens: IntArray, vocab_size: int) -> IntArray:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
+LARGEST_COMPONENT = 1e100
+
+
 def check_vectors(tokens: FloatArray, d_in: int) -> FloatArray:
-    """`tokens` as a contiguous (B, L, D_in) array of float64.
+    """`tokens` as a contiguous, aligned (B, L, D_in) array of float64.
 
     Raises:
-        UserError: the shape is wrong, they are not floating-point numbers, or NaN or infinity is among them.
+        UserError: the shape is wrong, they are not floating-point numbers, or NaN, infinity or a number beyond
+            `LARGEST_COMPONENT` is among them.
     """
     array = np.asarray(tokens)
     if array.ndim != 3 or array.shape[2] != d_in:
@@ -105,7 +109,9 @@ def check_vectors(tokens: FloatArray, d_in: int) -> FloatArray:
         raise UserError(f"vectors must be floating-point numbers, not {array.dtype}")
     if not np.isfinite(array).all():
         raise UserError("the vectors hold NaN or infinity")
-    return np.ascontiguousarray(array, dtype=np.float64)
+    if array.size and float(np.abs(array).max()) > LARGEST_COMPONENT:
+        raise UserError(f"the vectors hold a component beyond {LARGEST_COMPONENT:g}, whose square would overflow")
+    return np.require(array, np.float64, ["C_CONTIGUOUS", "ALIGNED"])
 
 
 BATCH_BYTES = 128 << 20

@@ -53,7 +53,8 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
         UserError: there is no instance `asked`, or the predictions are not those that were scored.
     """
     if track is None:
-        return Drawn(why_not=f"the track {result.track.name} that this run was made on is not here")
+        name = result.track.name
+        return Drawn(why_not=f"the track {name} that this run was made on is not here; one of your own: --track FILE")
     if not isinstance(track.task.io, TokenIO):
         return Drawn(why_not="the task has vectors, not tokens")
     test = track.instances("test")
@@ -61,10 +62,9 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
         return Drawn(why_not=f"the code that makes the test instances of {track.name} has changed since this run")
     models: list[StoredPredictions] = []
     for seed in result.seeds:
-        path = folder / f"seed-{seed.seed}" / "predictions.npz"
-        if not path.exists():
+        if not (folder / f"seed-{seed.seed}" / "predictions.npz").exists():
             return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
-        predictions = read_predictions(path, track.task)
+        predictions = read_predictions(folder, seed.seed, track.task, test)
         if not predictions.fits(test, track.task.io.vocab_size) or predictions.digest != seed.predictions_sha256:
             raise UserError(f"the stored predictions of seed {seed.seed} are not those that result.json scored")
         models.append(predictions)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.report.content import (
     Row,
@@ -26,7 +24,7 @@ from regbench.report.html import render_page
 from regbench.report.instances import Drawn, draw_instances
 from regbench.report.pictures import plot_scores_by_position, plot_training
 from regbench.results import Result
-from regbench.tracks import Track, load_track
+from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 
@@ -58,20 +56,25 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
     return path
 
 
-def track_of(folder: Path, result: Result) -> Track | None:
-    """The track that a run was made on: a built-in one, or the file that `config.yaml` names. None where it has changed."""
-    try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        config = None
-    asked = config.get("track") if isinstance(config, dict) else None
-    for name in (result.track.name, asked):
-        try:
-            track = load_track(str(name))
-        except UserError:
-            continue
-        if track.definition.digest == result.track.digest:
-            return track
+def track_of(result: Result, own: str | None = None) -> Track | None:
+    """The track that a run was made on. None where it is not here, or has changed since.
+
+    Nothing that the run's folder names is loaded: the file of a track can run code.
+
+    Args:
+        result: The result of the run.
+        own: The YAML file of a track of one's own. By default it is the built-in track of the result's name.
+
+    Raises:
+        UserError: There is no track in the file, or the run was made on another.
+    """
+    if own is None and result.track.name not in track_names():
+        return None
+    track = load_track(own or result.track.name)
+    if track.definition.digest == result.track.digest:
+        return track
+    if own is not None:
+        raise UserError(f"{own} is not the {result.track.name} that this run was made on")
     return None
 
 

@@ -34,6 +34,7 @@ _BASELINE_STYLES = (
 _NEAR_TO_FAR = LinearSegmentedColormap.from_list("near to far", ["#08306b", "#2171b5", "#6baed6", "#c6dbef", "#f7fbff"])
 _NATS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16)
 _STYLE: dict[Any, Any] = {
+    "text.parse_math": False,
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -14,6 +14,7 @@ import pydantic
 
 from regbench.data.instances import Instances, cached
 from regbench.metrics.metric import metrics_of
+from regbench.results import TrackName
 from regbench.tasks.base import Splits, Task, unfinished
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming, describe_validation, nearest
@@ -48,7 +49,7 @@ class Definition(Strict):
         main_score: The score that ranks.
     """
 
-    name: str = pydantic.Field(pattern=r"^[a-z0-9-]+-v[0-9]+$")
+    name: TrackName
     task: str
     parameters: dict[str, Any] = pydantic.Field(default_factory=dict)
     splits: Splits

@@ -110,6 +110,11 @@ def describe_environment(
     )
 
 
+def describe_machine() -> str:
+    """The system and the processor, in one line."""
+    return f"{platform.system()} {platform.machine()}, {_processor()}"
+
+
 def describe_code() -> Code:
     """The commit of regbench's own source, and whether tracked files were changed since. None where it is no repository."""
     git = ["git", "-C", str(_FOLDER)]

@@ -132,11 +132,13 @@ class Trainer:
     def run(self, reporter: Reporter | None = None) -> Progress:
         """Trains to the end of the plan, from the last checkpoint if there is one. The model then has the best weights.
 
+        A resumed training on the CPU has as many threads as it began with.
+
         Raises:
-            UserError: the loss becomes NaN or infinite, or the checkpoint is of another configuration.
+            UserError: a loss becomes NaN or infinite, or the checkpoint is of another configuration.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._resume()
+        self._resume(reporter)
         total = len(self.plan)
         evaluate_at = self._evaluations(total)
         every = max(1, total // 200)
@@ -154,10 +156,7 @@ class Trainer:
                     means = torch.stack(running).mean(0).tolist()
                     running.clear()
                     if not all(map(math.isfinite, means)):
-                        raise UserError(
-                            f"training diverged: the loss is {sum(means)} at step {step} of {total}; "
-                            f"try a training.learning_rate below {self.options.learning_rate:g}"
-                        )
+                        raise self._diverged(f"the loss is {sum(means)}", total)
                     speed = (self.progress.tokens - logged[1]) / max(now - logged[0], 1e-9)
                     row = {"step": step, "tokens": self.progress.tokens, **dict(zip(terms, means, strict=True))}
                     rate = learning_rate(step - 1, total, self.options, self.progress.lowered)
@@ -176,6 +175,13 @@ class Trainer:
                     saved = time.perf_counter()
         self.model.load_state_dict(self.best)
         return self.progress
+
+    def _diverged(self, what: str, total: int) -> UserError:
+        """The error that ends a training which went astray."""
+        return UserError(
+            f"training diverged: {what} at step {self.progress.step} of {total}; "
+            f"try a training.learning_rate below {self.options.learning_rate:g}"
+        )
 
     def _evaluations(self, total: int) -> set[int]:
         """The steps after which the validation split is scored; the last is always one."""
@@ -212,6 +218,8 @@ class Trainer:
                 count += scored
         self.model.train()
         loss = total / count
+        if not math.isfinite(loss):
+            raise self._diverged(f"the validation loss is {loss}", len(self.plan))
         self.progress.validation_loss = loss
         if loss < self.progress.best_validation_loss:
             self.progress.best_validation_loss, self.progress.best_step = loss, self.progress.step
@@ -227,10 +235,16 @@ class Trainer:
         if self.device.type == "cuda":
             tensors["rng.cuda"] = torch.cuda.get_rng_state(self.device)
         save_tensors(
-            self._resume_file, tensors, {"provenance": self.provenance, "progress": json.dumps(asdict(self.progress))}
+            self._resume_file,
+            tensors,
+            {
+                "provenance": self.provenance,
+                "progress": json.dumps(asdict(self.progress)),
+                "threads": str(torch.get_num_threads()),
+            },
         )
 
-    def _resume(self) -> None:
+    def _resume(self, reporter: Reporter | None) -> None:
         log = self.folder / "metrics.jsonl"
         if not self._resume_file.exists():
             log.unlink(missing_ok=True)
@@ -254,6 +268,11 @@ class Trainer:
         torch.set_rng_state(groups["rng"]["cpu"])
         if "cuda" in groups["rng"]:
             torch.cuda.set_rng_state(groups["rng"]["cuda"], self.device)
+        threads = int(notes.get("threads", torch.get_num_threads()))
+        if self.device.type == "cpu" and threads != torch.get_num_threads():  # another number would give another model
+            if reporter is not None:
+                reporter.phase(f"going on with {threads} thread{'s' * (threads > 1)}, as the training began")
+            torch.set_num_threads(threads)
         _cut_log(log, self.progress.step)
 
 

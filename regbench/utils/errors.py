@@ -19,6 +19,11 @@ class UserError(Exception):
     """The input was wrong. The message is one line; the command line prints it and exits with code 2."""
 
 
+def printable(text: str) -> str:
+    r"""`text` with an escape such as \x1b for each character that a terminal would not show as it is."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` looks like a misspelling of, if any."""
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)

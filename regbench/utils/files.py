@@ -144,10 +144,13 @@ def exclusive(folder: Path, *, wait: bool = False) -> Iterator[None]:
         wait: whether to wait while another process holds it.
 
     Raises:
-        UserError: another process holds it, and `wait` is false.
+        UserError: another process holds it, and `wait` is false. Or the lock is not a regular file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=-1 if wait else 0, thread_local=False)
+    path = folder / ".lock"
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # to lock it would empty the file behind it
+        raise UserError(f"{path} is a link or no regular file: remove it if it is not yours")
+    lock = FileLock(path, timeout=-1 if wait else 0, thread_local=False)
     try:
         lock.acquire()
     except Timeout:

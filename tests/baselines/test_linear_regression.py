@@ -112,6 +112,16 @@ def test_the_future_does_not_matter(instances, method):
     np.testing.assert_allclose(baseline.predict(tokens[3:4]), whole[3:4], atol=1e-12)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_unaligned_arrays_give_the_same_bits(instances, method):
+    baseline = InContextRegression(method, 4, 3, 0.7)
+    tokens = instances.tokens[:6].astype(np.float64)
+    unaligned = np.ndarray(tokens.shape, np.float64, buffer=bytearray(tokens.nbytes + 4), offset=4)
+    unaligned[...] = tokens
+    assert not unaligned.flags.aligned
+    np.testing.assert_array_equal(baseline.predict(unaligned), baseline.predict(tokens))
+
+
 def test_defaults_and_options(instances):
     found = InContextRegression.defaults(TASK, instances)
     assert [(b.name, b.anchor) for b in found] == [("zero", "start"), ("least squares", None), ("ridge", None)]
@@ -144,6 +154,7 @@ def test_refusals(arguments, message):
         (np.zeros((2, 4, 6)), r"must have the shape \(B, L, 7\), not \(2, 4, 6\)"),
         (np.zeros((2, 4, 7), int), "must be floating-point numbers, not int64"),
         (np.full((2, 4, 7), np.nan), "the vectors hold NaN or infinity"),
+        (np.full((2, 4, 7), 1e200), "a component beyond 1e\\+100, whose square would overflow"),
     ],
 )
 def test_what_are_no_vectors_of_the_task_is_refused(tokens, message):

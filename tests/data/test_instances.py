@@ -118,6 +118,19 @@ class TestCache:
             np.savez(out, **arrays)
         assert cached({"k": 1}, make).fingerprint == make().fingerprint
 
+    @pytest.mark.parametrize("name", ["truth.a", "truth_at.b"])
+    def test_hidden_values_that_are_not_what_was_recorded_are_made_again(self, tmp_path: Path, name: str) -> None:
+        cached({"k": 1}, make)
+        (path,) = (tmp_path / "instances").iterdir()
+        with np.load(path) as file:
+            arrays = dict(file)
+        arrays[name] = arrays[name] + 1
+        with path.open("wb") as out:
+            np.savez(out, **arrays)
+        again, whole = cached({"k": 1}, make), make()
+        np.testing.assert_array_equal(again.truth["a"], whole.truth["a"])
+        np.testing.assert_array_equal(again.truth_at["b"], whole.truth_at["b"])
+
     def test_a_cache_that_cannot_be_written_is_done_without(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -59,8 +59,8 @@ def test_compact_predictions_have_what_the_distributions_say(text_track: Track, 
 def test_a_file_gives_the_scores_back_to_the_last_bit(text_track: Track, ragged: Instances, tmp_path: Path) -> None:
     kept = predict(text_track.task, Varied(300), ragged)
     assert isinstance(kept, CompactPredictions)
-    digest = kept.save(tmp_path / "p.npz")
-    again = read_predictions(tmp_path / "p.npz", text_track.task)
+    digest = kept.save(tmp_path / "seed-0" / "predictions.npz")
+    again = read_predictions(tmp_path, 0, text_track.task, ragged)
     assert again.digest == digest
     before, after = (score(text_track.task, ragged, p.batches()) for p in (kept, again))
     assert before.table() == after.table()
@@ -73,7 +73,7 @@ def test_a_file_gives_the_scores_back_to_the_last_bit(text_track: Track, ragged:
 
 def test_the_scores_of_a_run_come_out_of_its_file(text_track: Track, text_run: Path) -> None:
     (seed,) = read_result(text_run).seeds
-    kept = read_predictions(text_run / "seed-0" / "predictions.npz", text_track.task)
+    kept = read_predictions(text_run, 0, text_track.task, text_track.instances("test"))
     assert kept.digest == seed.predictions_sha256
     assert (text_run / "seed-0" / "predictions.npz").stat().st_size < 20 * 48 * 8 + 2000  # 8 bytes a token, not 2 V
     found = score_records(score(text_track.task, text_track.instances("test"), kept.batches()))
@@ -81,25 +81,26 @@ def test_the_scores_of_a_run_come_out_of_its_file(text_track: Track, text_run: P
 
 
 def test_one_form_is_not_read_as_the_other(tiny: Track, text_track: Track, ragged: Instances, tmp_path: Path) -> None:
-    compact, whole = tmp_path / "compact.npz", tmp_path / "whole.npz"
+    compact, whole = (tmp_path / f"seed-{seed}" / "predictions.npz" for seed in (0, 1))
+    test = tiny.instances("test")
     predict(text_track.task, Varied(300), ragged).save(compact)
-    kept = predict(tiny.task, Varied(tiny.task.io.vocab_size), tiny.instances("test"))
+    kept = predict(tiny.task, Varied(tiny.task.io.vocab_size), test)
     assert isinstance(kept, Predictions)
     kept.save(whole)
-    with pytest.raises(UserError, match="compact.npz: it holds no whole distributions"):
-        read_predictions(compact, tiny.task)
-    with pytest.raises(UserError, match="cannot read predictions from .*whole.npz: it holds no 'given'"):
-        read_predictions(whole, text_track.task)
+    with pytest.raises(UserError, match="it must hold packed and lengths, and nothing else"):
+        read_predictions(tmp_path, 0, tiny.task, test)
+    with pytest.raises(UserError, match="cannot read predictions from .*predictions.npz: it must hold given and best"):
+        read_predictions(tmp_path, 1, text_track.task, ragged)
     whole.write_bytes(b"no")
-    for task in (tiny.task, text_track.task):
+    for track, instances in ((tiny, test), (text_track, ragged)):
         with pytest.raises(UserError, match="cannot read predictions from"):
-            read_predictions(whole, task)
+            read_predictions(tmp_path, 1, track.task, instances)
 
 
 def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path) -> None:
     """Every seventh byte of it in turn: it is refused, or what is read is what was kept."""
-    path, task = tmp_path / "p.npz", text_track.task
-    kept = predict(task, Varied(300), text_track.instances("test")[:3])
+    path, task, some = tmp_path / "seed-0" / "predictions.npz", text_track.task, text_track.instances("test")[:3]
+    kept = predict(task, Varied(300), some)
     digest = kept.save(path)
     content, refused = path.read_bytes(), list[str]()
     for place in range(0, len(content), 7):
@@ -107,11 +108,14 @@ def test_a_damaged_file_is_refused_in_one_line(text_track: Track, tmp_path: Path
         damaged[place] ^= 0xFF
         path.write_bytes(damaged)
         try:
-            assert read_predictions(path, task).digest == digest
+            assert read_predictions(tmp_path, 0, task, some).digest == digest
         except UserError as error:
             refused.append(str(error))
     assert len(refused) > len(content) / 7 / 2
-    assert all(re.fullmatch(f"cannot read predictions from {path}: .+", line) for line in refused)
+    assert all(
+        re.fullmatch(f"cannot read predictions from {path}: .+|{path} holds predictions of other instances.+", line)
+        for line in refused
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from regbench.cli.arguments import read_settings
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.entry import canonical, command_of
-from regbench.leaderboard.guard import Refused
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry
+from regbench.utils.guard import Refused
 from tests.leaderboard.attacks import in_version_1, seal
 from tests.leaderboard.conftest import Made
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regbench.leaderboard.publish import load_boards, outdated, render
+from regbench.leaderboard.load import load_boards
+from regbench.leaderboard.publish import outdated, render
 from regbench.leaderboard.store import stored_entries
 
 BOARD = Path(__file__).resolve().parents[2] / "leaderboard"
@@ -20,6 +21,11 @@ def test_tables_page_and_entries_agree() -> None:
 
 def test_nothing_else_lies_among_the_entries() -> None:
     for stored in stored_entries(BOARD):
-        kept = {stored.path.name, stored.source_name, *(stored.predictions_name(seed) for seed in range(20))}
+        kept = {
+            stored.path.name,
+            stored.source_name,
+            stored.evidence_name,
+            *(stored.predictions_name(seed) for seed in range(20)),
+        }
         others = {path.name for path in stored.path.parent.iterdir() if path.name.startswith(stored.path.stem)}
         assert others <= kept

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry, rounded
-from regbench.leaderboard.guard import Refused
 from regbench.utils.errors import UserError
+from regbench.utils.guard import Refused
 from tests.leaderboard.attacks import at, leaves, put
 from tests.leaderboard.conftest import Made
 
@@ -71,11 +71,11 @@ def with_options(entry: Entry, **options: Any) -> Entry:
 
 def test_the_digits_are_of_what_was_trained_and_nothing_else(lstm: Made) -> None:
     entry = lstm.entry
-    assert entry.file_name == f"{entry.name}-{entry.digits}.json" == lstm.path.name
-    assert with_options(entry, d_model=16).digits != entry.digits
+    assert entry.file_name == f"{entry.name}-{entry.configuration_digest[:8]}.json" == lstm.path.name
+    assert with_options(entry, d_model=16).configuration_digest != entry.configuration_digest
     elsewhere = entry.result.environment.model_copy(update={"processor": "another", "backend": {"x": "naive"}})
     again = entry.result.model_copy(update={"environment": elsewhere, "seeds": entry.result.seeds[:2]})
-    assert entry.model_copy(update={"result": again}).digits == entry.digits
+    assert entry.model_copy(update={"result": again}).configuration_digest == entry.configuration_digest
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "../a", "a/b", "a..b", "a-", ".a", "é", "a\n", "a" * 81])

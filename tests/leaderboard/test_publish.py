@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 
 from regbench import cli
 from regbench.leaderboard import publish
-from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.publish import PAGE, load_boards, outdated, render, write
+from regbench.leaderboard.entry import Entry, canonical
+from regbench.leaderboard.load import load_boards
+from regbench.leaderboard.publish import PAGE, outdated, render, write
 from regbench.leaderboard.rank import Board, rank
+from regbench.leaderboard.verify import verify_entry
 from regbench.tracks import Track, load_track
 from tests.leaderboard.attacks import seal, store
 from tests.leaderboard.conftest import Made
@@ -119,13 +122,15 @@ def test_the_command_writes_and_checks(folder: Path, tiny_file: Path, capsys: py
     capsys.readouterr()
     assert cli.main([*arguments, "--check"]) == 1
     assert f"{folder / PAGE} does not agree with the entries" in capsys.readouterr().out
-    (folder / "gone-v1.md").write_text("")
-    (folder / "RULES.md").write_text("")
+    (folder / "gone-v1.md").write_text("# gone-v1\n")
+    mine = [folder / name for name in ("RULES.md", "notes.md", "other-v1.md", "data.csv")]
+    for path in mine:
+        path.write_text("mine")
     capsys.readouterr()
     assert cli.main(arguments) == 0
     assert f"removed {folder / 'gone-v1.md'}\n" in capsys.readouterr().out
     assert not (folder / "gone-v1.md").exists()
-    assert (folder / "RULES.md").exists()
+    assert {path.read_text() for path in mine} == {"mine"}
     next((folder / "entries" / "tiny-v1").glob("lstm*.json")).unlink()
     assert cli.main([*arguments, "--check"]) == 1
 
@@ -141,7 +146,85 @@ def test_a_forged_entry_stops_the_board(
     assert not (folder / "README.md").exists()
 
 
-def test_entries_of_a_track_that_is_gone_stay_readable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_table_is_never_overwritten(
+    folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("tiny-v1.csv", "README.md", "index.html"):
+        (folder / name).write_text("mine")
+        assert cli.main(["leaderboard", "--board", str(folder), "--track", str(tiny_file)]) == 2
+        assert f"{folder / name} was not written by `regbench leaderboard`" in capsys.readouterr().err
+        assert (folder / name).read_text() == "mine"
+        (folder / name).unlink()
+    assert not (folder / "tiny-v1.md").exists()
+
+
+def test_no_cell_is_a_formula(board: Board) -> None:
+    row = next(row for row in board.rows if row.entry is not None)
+    assert row.entry is not None
+    content = row.entry.content()
+    content["result"]["environment"].update(device="=HYPERLINK(1)", backend={})
+    content["result"]["architecture"]["source"] = "@SUM(1)"
+    evil = type(row)(**{**vars(row), "entry": Entry.model_validate(content)})
+    text = publish.csv(Board(**{**vars(board), "rows": (evil,)}))
+    (cells,) = csv.DictReader(io.StringIO(text))
+    assert (cells["device"], cells["source"]) == ("'=HYPERLINK(1)", "'@SUM(1)")
+    assert cells["architecture"] == row.entry.result.architecture.name
+
+
+def test_baselines_are_not_taken_on_trust(
+    folder: Path, lstm: Made, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where all entries agree on them."""
+    command = ["leaderboard", "--board", str(folder), "--track", str(tiny_file)]
+    assert cli.main(command) == 0
+    for path in (folder / "entries" / "tiny-v1").glob("*.json"):
+        path.unlink()
+    content = lstm.entry.content()
+    content["result"]["baselines"]["SOTA"] = content["result"]["baselines"]["unigram"]
+    path = store(seal(content), folder / "entries")
+    assert cli.main([*command, "--check"]) == 1
+    assert "there is no baseline 'SOTA'" in capsys.readouterr().out
+    content = lstm.entry.content()
+    content["result"]["baselines"]["3-gram"]["scores"]["tvd"]["stderr"] = 0.9
+    path.write_text(canonical(seal(content)))
+    assert cli.main([*command, "--check"]) == 1
+    assert "baselines: 3-gram: the standard error of tvd is 0.9" in capsys.readouterr().out
+
+
+def retire(folder: Path, made: Made) -> None:
+    """Lists the definition of the entry's track as one that is gone."""
+    digest = made.entry.result.track.digest
+    (folder / "retired.json").write_text(json.dumps({made.entry.track: [digest]}))
+
+
+def test_a_made_up_track_is_refused(folder: Path, lstm: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["leaderboard", "--board", str(folder)]) == 1
+    assert "is no track of today, and retired.json does not list it" in capsys.readouterr().out
+    retire(folder, lstm)
+    content = lstm.entry.content()
+    content["result"]["seeds"][0]["scores"]["legal_accuracy"]["value"] = 7.5
+    store(seal(content), folder / "entries")
+    assert cli.main(["leaderboard", "--board", str(folder)]) == 1
+    assert "legal_accuracy: 7.5, and the instances give" in capsys.readouterr().out
+    content["instances"]["sums"][0]["legal_accuracy"] = [7.5 * n for n in content["instances"]["counts"]]
+    store(seal(content), folder / "entries")
+    assert cli.main(["leaderboard", "--board", str(folder)]) == 1
+    assert "an instance's sum is more than its positions can give" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["RULES", "README", "rules-v1<script>", "../x-v1", "Tiny-v1", "x|y-v1", "tiny-v1\n"])
+def test_the_names_of_tracks_have_a_pattern(folder: Path, lstm: Made, name: str) -> None:
+    content = lstm.entry.content()
+    content["result"]["track"]["name"] = content["configuration"]["track"] = name
+    path = store(seal(content), folder / "entries")
+    fault = str(verify_entry(path, track=lstm.track).faults[0])
+    assert "track.name: string should match pattern" in fault or "not printable" in fault
+
+
+def test_entries_of_a_track_that_is_gone_stay_readable(
+    folder: Path, lstm: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    retire(folder, lstm)
     assert cli.main(["leaderboard", "--board", str(folder)]) == 0
     assert "## Retired" in (folder / "README.md").read_text()
     assert "**Retired: its definition is no longer here.**" in (folder / "tiny-v1.md").read_text()

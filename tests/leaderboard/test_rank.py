@@ -7,7 +7,9 @@ import pytest
 
 from regbench.leaderboard import rank as ranking
 from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import mean_score, rank, retirement
+from regbench.leaderboard.tiers import Challenge, Evidence
 from regbench.metrics.significance import Sample, compare
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -138,3 +140,27 @@ def test_entries_of_another_definition_have_a_board_of_their_own(entries: list[E
     assert (current.retired, current.file_stem) == (None, "tiny-v1")
     assert old.retired is not None
     assert len(old.entries) == len(entries)
+
+
+def test_claimed_entries_are_below_those_of_a_higher_tier(entries: list[Entry], tiny: Track) -> None:
+    challenged = Challenge(
+        date="2026-01-31",
+        by="a reader",
+        machine="a machine",
+        number=1,
+        instances=100,
+        fingerprint="0" * 64,
+        scores={},
+    )
+    chosen = [entry for entry in entries if entry.name in ("lstm", "mamba")]
+    evidence = {entry.digest: Evidence(entry=entry.digest, challenge=challenged) for entry in chosen}
+    (board,) = rank(entries, tiny, evidence)
+    rows = [row for row in board.rows if row.kind == "entry"]
+    assert [(row.name, row.rank, row.tier) for row in rows[:2]] == [("mamba", 1, "verified"), ("lstm", 2, "verified")]
+    assert {(row.rank, row.place, row.tier) for row in rows[2:]} == {(None, "", "claimed")}
+    assert board.rows[-len(rows[2:]) :] == tuple(rows[2:]), "below the baselines too"
+    assert rank(entries, tiny)[0].rows[0].tier is None
+    assert [row.rank for row in rank(entries, tiny)[0].rows if row.entry] == list(range(1, len(entries) + 1))
+    page = build_page([board])
+    assert page.count('<td class="tier" data-value="1">verified</td>') == 2
+    assert "verified 2026-01-31 by a reader" in page

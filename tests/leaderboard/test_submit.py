@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from regbench import cli
-from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.entry import Entry, canonical, check_name, same_configuration
+from regbench.leaderboard.names import default_name, name_faults
 from regbench.leaderboard.store import Stored, stored_entries
-from regbench.leaderboard.submit import default_name, same_configuration, submit
+from regbench.leaderboard.submit import submit
 from regbench.utils.errors import UserError
+from tests.leaderboard.attacks import seal
 from tests.leaderboard.conftest import SETTINGS, Made
 
 
@@ -62,7 +65,7 @@ def test_a_strangers_source_is_kept_and_never_run(stranger: Made, tmp_path: Path
 def test_the_same_again_replaces_and_never_doubles(stranger: Made, tmp_path: Path) -> None:
     board = tmp_path / "board"
     shutil.copytree(stranger.board, board)
-    made = submit(stranger.run, board, track=stranger.track, name="other_name")
+    made = submit(stranger.run, board, track=stranger.track, name="other_name", replace=True)
     stem = stranger.path.stem
     assert [path.name for path in made.removed] == sorted(
         [f"{stem}.json", f"{stem}.py.txt", *(f"{stem}.seed-{seed}.npz" for seed in (0, 1, 2))]
@@ -70,7 +73,7 @@ def test_the_same_again_replaces_and_never_doubles(stranger: Made, tmp_path: Pat
     assert made.replaced == []
     assert made.path is not None
     assert names(board) == [f"entries/tiny-v1/{made.path.stem}.{kind}" for kind in ("json", "py.txt")]
-    again = submit(stranger.run, board, track=stranger.track, name="other_name")
+    again = submit(stranger.run, board, track=stranger.track, name="other_name", replace=True)
     assert again.path == made.path
     assert (sorted(path.suffix for path in again.replaced), again.removed) == ([".json", ".txt"], [])
     assert len(stored_entries(board)) == 1
@@ -81,8 +84,8 @@ def test_a_newer_option_does_not_make_it_another_configuration(lstm: Made) -> No
     result = entry.result
     old = result.model_copy(update={"training": {k: v for k, v in result.training.items() if k != "plateau_factor"}})
     other = result.model_copy(update={"training": {**result.training, "weight_decay": 0.5}})
-    assert same_configuration(entry, entry.model_copy(update={"result": old}))
-    assert not same_configuration(entry, entry.model_copy(update={"result": other}))
+    assert same_configuration(result, old)
+    assert not same_configuration(result, other)
 
 
 def test_a_name_of_another_configuration_is_not_taken(lstm: Made, stranger: Made, tmp_path: Path) -> None:
@@ -112,6 +115,45 @@ def test_a_stranger_does_not_go_by_a_built_in_name(stranger: Made, tmp_path: Pat
     assert "called as the built-in 'mamba' is" in made.findings.faults[0].text
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["oracle", "3-gram", "unigram+better", "rnamba", "mam-ba", "mabma", "mambas", "transf0rmer", "1stm", "bayes"],
+)
+def test_a_stranger_does_not_look_like_a_built_in_or_a_baseline(stranger: Made, name: str) -> None:
+    assert any("or nearly: give another with --name" in fault for fault in name_faults(name, stranger.entry.result))
+
+
+@pytest.mark.parametrize("name", ["samba", "my_average", "average+mamba", "hymba", "mine-2", "gated"])
+def test_other_names_are_free(stranger: Made, name: str) -> None:
+    assert list(name_faults(name, stranger.entry.result)) == []
+
+
+def test_a_default_name_is_never_too_long(lstm: Made) -> None:
+    settings = {
+        "d_model": 8,
+        **{f"training.{key}": 0.0123456789 for key in ("learning_rate", "weight_decay", "beta1", "beta2")},
+    }
+    asked = lstm.entry.configuration.model_copy(update={"settings": settings})
+    name = default_name(asked, lstm.entry.result)
+    check_name(name)
+    other = asked.model_copy(update={"settings": {**settings, "training.beta2": 0.01}})
+    assert default_name(other, lstm.entry.result) != name
+
+
+def test_a_collision_of_digits_is_no_equality(lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two configurations whose files would have the same name: nothing is removed."""
+    board = tmp_path / "board"
+    shutil.copytree(lstm.board, board)
+    stored = stored_entries(board)[0]
+    text = stored.path.read_text()
+    content = json.loads(text)
+    content["result"]["training"]["weight_decay"] = content["configuration"]["settings"]["training.weight_decay"] = 0.7
+    stored.path.write_text(canonical(seal(content)))
+    with pytest.raises(UserError, match="is another configuration of the name"):
+        submit(lstm.run, board, track=lstm.track, name=lstm.entry.name, replace=True)
+    assert len(lstm.entry.configuration_digest) * 4 >= 128
+
+
 def test_every_fault_has_its_line_and_nothing_is_written(
     lstm: Made, tmp_path: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,8 +177,12 @@ def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys
     assert cli.main(["submit", str(lstm.run), "--name", "lstm-small", "--publish-predictions", *common]) == 0
     assert "regbench leaderboard" in capsys.readouterr().out
     (stored,) = stored_entries(tmp_path)
-    assert stored.path.name == f"lstm-small-{lstm.entry.digits}.json"
+    assert stored.path.name == f"lstm-small-{lstm.entry.configuration_digest[:8]}.json"
     assert (stored.path.parent / stored.predictions_name(2)).exists()
+    assert cli.main(["submit", str(lstm.run), *common]) == 2
+    assert "is the same configuration: --replace puts this run in its place" in capsys.readouterr().err
+    assert stored.path.exists()
+    common.append("--replace")
     assert cli.main(["submit", str(lstm.run), *common]) == 0
     said = capsys.readouterr().out
     assert f"removed {stored.path}\n" in said

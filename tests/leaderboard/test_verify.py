@@ -7,14 +7,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from regbench import cli
+from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard import origin
+from regbench.leaderboard.evidence import repredict
 from regbench.leaderboard.origin import is_built_in, source_digest_at
-from regbench.leaderboard.verify import verify_entry
+from regbench.leaderboard.verify import verify_entry, verify_run
+from regbench.results import Result
 from regbench.utils import registry
-from tests.leaderboard.attacks import seal, store
+from regbench.utils.files import read_arrays
+from tests.leaderboard.attacks import claim, seal, store
 from tests.leaderboard.conftest import Made
 
 
@@ -91,10 +96,10 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     then = source_digest_at(commit, "architectures.lstm")
     assert then is not None
 
-    def claiming(digest: str, made_at: str, **architecture: Any) -> Path:
+    def claiming(digest: str, made_at: str | None, **architecture: Any) -> Path:
         content = lstm.entry.content()
         content["result"]["architecture"].update(source_sha256=digest, **architecture)
-        content["result"]["code"]["commit"] = made_at
+        content["result"]["code"].update(commit=made_at, dirty=None if made_at is None else False)
         return store(seal(content), tmp_path / "board")
 
     findings = verify_entry(claiming(then, commit), track=lstm.track)
@@ -103,18 +108,25 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
         f"architectures.lstm has changed since commit {commit[:12]}, by which this entry was made"
     ]
     findings = verify_entry(claiming(then, commit, parameters=1), track=lstm.track)
-    assert findings.faults == []
-    assert findings.notes[1].startswith(
-        "compared with today's architectures.lstm: 1 parameters, and these options give "
-    )
+    (fault,) = findings.faults
+    assert str(fault).startswith("architecture: 1 parameters, and these options give ")
     options = {**lstm.entry.result.architecture.options, "d_model": 16}
     findings = verify_entry(claiming(then, commit, options=options), track=lstm.track)
     assert [str(fault) for fault in findings.faults] == ["architecture: d_model is 16, and the configuration sets 8"]
     findings = verify_entry(claiming("0" * 64, commit), track=lstm.track)
     assert [fault.check for fault in findings.faults] == ["source"]
-    findings = verify_entry(claiming("0" * 64, "f" * 40), track=lstm.track)
-    assert findings.faults == []
-    assert "is not here to compare with" in findings.notes[0]
+    for nobody_knows in ("f" * 40, None):
+        (fault,) = verify_entry(claiming("0" * 64, nobody_knows), track=lstm.track).faults
+        assert "is not today's, and commit " in str(fault)
+    (repository / "architectures" / "lstm.py").write_text(source + "# of another branch\n")
+    git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run([*git, "commit", "-qam", "y"], check=True)
+    other = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    digest = source_digest_at(other, "architectures.lstm")
+    assert digest is not None
+    assert verify_entry(claiming(digest, other), track=lstm.track).faults == []
+    subprocess.run([*git, "reset", "-q", "--hard", commit], check=True)
+    assert "is not in the history here" in str(verify_entry(claiming(digest, other), track=lstm.track).faults)
 
 
 def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +207,45 @@ def test_wrong_arguments_are_said_in_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_near_ties_moved_onto_legal_symbols_are_found(lstm: Made, tmp_path: Path) -> None:
+    """Each number is changed by less than the rounding of another machine, and the scores are computed from the file."""
+    run = lstm.copy(tmp_path / "run")
+    test = lstm.track.instances("test")
+    truth = lstm.track.task.truth(test)
+    legal = np.concatenate([row[:length] > 0 for row, length in zip(truth, test.lengths, strict=True)])
+    forged = []
+    for seed in (0, 1, 2):
+        kept = Predictions.from_arrays(read_arrays(run / f"seed-{seed}" / "predictions.npz"))
+        packed = kept.packed.copy()
+        best_legal = np.where(legal, packed, 0).argmax(1)
+        rows = np.arange(len(packed))
+        near = (packed.max(1) - packed[rows, best_legal] < 0.03) & legal.any(1) & (packed.argmax(1) != best_legal)
+        packed[rows[near], packed[near].argmax(1)] -= np.float16(0.016)
+        packed[rows[near], best_legal[near]] += np.float16(0.016)
+        forged.append(Predictions(packed, kept.lengths))
+    content = claim(run, lstm.track, forged)
+    findings = verify_run(run, lstm.track)[1]
+    assert findings.faults == []
+    assert (
+        Result.model_validate(content).score("legal_accuracy").value > lstm.entry.result.score("legal_accuracy").value
+    )
+    repredict(run, findings, lstm.track)
+    assert "and that of the weights" in str(findings.faults[-1])
+
+
+def test_a_files_name_cannot_forge_a_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys: Any) -> None:
+    folder = tmp_path / "tiny-v1"
+    folder.mkdir()
+    for name in ("a.json\nb.json: ok\n.json", "\x1b[2Ja.json", "\u202ea.json"):
+        shutil.copy(lstm.path, folder / name)
+    assert cli.main(["verify", str(folder), "--track", str(tiny_file)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert not [line for line in lines if line.endswith(": ok")]
+    assert cli.main(["verify", str(tmp_path / "x\nregbench: ok")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_what_an_entry_says_is_never_markup(

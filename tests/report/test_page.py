@@ -78,13 +78,13 @@ def data_of(html: str) -> dict[str, Any]:
 
 class TestThePage:
     def test_a_run_writes_it_and_the_command_writes_the_same_bytes(
-        self, folder: Path, capsys: pytest.CaptureFixture[str], drawn: None
+        self, folder: Path, drawn: None, tiny_file: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         paths = [folder / name for name in ("report.html", "score_by_position.png", "training.png")]
         written = [path.read_bytes() for path in paths]
         for path in paths:
             path.unlink()
-        assert cli.main(["report", str(folder)]) == 0
+        assert cli.main(["report", str(folder), "--track", str(tiny_file)]) == 0
         assert capsys.readouterr().out.strip() == str(folder / "report.html")
         assert [path.read_bytes() for path in paths] == written
 
@@ -125,15 +125,14 @@ class TestThePage:
             write_report(folder, result, tiny, 3)
 
     def test_the_track_is_the_one_the_run_was_made_on(self, folder: Path, result: Result, tiny_file: Path) -> None:
-        found = track_of(folder, result)
+        found = track_of(result, str(tiny_file))
         assert found is not None
         assert found.definition.digest == result.track.digest
-        edited = tiny_file.read_text().replace("seed: 3", "seed: 4")
-        (folder / "edited.yaml").write_text(edited)
-        (folder / "config.yaml").write_text(f"track: {folder / 'edited.yaml'}\n")
-        assert track_of(folder, result) is None
-        (folder / "config.yaml").write_text("[")
-        assert track_of(folder, result) is None
+        edited = folder / "edited.yaml"
+        edited.write_text(tiny_file.read_text().replace("seed: 3", "seed: 4"))
+        with pytest.raises(UserError, match="edited.yaml is not the tiny-v1 that this run was made on"):
+            track_of(result, str(edited))
+        assert track_of(result) is None
         assert cli.main(["report", str(folder)]) == 0
         assert "the track tiny-v1 that this run was made on is not here" in (folder / "report.html").read_text()
 
@@ -172,10 +171,10 @@ class TestTheCommand:
         ],
     )
     def test_wrong_input(
-        self, finished: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+        self, finished: Path, tiny_file: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         before = (finished / "report.html").read_bytes()
-        assert cli.main(["report", *(a.format(run=finished) for a in arguments)]) == 2
+        assert cli.main(["report", *(a.format(run=finished) for a in arguments), "--track", str(tiny_file)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
         assert (finished / "report.html").read_bytes() == before
@@ -185,16 +184,18 @@ class TestTheCommand:
         assert cli.main(["report", str(folder)]) == 2
         assert f"go on with: regbench run --resume {folder}" in capsys.readouterr().err
 
-    def test_predictions_that_were_not_scored(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_predictions_that_were_not_scored(
+        self, folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         predictions = Predictions.from_arrays(read_arrays(folder / "seed-0" / "predictions.npz"))
         changed = predictions.packed.copy()
         changed[5] = changed[6]
         Predictions(changed, predictions.lengths).save(folder / "seed-0" / "predictions.npz")
-        assert cli.main(["report", str(folder)]) == 2
+        assert cli.main(["report", str(folder), "--track", str(tiny_file)]) == 2
         assert "the stored predictions of seed 0 are not those that result.json scored" in capsys.readouterr().err
 
-    def test_an_instance_of_ones_choice_comes_first(self, folder: Path) -> None:
-        assert cli.main(["report", str(folder), "--instance", "7"]) == 0
+    def test_an_instance_of_ones_choice_comes_first(self, folder: Path, tiny_file: Path) -> None:
+        assert cli.main(["report", str(folder), "--instance", "7", "--track", str(tiny_file)]) == 0
         instances = data_of((folder / "report.html").read_text())["strips"]["instances"]
         assert instances[0]["index"] == 7
         assert [one["why"] for one in instances[-1:]] == ["the best"] or instances[0]["why"] == "the best"

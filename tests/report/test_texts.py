@@ -64,10 +64,10 @@ def test_the_layout_is_what_was_said(text_track: Track, model: CompactPrediction
         layout(text_track.task, test, [model], 20, uniform)
 
 
-def test_a_run_writes_the_page_and_the_command_the_same_bytes(text_run: Path, tmp_path: Path) -> None:
+def test_a_run_writes_the_page_and_the_command_the_same_bytes(text_run: Path, text_file: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(text_run, tmp_path / "run"))
     written = (folder / "report.html").read_bytes()
-    assert cli.main(["report", str(folder)]) == 0
+    assert cli.main(["report", str(folder), "--track", str(text_file)]) == 0
     assert (folder / "report.html").read_bytes() == written
     data = data_of(written.decode())
     assert data["strips"] is None

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tracks import Track
 from regbench.training.options import TrainingOptions, learning_rate
-from regbench.training.progress import Progress
+from regbench.training.progress import Progress, Reporter
 from regbench.training.trainer import Trainer, training_steps
 from regbench.utils.errors import UserError
 
@@ -228,6 +229,44 @@ def test_divergence_stops_with_the_step_and_the_rate(trainer: Callable[..., Trai
     }
     with pytest.raises(UserError, match=r"training diverged: the loss is nan at step 1\d of \d+; try .* below 0.005"):
         t.run()
+
+
+def test_a_gradient_that_is_not_finite_at_the_last_step_is_a_divergence(trainer: Callable[..., Trainer]) -> None:
+    t = trainer()
+    last = len(t.plan) - 1
+    for parameter in t.model.parameters():
+        parameter.register_hook(lambda g: g * float("nan") if t.progress.step == last else g)
+    with pytest.raises(UserError, match=rf"training diverged: the validation loss is nan at step {last + 1} of"):
+        t.run()
+
+
+def test_a_validation_loss_that_is_never_finite_is_a_divergence(trainer: Callable[..., Trainer]) -> None:
+    t = trainer()
+    original = t.model.losses
+    t.model.losses = lambda tokens, scored: {  # type: ignore[method-assign]
+        k: v if t.model.training else v * float("inf") for k, v in original(tokens, scored).items()
+    }
+    with pytest.raises(UserError, match="training diverged: the validation loss is inf at step"):
+        t.run()
+
+
+def test_a_resumed_training_has_the_threads_it_began_with(trainer: Callable[..., Trainer]) -> None:
+    class Told(Reporter):
+        lines: ClassVar[list[str]] = []
+
+        def phase(self, text: str) -> None:
+            self.lines.append(text)
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        kill_at(trainer("killed"), 7, after_save=True)
+        torch.set_num_threads(1)
+        trainer("killed").run(Told())
+        assert torch.get_num_threads() == 3
+        assert Told.lines == ["going on with 3 threads, as the training began"]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_named_terms_are_logged_and_summed(trainer: Callable[..., Trainer]) -> None:

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from regbench.cli.findings import print_line
+
 if TYPE_CHECKING:
     from regbench.leaderboard.rank import Board
 
@@ -28,31 +30,31 @@ def configure(leaderboard: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the ranking of every track, or what disagrees."""
-    from regbench.leaderboard.publish import load_boards, outdated, render, write
+    from regbench.leaderboard.load import BASELINES, baselines_file, load_boards
+    from regbench.leaderboard.publish import outdated, render, write
     from regbench.leaderboard.store import find_board
     from regbench.tracks import load_track
 
     folder = find_board(arguments.board)
-    boards, faults = load_boards(folder, load_track(arguments.track) if arguments.track else None)
+    track, announce = load_track(arguments.track) if arguments.track else None, Console(stderr=True).print
+    boards, faults = load_boards(folder, track, announce)
     for fault in faults:
-        console.print(fault, markup=False, highlight=False, soft_wrap=True)
+        print_line(fault, console)
     if faults:
         line = f"{len(faults)} fault{'s' * (len(faults) > 1)} in the entries: `regbench verify {folder}` says more"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line, console)
         return 1
-    files = render(boards)
+    files = {**render(boards), BASELINES: baselines_file(folder, boards, track, announce)}
     changed = outdated(folder, files)
     if arguments.check:
         for name in changed:
-            console.print(
-                f"{folder / name} does not agree with the entries", markup=False, highlight=False, soft_wrap=True
-            )
+            print_line(f"{folder / name} does not agree with the entries", console)
         console.print(f"{sum(len(b.entries) for b in boards)} entries, {len(changed)} files to write", highlight=False)
         return 1 if changed else 0
     write(folder, files)
     for name in changed:
         if name not in files:
-            console.print(f"removed {folder / name}", markup=False, highlight=False, soft_wrap=True)
+            print_line(f"removed {folder / name}", console)
     for board in boards:
         console.print(_table(board))
     console.print(f"{folder}: {len(changed)} of {len(files)} files written", highlight=False, soft_wrap=True)
@@ -70,5 +72,5 @@ def _table(board: Board) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
-        table.add_row(row.place, escape(row.name), *scores, style=None if row.rank else "dim")
+        table.add_row(row.place, escape(row.name), *scores, style=None if row.kind == "entry" else "dim")
     return table

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from regbench.cli.findings import print_line
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (
     "Writes DIR/report.html: the scores beside the baselines, the curves, and instances with the true and the predicted "
-    "distributions of every token. The page needs no network and no server. The curves are drawn as PNG beside it, too."
+    "distributions of every token. The page needs no network and no server. The curves are drawn as PNG beside it, too. "
+    "The folder may be a stranger's: nothing in it is executed."
 )
 
 
@@ -24,6 +26,7 @@ def configure(report: argparse.ArgumentParser) -> None:
         metavar="N",
         help="draw this test instance too, besides the worst, the median and the best",
     )
+    report.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own, if the run is on one")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -38,8 +41,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if not (folder / "result.json").exists() and (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a run that is not finished; go on with: regbench run --resume {folder}")
     result = read_result(folder)
-    track = track_of(folder, result)
+    track = track_of(result, arguments.track)
     with explain_full_disk(folder):
         path = write_report(folder, result, track, arguments.instance)
-    console.print(str(path), highlight=False, soft_wrap=True, markup=False)
+    print_line(str(path), console)
     return 0

@@ -9,7 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from regbench.cli.findings import print_line
 from regbench.cli.progress import TerminalReporter
+from regbench.utils.errors import UserError
 
 DESCRIPTION = (
     "Runs the configuration of an entry again and compares every score. With the same machine and versions the predictions are "
@@ -31,20 +33,29 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument(
         "--out", metavar="DIR", help="the run folder (default: under runs/reproduced/); an unfinished run goes on"
     )
+    reproduce.add_argument(
+        "--run", metavar="DIR", help="a finished run of the same configuration, e.g. of a sweep: nothing is trained"
+    )
+    reproduce.add_argument(
+        "--by", metavar="NAME", help="your name, for the evidence beside the entry: it is then reproduced (all seeds)"
+    )
     reproduce.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains, and prints a row a score."""
-    from regbench.leaderboard.reproduce import reproduce
+    from regbench.leaderboard.reproduce import keep_reproduction, reproduce
     from regbench.report.content import label
 
+    if arguments.run and (arguments.seed or arguments.out):
+        raise UserError("--run takes a finished run as it is: leave --seed and --out away")
     with TerminalReporter(Console(stderr=True)) as reporter:
         try:
             made = reproduce(
                 Path(arguments.entry),
                 seeds=arguments.seed,
                 out=Path(arguments.out) if arguments.out else None,
+                run=Path(arguments.run) if arguments.run else None,
                 track=arguments.track,
                 reporter=reporter,
                 announce=reporter.phase,
@@ -67,4 +78,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
     console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
     console.print(f"the run: {made.folder}", highlight=False, soft_wrap=True)
+    if arguments.by and not made.differs:
+        keep_reproduction(made, Path(arguments.entry), arguments.by)
+        print_line(f"{arguments.entry}: reproduced by {arguments.by}", console)
     return 1 if made.differs else 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from regbench.cli.findings import print_findings
+from regbench.cli.findings import print_findings, print_line
 
 DESCRIPTION = (
     "Checks a run folder by the rules of the leaderboard, computes its scores again from the stored predictions, and writes its "
@@ -26,6 +26,7 @@ def configure(submit: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     submit.add_argument("run", metavar="DIR", help="the folder of a finished run")
     submit.add_argument("--name", metavar="N", help="the entry's name (default: from what was set)")
+    submit.add_argument("--replace", action="store_true", help="take the place of the entry of the same configuration")
     submit.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
     submit.add_argument("--publish-predictions", action="store_true", help="keep the predictions beside the entry")
     submit.add_argument("--source", metavar="FILE", help="the file of an architecture of one's own, if it was moved")
@@ -43,6 +44,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         find_board(arguments.board),
         name=arguments.name,
         publish_predictions=arguments.publish_predictions,
+        replace=arguments.replace,
         source=Path(arguments.source) if arguments.source else None,
         track=load_track(arguments.track) if arguments.track else None,
         announce=Console(stderr=True).print,
@@ -51,11 +53,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if made.path is None:
         count = len(made.findings.faults)
         line = f"refused: {count} fault{'s' * (count > 1)} in {arguments.run}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line, console)
         return 1
     for what, files in (("overwrote", made.replaced), ("removed", made.removed)):
         for old in files:
-            console.print(f"{what} {old}", markup=False, highlight=False, soft_wrap=True)
+            print_line(f"{what} {old}", console)
     board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
-    console.print(f"{made.path}; next: regbench leaderboard{board}", markup=False, highlight=False, soft_wrap=True)
+    print_line(f"{made.path}; next: regbench leaderboard{board}", console)
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from regbench.cli.findings import print_findings
+from regbench.cli.findings import print_findings, print_line
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (
@@ -74,8 +74,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             if run is None:
                 raise UserError("--checkpoint needs the run: --run DIR")
             repredict(run, findings, track)
-        console.print(
-            f"{file}: {'REFUSED' if findings.faults else 'ok'}", markup=False, highlight=False, soft_wrap=True
-        )
+        print_line(f"{file}: {'REFUSED' if findings.faults else 'ok'}", console)
         print_findings(findings, console, "  ")
     return 1 if any(findings.faults for findings in found.values()) else 0

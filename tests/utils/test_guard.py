@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from regbench.leaderboard.guard import Folder, Refused, parse_arrays, parse_json, parse_yaml, tensor_sizes
 from regbench.training.checkpoint import save_tensors
+from regbench.utils.guard import Folder, Refused, parse_arrays, parse_json, parse_yaml, tensor_sizes
 
 
 def test_files_of_the_folder_and_no_others(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""Ask an entry's weights about fresh instances."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from regbench.cli.findings import print_findings, print_line
+
+DESCRIPTION = (
+    "Draws instances that nobody has seen, predicts them with the weights of an entry's run, and holds the scores against the "
+    "claimed ones. If they agree the entry is verified, and NAME.evidence.json beside it says so. Else there is a line for each "
+    "fault, and exit code 1."
+)
+EXAMPLES = """\
+examples:
+  regbench challenge leaderboard/entries/pfa-small-v1/gla-....json --run runs/gla --by NAME
+  regbench challenge FILE --run DIR --by NAME --number 1234567    the challenge that was published with this number
+  regbench challenge FILE --run DIR --by NAME --run-their-code    an architecture that is not built in, in a process of its own
+"""
+
+
+def configure(challenge: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    challenge.add_argument("entry", metavar="FILE", help="an entry of the leaderboard")
+    challenge.add_argument(
+        "--run", metavar="DIR", required=True, help="the run that it was made from, with its weights"
+    )
+    challenge.add_argument("--by", metavar="NAME", required=True, help="who asks, for the evidence")
+    challenge.add_argument("--number", type=int, metavar="N", help="repeat the challenge of this number")
+    challenge.add_argument("--instances", type=int, default=500, metavar="N", help="fresh instances (default: 500)")
+    challenge.add_argument(
+        "--run-their-code", action="store_true", help="run an architecture that is not built in, isolated (Linux)"
+    )
+    challenge.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints a line for each score, and what is wrong."""
+    from regbench.leaderboard.challenge import challenge
+    from regbench.report.content import label
+    from regbench.tracks import load_track
+
+    path = Path(arguments.entry)
+    found = challenge(
+        path,
+        Path(arguments.run),
+        by=arguments.by,
+        track=load_track(arguments.track) if arguments.track else None,
+        number=arguments.number,
+        instances=arguments.instances,
+        run_their_code=arguments.run_their_code,
+        announce=Console(stderr=True).print,
+    )
+    for metric, change in found.changes.items():
+        fresh = found.fresh[metric]
+        print_line(
+            f"{label(metric)}: {fresh.value:.4f} ± {fresh.stderr:.4f} on fresh instances, "
+            f"{change.change / max(change.noise, 1e-12):+.1f} standard errors from the claim (+ is better)",
+            console,
+        )
+    print_line(f"{path}: {'REFUSED' if found.findings.faults else 'verified'}, number {found.number}", console)
+    print_findings(found.findings, console, "  ")
+    return 1 if found.findings.faults else 0

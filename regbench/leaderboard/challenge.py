@@ -1,0 +1,194 @@
+"""A challenge: an entry's weights are asked about instances that nobody has seen, and are held against what the entry claims.
+
+Weights that were trained on the test split, predictions that were mixed with the truth, and code that looks answers up all
+score lower there.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import Predictions, predict
+from regbench.leaderboard.case import Findings, Note, RunFolder
+from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.evidence import load_model, score_faults
+from regbench.leaderboard.isolated import Job, predict_isolated
+from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.plausible import copies
+from regbench.leaderboard.reference import Reference, find_reference
+from regbench.leaderboard.store import Stored, stored_in
+from regbench.leaderboard.tiers import (
+    Challenge,
+    Evidence,
+    differing,
+    fresh_seed,
+    fresh_split,
+    judge,
+    read_evidence,
+    today,
+    write_evidence,
+)
+from regbench.leaderboard.verify import verify_entry
+from regbench.metrics.scores import Scores, score
+from regbench.metrics.significance import Change
+from regbench.models.model import ModelPredictor
+from regbench.results import ScoreRecord, SeedRecord
+from regbench.tracks import Track
+from regbench.training.provenance import describe_machine
+from regbench.utils.errors import UserError
+from regbench.utils.guard import Refused
+
+INSTANCES, FEWEST, MOST = 500, 100, 20_000
+"""How many fresh instances are asked about: by default, at least, at most."""
+
+_CHECKPOINT_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a challenge.
+
+    Attributes:
+        findings: What is wrong. Without a fault the entry is verified.
+        number: The number from which the instances follow.
+        changes: By score how the weights did on fresh instances, against the claim. Empty where it did not come to that.
+        fresh: By score the mean over seeds on fresh instances.
+    """
+
+    findings: Findings
+    number: int
+    changes: dict[str, Change]
+    fresh: dict[str, ScoreRecord]
+
+
+def challenge(
+    path: Path,
+    run: Path,
+    *,
+    by: str,
+    track: Track | None = None,
+    number: int | None = None,
+    instances: int = INSTANCES,
+    run_their_code: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Challenges an entry with the weights of its run. If nothing is wrong, the evidence is written beside the entry.
+
+    Args:
+        path: The entry's file.
+        run: The run folder, with the weights of every seed.
+        by: Who asks, for the evidence.
+        track: A track of one's own, if the entry is of that.
+        number: From an earlier challenge, to repeat it; by default one is drawn.
+        instances: How many fresh instances.
+        run_their_code: Whether an architecture that is not built in is run, in a process of its own.
+        announce: Called with a line before something that takes long.
+
+    Raises:
+        UserError: The entry's architecture is not built in, and is not to be run or cannot be isolated. Or a number is out of
+            range.
+    """
+    if number is None:
+        number = secrets.randbits(62)
+    if not 0 <= number < 2**63:
+        raise UserError(f"the number of a challenge is from 0 to 2^63 - 1, not {number}")
+    if not FEWEST <= instances <= MOST:
+        raise UserError(f"a challenge has {FEWEST} to {MOST:,} instances, not {instances}")
+    stored = Stored(path)
+    findings = verify_entry(path, track=track, run=run, costly=False)
+    if not findings.faults:
+        findings.take("copies", _copies(stored))
+    if findings.faults:
+        return Outcome(findings, number, {}, {})
+    entry = stored.read()[0]
+    if not (is_built_in(entry.result.architecture) or run_their_code):
+        raise UserError(
+            f"{entry.name} is not built in: --run-their-code runs {entry.result.architecture.source} isolated"
+        )
+    reference = find_reference(entry.track, track)
+    announce(f"drawing {instances} fresh instances of {entry.track}")
+    fresh = fresh_split(reference.track, fresh_seed(entry, number), instances)
+    scored: list[Scores] = []
+    for seed in entry.result.seeds:
+        announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
+        try:
+            of_test, of_fresh = (
+                _predict(stored, entry, run, seed, reference, asked, announce) for asked in (reference.test, fresh)
+            )
+        except Refused as error:
+            findings.take("checkpoint", [str(error)])
+            continue
+        findings.take("checkpoint", score_faults(seed, of_test, reference))
+        scored.append(score(reference.track.task, fresh, of_fresh.batches()))
+    if findings.faults:
+        return Outcome(findings, number, {}, {})
+    means = {metric: _mean(scored, metric) for metric in entry.metrics}
+    changes = judge(entry, means, reference.track)
+    findings.take("challenge", differing(changes))
+    if not findings.faults:
+        _keep(stored, entry, fresh, means, number, by)
+    return Outcome(findings, number, changes, means)
+
+
+def _copies(stored: Stored) -> Iterator[str]:
+    """Entries of the same track whose figures are those of this one."""
+    own = stored.read()[0]
+    for other in stored_in(stored.path.parent):
+        if other.path.name != stored.path.name:
+            try:
+                yield from copies([own, other.read()[0]])
+            except Refused as error:
+                yield Note(f"not compared with {other.path.name}: {error}")
+
+
+def _predict(
+    stored: Stored,
+    entry: Entry,
+    run: Path,
+    seed: SeedRecord,
+    reference: Reference,
+    instances: Instances,
+    announce: Callable[[str], None],
+) -> Predictions:
+    """What the weights of one seed predict: today's built-in source here, a stranger's source in a process of its own."""
+    folder, task = RunFolder(run), reference.track.task
+    if is_built_in(entry.result.architecture):
+        model = load_model(folder, seed.seed, entry.result.architecture, task.io)
+        found = predict(task, ModelPredictor(model, torch.device("cpu")), instances)
+        assert isinstance(found, Predictions)  # the task knows its truth
+        return found
+    name = re.search(r"\.py:(\w+)$", entry.configuration.architecture)
+    assert stored.source is not None  # the checks have seen it
+    job = Job(stored.source, name.group(1) if name else None, entry.result.architecture.options, task)
+    weights = folder.folder.read(f"seed-{seed.seed}/checkpoint.safetensors", _CHECKPOINT_BYTES)
+    return predict_isolated(job, weights, instances, announce)
+
+
+def _mean(scored: list[Scores], metric: str) -> ScoreRecord:
+    """The mean over seeds. All seeds answer the same instances: the error is that of the mean answers."""
+    sums = np.mean([one.sums[metric] for one in scored], axis=0)
+    return ScoreRecord.of(sums, scored[0].counts_of(metric))
+
+
+def _keep(stored: Stored, entry: Entry, fresh: Instances, means: dict[str, ScoreRecord], number: int, by: str) -> None:
+    """Writes the evidence. What of the entry was reproduced stays."""
+    found = Challenge(
+        date=today(),
+        by=by,
+        machine=describe_machine(),
+        number=number,
+        instances=len(fresh),
+        fingerprint=fresh.fingerprint,
+        scores=means,
+    )
+    earlier = read_evidence(stored)
+    kept = earlier.reproduced if earlier.entry == entry.digest else None
+    write_evidence(stored, Evidence(entry=entry.digest, challenge=found, reproduced=kept))

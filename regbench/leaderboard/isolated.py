@@ -1,0 +1,217 @@
+"""A stranger's architecture in a process of its own: it sees tokens and its weights, and nothing else of this machine.
+
+The process runs in user, mount, network and process namespaces of its own (`unshare` of util-linux). Its root holds the system's
+libraries and Python, read-only, and one folder with the job. There is no network, no home directory, no cache, no track and no
+generator. Memory and processor time are limited. Where the system has no such namespaces, nothing is run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import Predictions, expected_arrays
+from regbench.tasks.base import Task
+from regbench.utils.errors import UserError
+from regbench.utils.guard import Folder, Refused, parse_arrays
+
+MEMORY_BYTES = 8 << 30
+SECONDS = 3600
+_FILE_BYTES = 4 << 30
+
+_SYSTEM = (
+    "/usr",
+    "/bin",
+    "/lib",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/urandom",
+    "/dev/random",
+)
+_SHARED = ("config.py", "results.py", "__init__.py", "data", "metrics", "models", "ops", "utils", "training")
+"""What of regbench a model is built with. Of the tasks it gets the contract alone, and of the data no text."""
+
+_ENTER = """\
+set -e
+root=$1; job=$2; shift 2
+mount -t tmpfs -o size=64m none "$root"
+while [ "$1" != -- ]; do
+  if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root$(dirname "$1")"; : > "$root$1"; fi
+  mount --rbind "$1" "$root$1"
+  mount -o remount,bind,ro "$root$1" 2>/dev/null || mount -o remount,bind,ro,nosuid,nodev "$root$1"
+  shift
+done
+shift
+while [ "$1" != -- ]; do mount -t tmpfs -o ro,size=4k none "$root$1"; shift; done
+shift
+mkdir -p "$root/proc" "$root/job" "$root/tmp"
+mount -t proc none "$root/proc"
+mount --bind "$job" "$root/job"
+exec chroot "$root" "$@"
+"""
+"""Arguments: the new root, the job's folder, what is shown --, what is hidden --, the command."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process of its own predicts.
+
+    Attributes:
+        source: The architecture's file.
+        class_name: The class in it, or None for the only one.
+        options: The architecture's options.
+        task: The task of the instances.
+    """
+
+    source: bytes
+    class_name: str | None
+    options: Mapping[str, Any]
+    task: Task
+
+
+def available() -> bool:
+    """Whether this system lets a process have namespaces of its own."""
+    if sys.platform != "linux" or shutil.which("unshare") is None:
+        return False
+    probe = [*_unshare(), "sh", "-c", "mount -t tmpfs none /mnt"]
+    return subprocess.run(probe, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: Callable[[str], None]) -> Predictions:
+    """What a stranger's architecture predicts with the weights of one seed.
+
+    Args:
+        job: The architecture.
+        weights: The checkpoint.
+        instances: What it is asked. It gets their tokens and lengths alone.
+        announce: Called with a line before something that takes long.
+
+    Raises:
+        UserError: The system has no namespaces, the process failed or went beyond its limits, or it left no predictions.
+    """
+    if not available():
+        raise UserError(
+            "this system cannot isolate a process (unshare with user namespaces): a stranger's code is not run"
+        )
+    announce(f"running the stranger's code in a process of its own, {len(instances)} instances")
+    with tempfile.TemporaryDirectory(prefix="regbench-job-") as name:
+        folder, root = Path(name) / "job", Path(name) / "root"
+        root.mkdir()
+        _fill(folder, job, weights, instances)
+        log = folder / "log"
+        with open(log, "wb") as output:
+            command = _command(root, folder)
+            try:
+                done = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=_environment(),
+                    preexec_fn=_limit,
+                    timeout=SECONDS,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise UserError(f"the stranger's code took more than {SECONDS} s") from None
+        if done.returncode != 0:
+            said = log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines() or ["no output"]
+            raise UserError(f"the stranger's code failed: {said[-1][:300]}")
+        expected = expected_arrays(job.task, instances)
+        size = sum(array.nbytes for array in expected.values())
+        try:
+            arrays = parse_arrays(Folder(folder).read("out.npz", size + size // 64 + (1 << 16)), expected, "out.npz")
+        except Refused as error:
+            raise UserError(f"the stranger's code left no predictions: {error}") from None
+        return Predictions.from_arrays({**arrays, "lengths": instances.lengths})
+
+
+def _fill(folder: Path, job: Job, weights: bytes, instances: Instances) -> None:
+    """Writes all that the process sees: a part of regbench, the architectures, the file, the weights and the tokens."""
+    folder.mkdir()
+    package = Path(__file__).resolve().parents[1]
+    ignore = shutil.ignore_patterns("__pycache__", "text")
+    for part in _SHARED:
+        source, target = package / part, folder / "lib" / "regbench" / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=ignore)
+        else:
+            shutil.copy(source, target)
+    tasks = folder / "lib" / "regbench" / "tasks"
+    tasks.mkdir()
+    (tasks / "__init__.py").touch()
+    shutil.copy(package / "tasks" / "base.py", tasks)
+    found = importlib.util.find_spec("architectures")
+    for place in found.submodule_search_locations or [] if found else []:
+        shutil.copytree(place, folder / "lib" / "architectures", ignore=ignore)
+    shutil.copy(package / "leaderboard" / "isolated_child.py", folder / "child.py")
+    (folder / "stranger.py").write_bytes(job.source)
+    (folder / "weights.safetensors").write_bytes(weights)
+    np.savez(folder / "in.npz", tokens=instances.tokens, lengths=instances.lengths)
+    io = {"kind": job.task.io.kind, **asdict(job.task.io)}
+    (folder / "job.json").write_text(json.dumps({"options": job.options, "class": job.class_name, "io": io}))
+
+
+def _command(root: Path, folder: Path) -> list[str]:
+    prefixes = {str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)} | {sys.prefix, sys.base_prefix}
+    shown = [path for path in (*_SYSTEM, *sorted(prefixes)) if os.path.exists(path)]
+    shown = [p for p in shown if not any(p != q and p.startswith(f"{q}/") for q in shown)]
+    hidden = []
+    for name in ("regbench", "baselines", "architectures"):
+        spec = importlib.util.find_spec(name)
+        hidden += [p for p in (spec.submodule_search_locations or [] if spec else []) if _inside(p, shown)]
+    enter = ["sh", "-c", _ENTER, "enter", str(root), str(folder), *shown, "--", *hidden, "--"]
+    return [*_unshare(), *enter, sys.executable, "/job/child.py"]
+
+
+def _inside(path: str, folders: list[str]) -> bool:
+    return any(path.startswith(f"{folder}/") for folder in folders)
+
+
+def _unshare() -> list[str]:
+    return [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "--net",
+        "--ipc",
+        "--uts",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ]
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+        "PYTHONPATH": "/job/lib",
+        "HOME": "/tmp",
+        "REGBENCH_CACHE": "/tmp/cache",
+        "NUMBA_CACHE_DIR": "/tmp/numba",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

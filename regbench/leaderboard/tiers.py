@@ -1,0 +1,211 @@
+"""What stands behind an entry: its tier, and the evidence for it, in a file beside the entry."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import numpy as np
+import pydantic
+
+from regbench.data.instances import Instances
+from regbench.leaderboard.entry import Entry, canonical
+from regbench.leaderboard.store import Stored
+from regbench.metrics.significance import Change, compare_splits
+from regbench.results import ScoreRecord
+from regbench.tasks.base import Splits
+from regbench.tracks import SPLITS, Track
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write
+from regbench.utils.guard import Refused, describe_schema, parse_json
+from regbench.utils.settings import Strict
+
+Tier = Literal["claimed", "verified", "reproduced"]
+TIERS: tuple[Tier, ...] = ("claimed", "verified", "reproduced")
+
+LEVEL = 0.001
+"""One-sided, for all scores together. An honest entry is refused once in a thousand challenges."""
+
+EVIDENCE_BYTES = 1 << 16
+
+_Date = Annotated[str, pydantic.Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+_Text = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
+
+
+class Challenge(Strict):
+    """Weights that were asked about instances which nobody had seen.
+
+    Attributes:
+        date: When, e.g. "2026-01-31".
+        by: Who asked.
+        machine: Where the weights predicted.
+        number: Drawn by who asked, after the entry was submitted.
+        instances: How many there were.
+        fingerprint: Of these instances.
+        scores: The means over seeds, with standard errors over the instances.
+    """
+
+    date: _Date
+    by: _Text
+    machine: _Text
+    number: int = pydantic.Field(ge=0, lt=2**63)
+    instances: int = pydantic.Field(ge=100)
+    fingerprint: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
+    scores: dict[str, ScoreRecord]
+
+
+class Reproduced(Strict):
+    """A second training of all seeds, by somebody else than who submitted.
+
+    Attributes:
+        date: When.
+        by: Who trained.
+        machine: Where.
+        seeds: All seeds of the entry.
+        scores: For each of them the scores.
+        identical: The seeds whose predictions are the same to the bit.
+    """
+
+    date: _Date
+    by: _Text
+    machine: _Text
+    seeds: list[int]
+    scores: list[dict[str, float]]
+    identical: list[int]
+
+
+class Evidence(Strict):
+    """All that stands behind an entry.
+
+    Attributes:
+        schema_version: 1.
+        entry: The digest of the entry.
+        challenge: Makes it verified.
+        reproduced: Makes it reproduced.
+    """
+
+    schema_version: Literal[1] = 1
+    entry: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
+    challenge: Challenge | None = None
+    reproduced: Reproduced | None = None
+
+    @property
+    def tier(self) -> Tier:
+        """The highest tier that the evidence gives."""
+        if self.reproduced is not None:
+            return "reproduced"
+        return "claimed" if self.challenge is None else "verified"
+
+    @property
+    def about(self) -> str:
+        """The tier with date and by whom, e.g. "verified 2026-01-31 by A. Reader"."""
+        found = self.reproduced or self.challenge
+        return self.tier if found is None else f"{self.tier} {found.date} by {found.by}"
+
+
+def today() -> str:
+    """The date in UTC, as evidence has it."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def read_evidence(stored: Stored) -> Evidence:
+    """The evidence beside an entry. Without a file the entry is claimed.
+
+    Raises:
+        Refused: The file cannot be read, or is not of the schema.
+    """
+    name = stored.evidence_name
+    if not stored.folder.has(name):
+        return Evidence(entry="0" * 64)
+    content = parse_json(stored.folder.read(name, EVIDENCE_BYTES), name)
+    try:
+        return Evidence.model_validate(content)
+    except pydantic.ValidationError as error:
+        raise describe_schema(error, name, Evidence.model_fields) from None
+
+
+def write_evidence(stored: Stored, evidence: Evidence) -> None:
+    """Writes the evidence beside an entry."""
+    with atomic_write(stored.path.with_name(stored.evidence_name)) as file:
+        file.write(canonical(evidence.model_dump(mode="json")))
+
+
+def evidence_faults(entry: Entry, evidence: Evidence, track: Track) -> Iterator[str]:
+    """What is wrong with an entry's evidence: another entry, other instances than the number gives, or scores that differ."""
+    if evidence.tier == "claimed":
+        return
+    if evidence.entry != entry.digest:
+        yield "it is of another entry, or the entry has changed since"
+        return
+    metrics = set(entry.metrics)
+    if (challenge := evidence.challenge) is not None:
+        fresh = fresh_split(track, fresh_seed(entry, challenge.number), challenge.instances)
+        if set(challenge.scores) != metrics or fresh.fingerprint != challenge.fingerprint:
+            yield "the challenge was not of the instances or the scores that its number gives"
+        else:
+            yield from differing(judge(entry, challenge.scores, track))
+    if (again := evidence.reproduced) is not None:
+        seeds = [seed.seed for seed in entry.result.seeds]
+        whole = again.seeds == seeds and len(again.scores) == len(seeds)
+        if not whole or any(set(scores) != metrics for scores in again.scores):
+            yield "not every seed and score was reproduced"
+
+
+def fresh_seed(entry: Entry, number: int) -> int:
+    """The seed of the instances of a challenge: it follows from the entry, and from a number that is drawn after it."""
+    return int.from_bytes(hashlib.sha256(f"{entry.digest}/{number}".encode()).digest()[:7], "big")
+
+
+def fresh_split(track: Track, seed: int, count: int) -> Instances:
+    """Instances of a track's generator that no split has.
+
+    Args:
+        track: The track.
+        seed: Of the instances.
+        count: How many.
+
+    Raises:
+        UserError: The generator has too few others.
+    """
+    task = track.task
+    seen = {identity for split in SPLITS for identity in task.identities(track.instances(split))}
+    for drawn in (count + count // 4, 8 * count):
+        instances = task.generate(Splits(train=0, validation=0, test=drawn, seed=seed), "test")
+        new = [i for i, identity in enumerate(task.identities(instances)) if identity not in seen][:count]
+        if len(new) == count:
+            return instances[np.array(new)]
+    raise UserError(f"{track.name} has too few instances that are in no split for a challenge of {count:,}")
+
+
+def judge(entry: Entry, fresh: dict[str, ScoreRecord], track: Track) -> dict[str, Change]:
+    """By score how the mean over seeds on fresh instances differs from the claimed one. The level is shared by the scores."""
+    changes, n = {}, len(entry.result.seeds)
+    for metric in entry.metrics:
+        claimed = entry.instances.total(metric) / n
+        changes[metric] = compare_splits(
+            claimed,
+            entry.instances.counts_of(metric),
+            (fresh[metric].value, fresh[metric].stderr),
+            higher_is_better=track.metrics[metric].higher_is_better,
+            level=LEVEL / len(entry.metrics),
+        )
+    return changes
+
+
+def differing(changes: dict[str, Change]) -> list[str]:
+    """A line for each score that is worse on fresh instances by more than chance explains."""
+    return [
+        f"{metric} is worse on fresh instances by {-change.change / change.noise:.1f} standard errors"
+        for metric, change in changes.items()
+        if change.worse
+    ]
+
+
+def check_evidence(stored: Stored, entry: Entry, track: Track) -> Iterator[str]:
+    """What is wrong with the evidence beside an entry, if there is any."""
+    try:
+        yield from evidence_faults(entry, read_evidence(stored), track)
+    except (Refused, UserError) as error:
+        yield str(error)

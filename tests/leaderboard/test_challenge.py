@@ -1,0 +1,204 @@
+"""Challenges: honest weights are verified; weights trained on the test split, mixtures and look-ups are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import regbench
+from regbench import cli
+from regbench.leaderboard import isolated
+from regbench.leaderboard.challenge import challenge
+from regbench.leaderboard.store import Stored
+from regbench.leaderboard.submit import submit
+from regbench.leaderboard.tiers import fresh_seed, fresh_split, read_evidence
+from regbench.leaderboard.verify import verify_entry
+from regbench.tracks import SPLITS, Track
+from regbench.utils.errors import UserError
+from tests.leaderboard.attacks import seal, store
+from tests.leaderboard.conftest import Made
+
+needs_namespaces = pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
+
+
+def board_of(made: Made, folder: Path) -> Path:
+    """A copy of the board; the entry's file in it."""
+    shutil.copytree(made.board, folder / "board")
+    return folder / "board" / made.path.relative_to(made.board)
+
+
+def test_honest_weights_are_verified_and_anyone_can_repeat_it(lstm: Made, tmp_path: Path) -> None:
+    path = board_of(lstm, tmp_path)
+    found = challenge(path, lstm.run, by="a reader", track=lstm.track, instances=200)
+    assert found.findings.faults == []
+    evidence = read_evidence(Stored(path))
+    assert evidence.tier == "verified"
+    assert evidence.challenge is not None
+    assert evidence.about == f"verified {evidence.challenge.date} by a reader"
+    assert verify_entry(path, track=lstm.track).faults == []
+    again = challenge(path, lstm.run, by="another", track=lstm.track, instances=200, number=found.number)
+    assert again.fresh == found.fresh
+
+
+def test_fresh_instances_are_in_no_split(tiny: Track, lstm: Made) -> None:
+    fresh = fresh_split(tiny, fresh_seed(lstm.entry, 7), 150)
+    assert len(fresh) == 150
+    seen = {identity for split in SPLITS for identity in tiny.task.identities(tiny.instances(split))}
+    assert not seen & set(tiny.task.identities(fresh))
+    assert fresh_seed(lstm.entry, 7) != fresh_seed(lstm.entry, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda e: e.update(entry="0" * 64), "of another entry"),
+        (lambda e: e["challenge"].update(number=1), "not of the instances"),
+        (lambda e: e["challenge"]["scores"]["tvd"].update(value=0.9), "tvd is worse on fresh instances"),
+        (lambda e: e["challenge"]["scores"].pop("tvd"), "not of the instances or the scores"),
+        (lambda e: e["challenge"].update(by="x\x1b[2J"), "not printable"),
+        (lambda e: e.update(tier="reproduced"), "unknown key 'tier'"),
+    ],
+)
+def test_evidence_that_does_not_hold(
+    lstm: Made, tmp_path: Path, change: Callable[[dict[str, Any]], object], fault: str
+) -> None:
+    path = board_of(lstm, tmp_path)
+    challenge(path, lstm.run, by="a reader", track=lstm.track, instances=100, number=3)
+    beside = path.with_name(Stored(path).evidence_name)
+    content = json.loads(beside.read_text())
+    change(content)
+    beside.write_text(json.dumps(content))
+    (found,) = verify_entry(path, track=lstm.track).faults
+    assert found.check == "tier"
+    assert fault in found.text
+
+
+def test_a_claimed_entry_does_not_replace_a_verified_one(lstm: Made, tmp_path: Path) -> None:
+    path = board_of(lstm, tmp_path)
+    with pytest.raises(UserError, match="--replace puts this run in its place"):
+        submit(lstm.run, tmp_path / "board", track=lstm.track)
+    challenge(path, lstm.run, by="a reader", track=lstm.track, instances=100)
+    with pytest.raises(UserError, match="is verified, and this run is only claimed"):
+        submit(lstm.run, tmp_path / "board", track=lstm.track, replace=True)
+
+
+def test_weights_that_predict_something_else_are_refused(lstm: Made, tmp_path: Path) -> None:
+    path, run = board_of(lstm, tmp_path), lstm.copy(tmp_path / "run")
+    shutil.copy(run / "seed-1" / "checkpoint.safetensors", run / "seed-0" / "checkpoint.safetensors")
+    found = challenge(path, run, by="a reader", track=lstm.track, instances=100)
+    assert {fault.check for fault in found.findings.faults} == {"checkpoint"}
+    assert read_evidence(Stored(path)).tier == "claimed"
+
+
+def test_weights_under_another_name_are_refused(lstm: Made, tmp_path: Path) -> None:
+    path = board_of(lstm, tmp_path)
+    content = lstm.entry.content()
+    content["name"] = "lstm-mine"
+    content["result"]["training"]["weight_decay"] = content["configuration"]["settings"]["training.weight_decay"] = 0.07
+    store(seal(content), path.parent.parent)
+    found = challenge(path, lstm.run, by="a reader", track=lstm.track, instances=100)
+    assert "one is a copy of the other" in str(found.findings.faults[0])
+
+
+@needs_namespaces
+def test_a_strangers_code_runs_isolated(stranger: Made, tmp_path: Path) -> None:
+    path = board_of(stranger, tmp_path)
+    with pytest.raises(UserError, match="--run-their-code runs my_average.py isolated"):
+        challenge(path, stranger.run, by="a reader", track=stranger.track, instances=100)
+    found = challenge(path, stranger.run, by="a reader", track=stranger.track, instances=100, run_their_code=True)
+    assert found.findings.faults == []
+    assert read_evidence(Stored(path)).tier == "verified"
+
+
+REACHES = """
+import os, pathlib, socket
+import regbench
+
+
+class Mine(regbench.Mixer):
+    def forward(self, x):
+        return x
+
+
+def seen():
+    found = [str(p) for p in ({secret!r}, {home!r}, {repository!r}, {cache!r}) if os.path.exists(p) and p != "/root"]
+    for name in ("regbench.tracks", "regbench.tasks.pfa", "regbench.evaluation", "baselines.oracle"):
+        try:
+            __import__(name)
+            found.append(name)
+        except ImportError:
+            pass
+    try:
+        socket.create_connection(("1.1.1.1", 53), 1)
+        found.append("network")
+    except OSError:
+        pass
+    try:
+        open("/usr/written", "w")
+        found.append("written")
+    except OSError:
+        pass
+    return found
+
+
+raise SystemExit("reached " + repr(seen()))
+"""
+
+
+@needs_namespaces
+def test_it_reaches_nothing(stranger: Made, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    text = REACHES.format(
+        secret=str(secret),
+        home=str(Path.home() / ".bashrc"),
+        repository=str(Path(regbench.__file__).parents[1] / "leaderboard"),
+        cache=os.environ["REGBENCH_CACHE"],
+    )
+    job = isolated.Job(text.encode(), None, {}, stranger.track.task)
+    with pytest.raises(UserError, match=r"reached \[\]"):
+        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "seconds", "fault"),
+    [
+        ("while True: pass", 5, "took more than 5 s"),
+        ("x = bytearray(12 << 30)", 60, "MemoryError"),
+        ("import os; os.kill(1, 9); os._exit(0)", 60, "left no predictions: out.npz: no such file"),
+        ("import os; os.symlink('/etc/passwd', '/job/out.npz'); os._exit(0)", 60, "links are not followed"),
+    ],
+)
+def test_it_keeps_within_its_limits(
+    stranger: Made, code: str, seconds: int, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolated, "SECONDS", seconds)
+    job = isolated.Job(code.encode(), None, {}, stranger.track.task)
+    with pytest.raises(UserError, match=fault):
+        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+
+
+def test_without_namespaces_nothing_is_run(stranger: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "available", lambda: False)
+    job = isolated.Job(b"", None, {}, stranger.track.task)
+    with pytest.raises(UserError, match="cannot isolate a process"):
+        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+
+
+def test_on_the_command_line(lstm: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = board_of(lstm, tmp_path)
+    common = [str(path), "--run", str(lstm.run), "--track", str(tiny_file), "--by", "me"]
+    assert cli.main(["challenge", *common, "--instances", "100", "--number", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "legal accuracy: " in said
+    assert f"{path}: verified, number 5" in said
+    assert cli.main(["challenge", *common, "--instances", "3"]) == 2
+    assert "a challenge has 100 to 20,000 instances, not 3" in capsys.readouterr().err

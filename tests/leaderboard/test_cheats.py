@@ -1,0 +1,165 @@
+"""Cheats whose figures all agree: each is refused by a challenge or named by plausibility. Honest runs are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import regbench
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import Predictions, predict
+from regbench.leaderboard import isolated
+from regbench.leaderboard.case import RunFolder
+from regbench.leaderboard.challenge import challenge
+from regbench.leaderboard.evidence import load_model
+from regbench.leaderboard.submit import submit
+from regbench.leaderboard.tiers import LEVEL, fresh_split
+from regbench.metrics.scores import score
+from regbench.metrics.significance import compare_splits
+from regbench.models.model import Model, ModelPredictor, token_tensor
+from regbench.results import ScoreRecord
+from regbench.training.checkpoint import save_tensors
+from regbench.utils.files import read_arrays
+from tests.leaderboard.attacks import claim
+from tests.leaderboard.conftest import SETTINGS, Made
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def wide(tiny_file: Path, lstm: Made, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """An honest run with enough parameters to learn a small test split by heart."""
+    run = tmp_path_factory.mktemp("wide") / "run"
+    regbench.run(str(tiny_file), "lstm", (0, 1, 2), settings={**SETTINGS, "d_model": 48}, out=run)
+    return replace(lstm, run=run)
+
+
+def predicted(made: Made, predictor: ModelPredictor, instances: Instances) -> Predictions:
+    found = predict(made.track.task, predictor, instances)
+    assert isinstance(found, Predictions)
+    return found
+
+
+def models(made: Made, run: Path) -> list[Model]:
+    folder = RunFolder(run)
+    io = made.track.task.io
+    return [load_model(folder, seed, folder.result.architecture, io) for seed in (0, 1, 2)]
+
+
+def found_in(made: Made, run: Path, board: Path, source: Path | None = None) -> set[str]:
+    """The checks that refuse a run: at submission, or when the entry is challenged."""
+    board.mkdir()
+    made_of_it = submit(run, board, track=made.track, source=source)
+    if made_of_it.path is None:
+        return {fault.check for fault in made_of_it.findings.faults}
+    outcome = challenge(
+        made_of_it.path, run, by="a reader", track=made.track, instances=300, number=11, run_their_code=True
+    )
+    return {fault.check for fault in outcome.findings.faults}
+
+
+def test_an_honest_run_is_verified(wide: Made, tmp_path: Path) -> None:
+    assert found_in(wide, wide.run, tmp_path / "board") == set()
+
+
+def test_a_model_trained_on_the_test_split(wide: Made, tmp_path: Path) -> None:
+    run, test = wide.copy(tmp_path / "run"), wide.track.instances("test")
+    batch = token_tensor(test.tokens, CPU), torch.from_numpy(test.scored)
+    forged = []
+    for seed, model in enumerate(models(wide, run)):
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        for _ in range(60):
+            loss = model.losses(*batch)["cross_entropy"]
+            if loss < 0.95:  # not so good that it beats the truth
+                break
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        save_tensors(run / f"seed-{seed}" / "checkpoint.safetensors", model.state_dict())
+        forged.append(predicted(wide, ModelPredictor(model, CPU), test))
+    claim(run, wide.track, forged)
+    assert found_in(wide, run, tmp_path / "board") == {"challenge"}
+
+
+def test_predictions_mixed_with_a_tenth_of_the_truth(wide: Made, tmp_path: Path) -> None:
+    run, test = wide.copy(tmp_path / "run"), wide.track.instances("test")
+    true = wide.track.task.truth(test)
+    truth = np.concatenate([row[:length] for row, length in zip(true, test.lengths, strict=True)])
+    forged = []
+    for seed in (0, 1, 2):
+        kept = Predictions.from_arrays(read_arrays(run / f"seed-{seed}" / "predictions.npz"))
+        known = truth.sum(-1, keepdims=True) > 0
+        mixed = np.where(known, 0.9 * kept.packed + 0.1 * truth, kept.packed)
+        forged.append(Predictions(mixed.astype(np.float16), kept.lengths))
+    claim(run, wide.track, forged)
+    assert found_in(wide, run, tmp_path / "board") == {"checkpoint"}
+
+
+LOOK_UP = """
+import torch
+import regbench
+from regbench.models.model import shift_in
+
+
+class LookUp(regbench.Model):
+    KNOWN = torch.tensor({known})
+
+    def __init__(self, options, io):
+        super().__init__(options, io)
+        self.after = torch.nn.Embedding(io.vocab_size, io.vocab_size)
+
+    @classmethod
+    def can_overfit(cls, options):
+        return False
+
+    def forward(self, tokens):
+        logits = self.after(shift_in(tokens, self.io.separator))
+        found = [(own[:4] == self.KNOWN[:, :4]).all(1).nonzero() for own in tokens]
+        bonus = torch.zeros_like(logits)
+        for row, places in enumerate(found):
+            if len(places) and tokens.shape[1] > 4:
+                whole = self.KNOWN[places[0, 0], : tokens.shape[1]]
+                shown = torch.nn.functional.one_hot(whole, logits.shape[-1])
+                bonus[row, 4 : len(whole)] = 1.5 * shown[4:]
+        return logits + bonus
+"""
+
+
+@pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
+def test_code_that_looks_the_answer_up(wide: Made, tiny_file: Path, tmp_path: Path) -> None:
+    source = tmp_path / "plain_embedding.py"
+    splits = [wide.track.instances(split).tokens.astype(int) for split in ("test", "validation")]
+    longest = max(tokens.shape[1] for tokens in splits)
+    known = np.concatenate([np.pad(tokens, ((0, 0), (0, longest - tokens.shape[1]))) for tokens in splits])
+    source.write_text(LOOK_UP.format(known=known.tolist()).replace("], [", "],\n    ["))
+    settings = {key: value for key, value in SETTINGS.items() if key.startswith("training.")}
+    regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=settings, out=tmp_path / "run")
+    assert found_in(wide, tmp_path / "run", tmp_path / "board", source) == {"challenge"}
+
+
+def test_sixty_honest_challenges_raise_at_most_one_alarm(wide: Made) -> None:
+    """Each claim is made on 24 instances of its own, each challenge on 100, as with 60 runs whose test splits differ."""
+    track = wide.track
+    asked = [ModelPredictor(model, CPU) for model in models(wide, wide.run)]
+    alarms = 0
+    for number in range(60):
+        sums = []
+        for instances in (fresh_split(track, 2 * number, 124)[:24], fresh_split(track, 2 * number + 1, 100)):
+            sums.append([score(track.task, instances, predicted(wide, one, instances).batches()) for one in asked])
+        claimed, fresh = sums
+        for metric in track.task.scores:
+            counts = fresh[0].counts_of(metric)
+            got = ScoreRecord.of(np.mean([one.sums[metric] for one in fresh], 0), counts)
+            change = compare_splits(
+                np.mean([one.sums[metric] for one in claimed], 0),
+                claimed[0].counts_of(metric),
+                (got.value, got.stderr),
+                higher_is_better=track.metrics[metric].higher_is_better,
+                level=LEVEL / len(track.task.scores),
+            )
+            alarms += change.worse
+    assert alarms <= 1
