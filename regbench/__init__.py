@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regbench.analysis.trained import load as load
     from regbench.data.instances import Instances as Instances
     from regbench.models.mixer import Mixer as Mixer
     from regbench.models.mixer import Options as Options
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from regbench.models.predictor import Predictor as Predictor
     from regbench.results import Result as Result
     from regbench.results import read_result as read_result
+    from regbench.runner import evaluate as evaluate
     from regbench.runner import resume as resume
     from regbench.runner import run as run
     from regbench.tasks.base import Parameters as Parameters
@@ -38,6 +40,8 @@ _HOMES = {
     "Predictor": "regbench.models.predictor",
     "Result": "regbench.results",
     "read_result": "regbench.results",
+    "evaluate": "regbench.runner",
+    "load": "regbench.analysis.trained",
     "resume": "regbench.runner",
     "run": "regbench.runner",
     "Instances": "regbench.data.instances",

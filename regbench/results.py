@@ -140,8 +140,27 @@ class Code(Strict):
     dirty: bool | None
 
 
+class Evaluation(Strict):
+    """How predictions were scored that regbench has not trained; see `regbench.evaluate`.
+
+    Attributes:
+        given: What was handed over.
+        predicts: Whether row t predicts token t ("this") or token t + 1 ("next").
+        kind: What the numbers of a row were. None for vectors.
+        split: The instances that were predicted.
+    """
+
+    given: Literal["model", "module", "predictor", "callable", "array"]
+    predicts: Literal["this", "next"]
+    kind: Literal["logits", "log_probabilities", "probabilities"] | None
+    split: Literal["validation", "test"]
+
+
 class Result(Strict):
-    """One entry: an architecture on a track, over one or more seeds."""
+    """One entry: an architecture on a track, over one or more seeds.
+
+    The result of `regbench.evaluate` has an `evaluation`, one record in `seeds`, and zeros where a training would stand.
+    """
 
     schema_version: Literal[1] = 1
     track: TrackRecord
@@ -152,6 +171,17 @@ class Result(Strict):
     selection: Selection
     environment: Environment
     code: Code
+    evaluation: Evaluation | None = None
+
+    @pydantic.model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        return {name: value for name, value in content.items() if name != "evaluation" or value is not None}
+
+    @property
+    def split(self) -> str:
+        """The split that the scores are of: the test split of every run."""
+        return "test" if self.evaluation is None else self.evaluation.split
 
     @property
     def metrics(self) -> list[str]:

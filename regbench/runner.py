@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 import torch
@@ -21,6 +21,7 @@ from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trai
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
 from regbench.data.instances import Instances
+from regbench.evaluation.any_predictor import Kind, Predicts, evaluate_predictor
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.predictions import predict
 from regbench.metrics.scores import normalized_scores, score, score_records
@@ -126,6 +127,55 @@ def run(
     with explain_full_disk(folder), exclusive(folder):
         write_config(folder, config)
         return _execute(plan, folder, reporter)
+
+
+def evaluate(
+    track: str | Track,
+    predictor: Any,
+    predicts: Predicts | None = None,
+    kind: Kind | None = None,
+    *,
+    split: Literal["test", "validation"] = "test",
+    name: str | None = None,
+    device: str = "cpu",
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Scores any predictor beside the baselines of a track. Nothing is trained.
+
+    Args:
+        track: A loaded track, the name of a built-in one, or the path of a YAML file.
+        predictor: A PyTorch module or a callable, from tokens (B, L) int64 to rows (B, L, V) or to an object with `.logits`; or
+            an array (N, L, V) with the rows of every instance; or one of regbench's own models or predictors, which need
+            neither `predicts` nor `kind`. For a task of vectors the rows are the predicted vectors.
+        predicts: "this": row t predicts token t, and was made without it. "next": row t predicts token t + 1. A model of the
+            next token is given a separator before the tokens. An array of the next token has no row for the first token,
+            which counts as uniform.
+        kind: What a row holds: "logits", "log_probabilities" or "probabilities". Left out for a task of vectors.
+        split: The instances that are predicted.
+        name: The name in tables. By default the name of the class or of the function.
+        device: Where a callable finds its tokens. A module finds them where its weights are.
+        out: A new folder for `result.json`, the predictions, the pictures and `report.html`. None: nothing is written.
+        reporter: Is told what happens.
+
+    Returns:
+        The result. It has one record in `seeds`, and `evaluation` says how it was made.
+
+    Raises:
+        UserError: The predictor sees what it predicts, is shifted by one place, or its rows are not what they are said to be.
+    """
+    loaded = load_track(track) if isinstance(track, str) else track
+    folder, reporter = None if out is None else Path(out), reporter or Reporter()
+    if folder is not None and any((folder / file).exists() for file in ("result.json", "config.yaml")):
+        raise UserError(f"{folder} holds a result already; choose another folder")
+    result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
+    if folder is not None:
+        with explain_full_disk(folder), exclusive(folder):
+            stored.save(folder / "seed-0" / "predictions.npz")
+            write_pictures(folder, result, loaded.metrics)
+            write_report(folder, result, loaded)
+            write_result(folder / "result.json", result)
+    return result
 
 
 def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:

@@ -22,7 +22,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
         metrics: the scores of its track.
     """
     table = Table(
-        title=f"{result.track.name}, test split",
+        title=f"{result.track.name}, {result.split} split",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

@@ -88,6 +88,7 @@ def build_report(result: Result, drawn: Drawn | None = None, metrics: Metrics = 
         data={
             "metrics": [metric_words(metrics[m], axis(result, m)) for m in result.metrics],
             "loss": label(loss),
+            "split": result.split.capitalize(),
             "series": _series(result, rows),
             "training": [
                 {
@@ -149,11 +150,16 @@ def _series(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
 def _provenance(result: Result) -> dict[str, dict[str, str]]:
     """What the run was made from and with: by heading, names and values."""
     a, e, code = result.architecture, result.environment, result.code
+    made: dict[str, dict[str, Any]] = {
+        "Training": result.training | {"tokens": " ".join(f"{seed.tokens:,}" for seed in result.seeds)},
+        "Selection": {"split": result.selection.split, "trials": result.selection.trials},
+    }
+    if result.evaluation is not None:
+        made = {"Evaluation": result.evaluation.model_dump()}
     backends = {"backend": e.backend, "backend in training": e.training_backend}
     tables: dict[str, dict[str, Any]] = {
         "Architecture": {"name": a.name, "source": a.source, "SHA-256": a.source_sha256[:16], **a.options},
-        "Training": result.training | {"tokens": " ".join(f"{seed.tokens:,}" for seed in result.seeds)},
-        "Selection": {"split": result.selection.split, "trials": result.selection.trials},
+        **made,
         "Track": {
             "name": result.track.name,
             "digest": result.track.digest[:16],

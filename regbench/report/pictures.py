@@ -45,9 +45,10 @@ _STYLE: dict[Any, Any] = {
 
 
 def write_pictures(folder: Path, result: Result, metrics: Metrics = METRICS) -> None:
-    """Writes both pictures of a run into its folder: `score_by_position.png` and `training.png`."""
+    """Writes the pictures of a run into its folder: `score_by_position.png`, and `training.png` if it was trained here."""
     plot_scores_by_position(result, folder / "score_by_position.png", metrics)
-    plot_training(result, folder / "training.png")
+    if result.evaluation is None:
+        plot_training(result, folder / "training.png")
 
 
 def plot_scores_by_position(result: Result, path: Path, metrics: Metrics = METRICS) -> None:
