@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from regbench.models.mixer import Options as Options
     from regbench.models.mixer import Paper as Paper
     from regbench.models.model import Model as Model
+    from regbench.models.model import shift_in as shift_in
     from regbench.models.predictor import Baseline as Baseline
     from regbench.models.predictor import Predictor as Predictor
     from regbench.results import Result as Result
@@ -36,6 +37,7 @@ _HOMES = {
     "Options": "regbench.models.mixer",
     "Paper": "regbench.models.mixer",
     "Model": "regbench.models.model",
+    "shift_in": "regbench.models.model",
     "Baseline": "regbench.models.predictor",
     "Predictor": "regbench.models.predictor",
     "Result": "regbench.results",

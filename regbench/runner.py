@@ -21,8 +21,9 @@ from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trai
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
 from regbench.data.instances import Instances
-from regbench.evaluation.any_predictor import Kind, Predicts, evaluate_predictor
+from regbench.evaluation.any_predictor import evaluate_predictor
 from regbench.evaluation.baselines import score_baselines
+from regbench.evaluation.given import Kind, Predicts
 from regbench.evaluation.predictions import predict
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.backbone import build, resolve_options, split_settings

@@ -7,7 +7,7 @@ import json
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 
@@ -18,6 +18,9 @@ from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming, describe_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
+
+if TYPE_CHECKING:
+    from regbench.tracks.dataset import InstanceDataset
 
 SPLITS = ("train", "validation", "test")
 _FOLDER = Path(__file__).parent
@@ -160,6 +163,12 @@ class Track:
                 f"{self.frozen['fingerprints'][split][:12]} when the track was frozen: results cannot be compared"
             )
         return instances
+
+    def dataset(self, split: str) -> InstanceDataset:
+        """The instances of a split for a training loop of one's own: a PyTorch `Dataset` with a `collate` function."""
+        from regbench.tracks.dataset import InstanceDataset  # PyTorch loads slowly
+
+        return InstanceDataset(self.instances(split), self.task.io.separator)
 
     def _generate(self, split: str) -> Instances:
         """Makes a split now. The form of a task that is not built in is checked before the cache gets the instances."""
