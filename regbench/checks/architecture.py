@@ -47,6 +47,9 @@ TRAINED_TOLERANCE = 1e-3
 STEPS = (0.1, 0.01, 0.0)
 """The standard deviations of the noise that moves weights from their start. The first that keeps the output finite is used."""
 
+LARGEST_RATE = 1e-2
+"""The learning rate of the two steps of `trains` is not above this."""
+
 OVERFIT_STEPS = 400
 OVERFIT_RATES = (3e-3, 1e-2)
 """Within so many steps, at one of these learning rates, an architecture must overfit 8 instances."""
@@ -119,7 +122,8 @@ def shape(subject: Subject) -> str | None:
     for part in (tokens, tokens[:, :1]):
         wanted, out = (*part.shape[:2], subject.width), model(part)
         if not isinstance(out, Tensor):
-            return f"it returns {type(out).__name__}, not a tensor {wanted}"
+            hint = "; take its first, with [0]" if isinstance(out, tuple | list) and out else ""
+            return f"it returns {type(out).__name__}, not a tensor {wanted}{hint}"
         if out.shape != wanted:
             return f"it returns the shape {tuple(out.shape)}, not {wanted}"
     return None
@@ -183,22 +187,37 @@ def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterabl
         after = model(changed)
         if _differ(before[:, : t + 1], after[:, : t + 1], tolerance):
             first = int((after - before)[:, : t + 1].abs().amax(dim=(0, 2)).argmax())
-            return f"it sees the future: changing token {t} changes the prediction of token {first}"
+            itself = t == 0 or not _differ(before[:, :t], after[:, :t], tolerance)
+            hint = (
+                "; shift its inputs: regbench.shift_in(tokens, io.separator)" if itself and _is_whole(subject) else ""
+            )
+            return f"it sees the future: changing token {t} changes the prediction of token {first}{hint}"
     return None
 
 
+def _is_whole(subject: Subject) -> bool:
+    """Whether the architecture is a whole model, which shifts its tokens itself."""
+    return isinstance(subject.cls, type) and issubclass(subject.cls, Model)
+
+
 def trains(subject: Subject) -> str | None:
-    """Two training steps work at the longest length, in the run's precision. Every parameter gets a finite gradient."""
+    """Two training steps work at the longest length, in the run's precision. Every parameter gets a finite gradient.
+
+    The steps are small, so that a large learning rate is not blamed on the architecture. In training mode, too, no prediction
+    may depend on what follows.
+    """
     model, tokens = subject.moved(), subject.longest(2)
     if not _is_finite(model(tokens)):
         return None  # `finite` reports it
     model.train()
     batch = tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-    optimizer = make_optimizer(model, subject.training)
+    small = min(subject.training.learning_rate, LARGEST_RATE)
+    training = subject.training.model_copy(update={"learning_rate": small})
+    optimizer = make_optimizer(model, training)
     for _ in range(2):
         try:
             with torch.enable_grad():
-                terms = train_step(model, optimizer, batch, subject.training)
+                terms = train_step(model, optimizer, batch, training)
         except UserError:
             raise
         except Exception as error:
@@ -208,7 +227,32 @@ def trains(subject: Subject) -> str | None:
         fault = _gradient_fault(model)
         if fault:
             return fault
-    return None
+    return _leaks_in_training(subject, model, subject.tokens())
+
+
+def _leaks_in_training(subject: Subject, model: Model, tokens: Tensor) -> str | None:
+    """What a model in training mode does with later tokens, under one state of the random generator.
+
+    Statistics over the positions of a sequence, as in batch normalisation, leak only there.
+    """
+
+    def predict(inputs: Tensor) -> Tensor:
+        torch.manual_seed(0)  # the same dropout
+        out: Tensor = model(inputs)
+        return out
+
+    before = predict(tokens)
+    if not _is_finite(before) or _differ(before, predict(tokens), CAUSAL_TOLERANCE):
+        return None  # `finite` and `deterministic` report it
+    half = tokens.shape[1] // 2
+    changed = tokens.clone()
+    changed[:, half:] = subject.other(changed[:, half:])
+    if not _differ(before[:, : half + 1], predict(changed)[:, : half + 1], CAUSAL_TOLERANCE):
+        return None
+    return (
+        f"in training mode it sees the future: changing the tokens from {half} on changes predictions up to {half}; "
+        "batch normalisation over positions does this, layer normalisation does not"
+    )
 
 
 def _gradient_fault(model: Model) -> str | None:

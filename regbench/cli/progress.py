@@ -50,6 +50,13 @@ class TerminalReporter(Reporter):
         self._clear()
         self._console.print(text, highlight=False, soft_wrap=True)
 
+    def estimated(self, seconds: float) -> None:
+        """Prints how long the training will take, where that is more than a moment."""
+        from regbench.report.content import human_seconds
+
+        if seconds >= 5:
+            self.phase(f"the training will take about {human_seconds(float(round(seconds)))}")
+
     def trained(self, progress: TrainingProgress, total_steps: int, loss: float, tokens_per_second: float) -> None:
         """Moves the bar."""
         validation = f"validation {progress.validation_loss:.3f}  " if progress.curve else ""
