@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import json
 import statistics
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write
 from regbench.utils.settings import Strict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class ScoreRecord(Strict):
@@ -177,6 +181,44 @@ class Result(Strict):
     def _without_what_is_not_there(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = write(self)
         return {name: value for name, value in content.items() if name != "evaluation" or value is not None}
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{m} {self.score(m).value:.3f} ± {self.score(m).stderr:.3f}" for m in self.metrics)
+        seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        return f"<Result: {self.architecture.name} on {self.track.name}, {self.split} split{seeds}: {scores}>"
+
+    __str__ = __repr__
+
+    def to_frame(self) -> pd.DataFrame:
+        """The scores as a table of pandas: a row for each seed, then one for each baseline.
+
+        Columns are `predictor`, `kind` ("seed" or "baseline"), `seed`, and for each metric `METRIC` and `METRIC_stderr`. The
+        normalized score by the main score is `normalized`: 0 at the unigram model, 100 at the oracle.
+        """
+        import pandas as pd  # it loads slowly
+
+        main = self.track.main_score
+        anchors = {record.anchor: record.scores[main].value for record in self.baselines.values()}
+        start, end = anchors.get("start"), anchors.get("end")
+        named: list[tuple[str, str, int | None, dict[str, ScoreRecord]]]
+        named = [(self.architecture.name, "seed", one.seed, one.scores) for one in self.seeds]
+        named += [(name, "baseline", None, record.scores) for name, record in self.baselines.items()]
+        rows = []
+        for name, kind, seed, scores in named:
+            row: dict[str, Any] = {"predictor": name, "kind": kind, "seed": seed}
+            for metric in self.metrics:
+                row |= {metric: scores[metric].value, f"{metric}_stderr": scores[metric].stderr}
+            if start is not None and end is not None and start != end:
+                row["normalized"] = 100 * (scores[main].value - start) / (end - start)
+            rows.append(row)
+        return pd.DataFrame(rows).astype({"seed": "Int64"})
+
+    def _repr_html_(self) -> str:
+        """The table for a notebook."""
+        title = html.escape(f"{self.architecture.name} on {self.track.name}, {self.split} split")
+        frame = self.to_frame().drop(columns=[f"{metric}_stderr" for metric in self.metrics])
+        table: str = frame.to_html(index=False, float_format="{:.3f}".format, na_rep="", border=0)
+        return f"<p><b>{title}</b></p>{table}"
 
     @property
     def split(self) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import pydantic
 import torch
 import yaml
+from rich.console import Console
 
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
@@ -48,6 +50,7 @@ from regbench.training.checkpoint import TRAINED_FILE, Trained, load_tensors, re
 from regbench.training.options import TrainingOptions, resolve_training
 from regbench.training.progress import Reporter
 from regbench.training.provenance import describe_code, describe_environment, peak_memory
+from regbench.training.terminal import TerminalReporter
 from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
@@ -86,7 +89,7 @@ class _Plan:
 def run(
     track: str = "pfa-small-v1",
     arch: str = "mamba",
-    seeds: Sequence[int] = (0,),
+    seeds: int | Sequence[int] = (0,),
     *,
     settings: Mapping[str, Any] | None = None,
     backend: str = "auto",
@@ -100,13 +103,13 @@ def run(
     Args:
         track: the name of a built-in track, or the path of a YAML file.
         arch: a registered name, or `path/to/file.py[:Class]`.
-        seeds: one model is trained for each.
+        seeds: one model is trained for each. A single number is one seed.
         settings: options of the architecture by name, and training options as `training.NAME`.
         backend: the implementation of the ops; see `regbench.ops.backend`.
         device: "cpu", "cuda", or "auto".
         trials: how many configurations were tried on the validation split before this one. The result records it.
         out: the run folder; by default a new one under `runs/`.
-        reporter: is told what the run does.
+        reporter: is told what the run does. By default it is drawn on stderr, or in the notebook; `Reporter()` says nothing.
 
     Raises:
         UserError: anything in the input is wrong.
@@ -115,7 +118,7 @@ def run(
         config = Config(
             track=track,
             architecture=arch,
-            seeds=tuple(seeds),
+            seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
             settings=dict(settings or {}),
             backend=backend,
             device=device,
@@ -123,11 +126,21 @@ def run(
         )
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, "run", Config.model_fields)) from None
-    reporter = reporter or Reporter()
-    plan, folder = _begin(config, out, reporter)
-    with explain_full_disk(folder), exclusive(folder):
-        write_config(folder, config)
-        return _execute(plan, folder, reporter)
+    with _shown(reporter) as reporter:
+        plan, folder = _begin(config, out, reporter)
+        with explain_full_disk(folder), exclusive(folder):
+            write_config(folder, config)
+            return _execute(plan, folder, reporter)
+
+
+@contextmanager
+def _shown(reporter: Reporter | None) -> Iterator[Reporter]:
+    """The reporter, or one that draws on stderr or in the notebook."""
+    if reporter is not None:
+        yield reporter
+        return
+    with TerminalReporter(Console(stderr=True)) as drawn:
+        yield drawn
 
 
 def evaluate(

@@ -7,6 +7,7 @@ every built-in architecture.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ from regbench.models.model import Model, shift_in
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
-from regbench.training.trainer import make_optimizer, train_step
+from regbench.training.trainer import autocast, make_optimizer, train_step
 from regbench.utils.errors import UserError, blame
 
 TOLERANCE = 1e-5
@@ -227,27 +228,31 @@ def trains(subject: Subject) -> str | None:
         fault = _gradient_fault(model)
         if fault:
             return fault
-    return _leaks_in_training(subject, model, subject.tokens())
+    return _leaks_in_training(subject)
 
 
-def _leaks_in_training(subject: Subject, model: Model, tokens: Tensor) -> str | None:
-    """What a model in training mode does with later tokens, under one state of the random generator.
+def _leaks_in_training(subject: Subject) -> str | None:
+    """Whether a prediction depends on later tokens in training mode alone, under one state of the random generator.
 
-    Statistics over the positions of a sequence, as in batch normalisation, leak only there.
+    Statistics over the positions of a sequence, as in batch normalisation, do this.
     """
-
-    def predict(inputs: Tensor) -> Tensor:
-        torch.manual_seed(0)  # the same dropout
-        out: Tensor = model(inputs)
-        return out
-
-    before = predict(tokens)
-    if not _is_finite(before) or _differ(before, predict(tokens), CAUSAL_TOLERANCE):
-        return None  # `finite` and `deterministic` report it
+    model, tokens = subject.moved(), subject.tokens()
     half = tokens.shape[1] // 2
     changed = tokens.clone()
     changed[:, half:] = subject.other(changed[:, half:])
-    if not _differ(before[:, : half + 1], predict(changed)[:, : half + 1], CAUSAL_TOLERANCE):
+
+    def differ(one: Tensor, other: Tensor) -> bool:
+        outputs = []
+        for inputs in (one, other):
+            torch.manual_seed(0)  # the same dropout
+            with autocast(tokens.device, subject.training) if model.training else nullcontext():
+                outputs.append(model(inputs)[:, : half + 1].float())
+        return _is_finite(outputs[0]) and _differ(outputs[0], outputs[1], CAUSAL_TOLERANCE)
+
+    if differ(tokens, changed):
+        return None  # `causal` reports it
+    model.train()
+    if differ(tokens, tokens) or not differ(tokens, changed):  # what is random is reported by `deterministic`
         return None
     return (
         f"in training mode it sees the future: changing the tokens from {half} on changes predictions up to {half}; "

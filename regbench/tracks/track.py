@@ -116,6 +116,12 @@ class Track:
                 f"{where} differs from the {definition.name} that results were made on: give a changed track a new version"
             )
 
+    def __repr__(self) -> str:
+        d = self.definition
+        sizes = f"{d.splits.train:,} training, {d.splits.validation:,} validation, {d.splits.test:,} test instances"
+        budget = f"{d.budget.train_tokens:,} training tokens"
+        return f"<Track {d.name}: task {self.task_name}; {sizes}; budget {budget}; ranked by {d.main_score}>"
+
     @property
     def name(self) -> str:
         """The track's name with its version, e.g. "pfa-small-v1"."""

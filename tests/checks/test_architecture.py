@@ -175,7 +175,9 @@ def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
             o.fault for o in examine(Subject(Looks, resolve_options(Looks, {}), IO, training=training), [trains])
         ] == [None]
     assert {half for train, half, length in seen if train} == {False, True}
-    assert {length for train, half, length in seen if train} == {36}
+    assert {length for train, half, length in seen if train} == {36, 32}, (
+        "steps at the longest, leaks at a short length"
+    )
     assert not any(half for train, half, length in seen if not train)
 
 

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from regbench import cli
-from regbench.cli.progress import TerminalReporter
 from regbench.tracks import load_track, track_names
+from regbench.training.terminal import TerminalReporter
 
 PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 
@@ -135,7 +135,6 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
     ("arguments", "message"),
     [
         (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
-        ([], "the following arguments are required: COMMAND"),
         (["run", "--arch", "manba"], "unknown architecture 'manba'; did you mean 'mamba'"),
         (["run", "--track", "pfa-smal-v1"], "unknown track 'pfa-smal-v1'; did you mean 'pfa-small-v1'"),
         (["run", "--arch", "mamba", "--set", "d_stat=3"], "option: unknown key 'd_stat'; did you mean 'd_state'"),
@@ -391,4 +390,4 @@ def test_the_estimate_is_printed_where_it_is_long(capsys: pytest.CaptureFixture[
     with TerminalReporter(Console(stderr=True)) as reporter:
         reporter.estimated(2.0)
         reporter.estimated(7260.0)
-    assert capsys.readouterr().err == "the training will take about 2 h 1 min\n"
+    assert capsys.readouterr().err == "the training will take about 2:01:00 (hours:minutes:seconds)\n"

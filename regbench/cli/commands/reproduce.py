@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from regbench.cli.progress import TerminalReporter
+from regbench.training.terminal import TerminalReporter
 
 DESCRIPTION = (
     "Runs the configuration of an entry again and compares every score. With the same machine and versions the predictions are "

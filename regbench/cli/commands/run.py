@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
-from regbench.cli.progress import TerminalReporter
+from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
