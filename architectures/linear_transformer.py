@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import head_width, join_heads, split_heads, start_alike
 from regbench.ops.linear_attention import linear_attention
 
 TINY = 1e-6
@@ -30,8 +30,8 @@ class LinearTransformer(mixer.Mixer):
     (Katharopoulos et al.) or relu(x), they are normalised: z_i = phi(q_i) S_i / <phi(q_i), sum of phi(k_j) over j <= i>.
     ICLL has no 1 / sqrt(d_k) in Eq. 27. Here it makes the scale independent of a head's width, and W_q can undo it.
 
-    There are no positions, as in ICLL. The order of tokens shows only in what has been summed so far. `positions=learned` adds
-    learned positions to the embedding.
+    Learned positions are added to the embedding (ICLL Eq. 16), as in the released experiments. With `positions=none` the order of
+    tokens shows only in what has been summed so far.
     """
 
     class Options(mixer.Options):
@@ -40,7 +40,7 @@ class LinearTransformer(mixer.Mixer):
         feature_map: Literal["identity", "elu", "relu"] = Field(
             default="identity", description="phi: identity, elu(x) + 1 or relu(x); the last two normalise the weights"
         )
-        positions: Literal["none", "learned"] = Field(default="none", description="how positions are encoded")
+        positions: Literal["none", "learned"] = Field(default="learned", description="how positions are encoded")
         mimetic: bool = Field(default=False, description="whether queries and keys begin with the same weights")
 
     paper = mixer.Paper(
@@ -58,7 +58,7 @@ class LinearTransformer(mixer.Mixer):
             nn.Linear(options.d_model, options.d_model, bias=False) for _ in range(4)
         )
         if options.mimetic:
-            self.key.load_state_dict(self.query.state_dict())
+            start_alike(self.query.weight, self.key.weight)
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """S before the first position, (B, H, K, V). With normalised weights it has one more column, the sum of phi(k)."""

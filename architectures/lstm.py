@@ -2,14 +2,16 @@
 
 ICLL A.4: f, i, o = sigmoid(W x_t + U h_{t-1}), c~ = tanh(W_c x_t + U_c h_{t-1}), c_t = f c_{t-1} + i c~, h_t = o tanh(c_t).
 PyTorch's LSTM computes it. As in the paper's experiments, there is no feed-forward network between layers. But each layer has the
-backbone's residual connection and a LayerNorm before it (Eq. 17), which those of A.4 do not have.
+backbone's residual connection and a LayerNorm before it (Eq. 17), which those of A.4 do not have. The released code of the paper
+has neither, so that its layers do not stack.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from regbench.models.mixer import Mixer, Options, Paper
@@ -21,12 +23,28 @@ State = tuple[Tensor, Tensor]
 class LSTM(Mixer):
     """One LSTM layer (B, L, D) -> (B, L, D), with as many cells as channels."""
 
+    class Options(Options):
+        """The options of the LSTM."""
+
+        start: Literal["uniform", "orthogonal"] = Field(
+            default="uniform",
+            description="first weights: uniform as PyTorch's, or orthogonal recurrent ones and a forget bias of 1",
+        )
+
     feed_forward = False
     paper = Paper("Long Short-Term Memory", "Hochreiter and Schmidhuber", 1997)
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: LSTM.Options) -> None:
         super().__init__(options)
         self.lstm = nn.LSTM(options.d_model, options.d_model, batch_first=True)
+        if options.start == "orthogonal":
+            cell: Any = self.lstm
+            for gate in cell.weight_hh_l0.detach().chunk(4):  # input, forget, cell, output, as PyTorch orders them
+                nn.init.orthogonal_(gate)
+            # PyTorch adds two biases. Gers et al. 2000 begin with an open forget gate; Jozefowicz et al. 2015 with a bias of 1.
+            for bias, forget in ((cell.bias_ih_l0, 1.0), (cell.bias_hh_l0, 0.0)):
+                nn.init.zeros_(bias)
+                nn.init.constant_(bias.detach().chunk(4)[1], forget)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""

@@ -75,7 +75,8 @@ class Mamba(mixer.Mixer):
             # Delta begins between 0.001 and 0.1, uniform in its logarithm. The bias is the inverse softplus of it.
             delta = torch.empty(d_inner).uniform_(math.log(1e-3), math.log(1e-1)).exp()
             self.dt_proj.bias.copy_(delta + torch.log(-torch.expm1(-delta)))
-        mixer.no_weight_decay(self.A_log, self.D, self.dt_proj.bias)
+        mixer.state_space(self.A_log, self.dt_proj.bias)
+        mixer.no_weight_decay(self.D)
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position: zeros."""

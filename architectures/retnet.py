@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import head_width, join_heads, split_heads, start_alike
 from regbench.models.rotary import rotate
 from regbench.ops.linear_attention import linear_attention
 
@@ -62,7 +62,7 @@ class RetNet(mixer.Mixer):
             nn.init.xavier_uniform_(linear.weight, gain=GAIN)
         nn.init.xavier_uniform_(self.out.weight)
         if options.mimetic:
-            self.key.load_state_dict(self.query.state_dict())
+            start_alike(self.query.weight, self.key.weight)
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position."""

@@ -49,7 +49,8 @@ class DiagonalSSM(nn.Module):
         self.A_imag = nn.Parameter(frequency.float().repeat(channels, 1))
         self.C = nn.Parameter(torch.randn(channels, d_state // 2, 2) * 0.5**0.5)  # complex numbers of variance 1
         self.D = nn.Parameter(torch.randn(channels))
-        mixer.no_weight_decay(self.log_dt, self.log_A_real, self.A_imag, self.D)
+        mixer.state_space(self.log_dt, self.log_A_real, self.A_imag)
+        mixer.no_weight_decay(self.D)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""

@@ -180,7 +180,7 @@ def test_the_figure_is_of_the_entries() -> None:
     drawn = path.with_suffix(".svg").read_text(encoding="utf-8")
     assert script["digest"](found) in drawn, "draw it again: make figures"  # type: ignore[operator]
     assert script["draw"](found).axes[0].get_lines()  # type: ignore[operator]
-    for name in ("oracle", "Bayes", "3-gram", "mamba", "transformer", "retnet+ngh-1-2-3"):
+    for name in ("oracle", "Bayes", "3-gram", "mamba", "transformer+mimetic", "retnet+ngh-1-2-3"):
         assert len(found[name][0]) > 10
 
 

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models.backbone import embedding, sinusoids
+from regbench.models.heads import start_alike
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
+from regbench.ops.gelu import gelu
 from regbench.tasks.base import IO
 from regbench.utils.errors import UserError
 
@@ -87,10 +89,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(d_in, 3 * d_out, bias=bias)
         self.out = nn.Linear(d_out, d_out, bias=False)
         if mimetic:
-            with torch.no_grad():
-                query, key, _ = self.qkv.weight.chunk(3)
-                nn.init.normal_(query, std=(3 / d_in) ** 0.5)
-                key.copy_(query)
+            start_alike(*self.qkv.weight.detach().chunk(3)[:2])
 
     def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
         """Attention over the given positions and those in the cache.
@@ -129,7 +128,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D_in) -> (B, L, D_out)."""
-        down: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
+        down: Tensor = self.down(gelu(self.up(x)))
         return down
 
 

@@ -25,13 +25,13 @@ STYLES = {
     "retnet+ngh-1-2-3": ("#0072B2", "solid"),
     "3-gram": ("#CC79A7", (0, (4, 2, 1, 2))),
     "mamba": ("#56B4E9", "solid"),
-    "transformer": ("#D55E00", "solid"),
+    "transformer+mimetic": ("#D55E00", "solid"),
 }
 LABELS = {
     "oracle": "oracle (the truth)",
     "retnet+ngh-1-2-3": "RetNet + n-gram heads",
     "mamba": "Mamba",
-    "transformer": "Transformer",
+    "transformer+mimetic": "Transformer",
 }
 Curve = tuple[list[float], list[float]]
 """Positions, and the score at each."""

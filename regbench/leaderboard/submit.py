@@ -93,14 +93,16 @@ def submit(
 
 
 def default_name(configuration: Config, result: Result) -> str:
-    """The architecture's name and the settings that are not its defaults, e.g. "gla+ngh-1-2-3"; `ngh` is `ngram_heads`."""
+    """The architecture's name and the settings that are not its defaults.
+
+    An example is "gla+ngh-1-2-3+mimetic": `ngh` is `ngram_heads`, and a setting without a value is true.
+    """
     defaults = _defaults(result) if is_built_in(result.architecture) else {}
     parts = [_slug(result.architecture.name)]
     for key, value in configuration.settings.items():
         if key not in defaults or json.dumps(defaults[key]) != json.dumps(value):
-            parts.append(
-                f"{'ngh' if key == 'ngram_heads' else _slug(key.removeprefix('training.'))}-{_slug(json.dumps(value))}"
-            )
+            part = "ngh" if key == "ngram_heads" else _slug(key.removeprefix("training."))
+            parts.append(part if value is True else f"{part}-{_slug(json.dumps(value))}")
     return "+".join(parts)
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
 from regbench.models.short_conv import ShortConv
+from regbench.ops.gelu import gelu
 from regbench.tasks.base import IO, VectorIO
 from regbench.utils.errors import UserError, blame, describe_validation
 
@@ -32,7 +32,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
-        down: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
+        down: Tensor = self.down(gelu(self.up(x)))
         return down
 
 

@@ -1,8 +1,9 @@
-"""What mixers with several heads share: the width of a head, and the way from channels to heads and back."""
+"""What mixers with several heads share: a head's width, the way from channels to heads and back, and a start for attention."""
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from regbench.utils.errors import UserError
 
@@ -35,3 +36,18 @@ def split_heads(x: Tensor, n_heads: int) -> Tensor:
 def join_heads(x: Tensor) -> Tensor:
     """(B, H, L, K) -> (B, L, H K)."""
     return x.transpose(1, 2).flatten(2)
+
+
+def start_alike(query: Tensor, key: Tensor) -> None:
+    """Makes queries and keys begin with the same weights ("mimetic": Trockman and Kolter 2023, arXiv:2305.09828).
+
+    For a normalised x, <q_i, k_i> / sqrt(d_k) then begins at about 3 sqrt(d_k). So at first a position reads from positions that
+    are like it. With a softmax this is sharp, but not saturated.
+
+    Args:
+        query: (d_k of all heads, D), the weights of the queries. They are drawn anew.
+        key: of the same shape, the weights of the keys. They become a copy.
+    """
+    with torch.no_grad():
+        nn.init.normal_(query, std=(3 / query.shape[1]) ** 0.5)
+        key.copy_(query)

@@ -157,6 +157,13 @@ class Mixer(nn.Module):
         return None
 
 
+def state_space(*parameters: nn.Parameter) -> None:
+    """Marks parameters of a state space, which the training option `state_space_rate` caps. Weight decay must not touch them."""
+    no_weight_decay(*parameters)
+    for parameter in parameters:
+        parameter._state_space = True  # type: ignore[attr-defined]
+
+
 def no_weight_decay(*parameters: nn.Parameter) -> None:
     """Marks parameters that weight decay must not touch, such as those that set a time scale."""
     for parameter in parameters:

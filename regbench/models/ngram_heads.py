@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from regbench.ops.gelu import gelu
 from regbench.ops.ngram import NGramIndex, NGramState, ngram_head
 
 
@@ -73,5 +73,5 @@ class NGramHeads(nn.Module):
         """The feed-forward network, where there is one."""
         if self.mlp_norm is None or self.up is None or self.down is None:
             return x
-        out: Tensor = x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
+        out: Tensor = x + self.down(gelu(self.up(self.mlp_norm(x))))
         return out

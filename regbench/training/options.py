@@ -42,6 +42,14 @@ class TrainingOptions(Settings):
     )
     plateau_learning_rate: float = pydantic.Field(default=1e-5, ge=0, description="plateau: the rate falls no lower")
     warmup: float = pydantic.Field(default=0.1, ge=0, lt=1, description="share of the steps over which the rate rises")
+    state_space_rate: float | None = pydantic.Field(
+        default=None,
+        gt=0,
+        description="cap on the rate of a state space's own parameters, as 1e-3 for S4; None: no cap",
+    )
+    loss_on: Literal["scored", "all"] = pydantic.Field(
+        default="scored", description="training's loss is of the scored positions, or of all tokens"
+    )
     weight_decay: float = pydantic.Field(default=0.05, ge=0, description="on matrices only")
     beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
     beta2: float = pydantic.Field(default=0.99, ge=0, lt=1)

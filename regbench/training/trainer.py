@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,8 +198,10 @@ class Trainer:
     def _step(self, total: int) -> dict[str, Tensor]:
         tokens, rows = self.plan[self.progress.step]
         batch = self.train_split[rows]
+        if self.options.loss_on == "all":
+            batch = replace(batch, scored=np.arange(batch.tokens.shape[1]) < batch.lengths[:, None])
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.progress.step, total, self.options, self.progress.lowered)
+            group["lr"] = group["share"] * learning_rate(self.progress.step, total, self.options, self.progress.lowered)
         with blaming(f"training fails at step {self.progress.step + 1} of {total}:"):
             terms = train_step(self.model, self.optimizer, _tensors(batch, self.device), self.options)
         self.progress.step += 1
@@ -298,16 +300,31 @@ def train_step(
 
 
 def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
-    """AdamW. Weight decay acts on matrices, except those that a mixer marks with `_no_weight_decay`.
+    """AdamW. Weight decay acts on matrices, except those that a mixer marks with `no_weight_decay`.
 
-    The fused implementation is used where every parameter is real; PyTorch has none for complex ones.
+    The fused implementation is used where every parameter is real; PyTorch has none for complex ones. Each group of parameters
+    has a `share` of the learning rate: 1, or less for a state space's own where `state_space_rate` caps it.
+
+    Raises:
+        UserError: `state_space_rate` is given, and the model has no state space.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    decays = [p.ndim >= 2 and not getattr(p, "_no_weight_decay", False) for p in parameters]
+    capped = [p for p in parameters if options.state_space_rate and getattr(p, "_state_space", False)]
+    if options.state_space_rate and not capped:
+        raise UserError("training.state_space_rate has no effect: this architecture marks no state-space parameters")
+    rest = [p for p in parameters if not any(p is other for other in capped)]
+    decays = [p.ndim >= 2 and not getattr(p, "_no_weight_decay", False) for p in rest]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p, d in zip(parameters, decays, strict=True) if d], "weight_decay": options.weight_decay},
-        {"params": [p for p, d in zip(parameters, decays, strict=True) if not d], "weight_decay": 0.0},
+        {
+            "params": [p for p, d in zip(rest, decays, strict=True) if d],
+            "weight_decay": options.weight_decay,
+            "share": 1.0,
+        },
+        {"params": [p for p, d in zip(rest, decays, strict=True) if not d], "weight_decay": 0.0, "share": 1.0},
     ]
+    if options.state_space_rate:
+        share = min(1.0, options.state_space_rate / options.learning_rate)
+        groups.append({"params": capped, "weight_decay": 0.0, "share": share})
     real = not any(p.is_complex() for p in parameters)
     return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), fused=real)
 

@@ -132,7 +132,11 @@ CASES = {
         positions=True,
         grows=True,
     ),
-    "linear_transformer": Case(lambda o: 4 * o.d_model**2, ({}, {"feature_map": "elu"}, {"feature_map": "relu"})),
+    "linear_transformer": Case(
+        lambda o: 4 * o.d_model**2,
+        ({}, {"feature_map": "elu"}, {"feature_map": "relu", "positions": "none"}),
+        positions=True,
+    ),
     "retnet": Case(lambda o: (2 + 3 * o.expand_v) * o.d_model**2, ({}, {"expand_v": 1, "n_heads": 1}), uncounted=1),
     "gla": Case(_gla, ({"gate_rank": 4}, {"expand_k": 1.0, "expand_v": 2.0, "gate_temperature": 1.0})),
     "rwkv": Case(lambda o: (5 + 2 * o.expand) * o.d_model**2 + 9 * o.d_model, ({}, {"expand": 1}), feed_forward=False),

@@ -52,10 +52,6 @@ def test_starting_values() -> None:
         bound = GAIN * (6 / sum(linear.weight.shape)) ** 0.5
         assert 0.99 * bound < linear.weight.abs().max() <= bound * (1 + 1e-6)
     assert not model.decay[1].bias.any()
-    assert not torch.equal(model.query.weight, model.key.weight)
-    mimetic = build(mimetic=True)
-    assert torch.equal(mimetic.query.weight, mimetic.key.weight)
-    assert mimetic.query.weight is not mimetic.key.weight
 
 
 def test_wrong_options() -> None:

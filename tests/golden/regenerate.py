@@ -33,7 +33,7 @@ LOWEST = {
 }
 SLEEPING = {
     "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "0",
+    "GOMP_SPINCOUNT": "1000",
     "KMP_BLOCKTIME": "0",
 }  # where other programs hold the cores
 MACHINES: dict[str, dict[str, str]] = {

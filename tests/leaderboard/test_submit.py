@@ -35,6 +35,8 @@ def test_defaults_do_not_make_a_name_longer(lstm: Made) -> None:
     assert default_name(asked.model_copy(update={"settings": {}}), result) == "lstm"
     settings = {"dropout": 0.0, "ngram_heads": [1, 2, 3], "training.learning_rate": 1e-05}
     assert default_name(asked.model_copy(update={"settings": settings}), result) == "lstm+ngh-1-2-3+learning_rate-1e-05"
+    settings = {"ngram_heads": [1], "ngram_mlp": True}
+    assert default_name(asked.model_copy(update={"settings": settings}), result) == "lstm+ngh-1+ngram_mlp"
 
 
 def test_a_strangers_source_is_kept_and_never_run(stranger: Made, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from regbench.checks.architecture import Subject, state_size, streams
 from regbench.models.backbone import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count
-from regbench.models.short_conv import ShortConv
+from regbench.models.short_conv import ShortConv, short_conv
 from regbench.tasks.base import TokenIO
 from regbench.utils import registry
 from regbench.utils.errors import UserError
@@ -53,6 +53,38 @@ def test_the_convolution_is_the_sum_that_its_docstring_writes(width: int, bias: 
     expected = expected + conv.conv.bias if bias else expected
     torch.testing.assert_close(y, expected)
     assert torch.equal(window, padded[:, 7:])
+
+
+@pytest.mark.parametrize(("batch", "length", "channels", "width"), [(3, 17, 10, 4), (1, 1, 1, 1), (2, 5, 33, 9)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_kernel_is_pytorchs_convolution_with_all_gradients(
+    batch: int, length: int, channels: int, width: int, bias: bool
+) -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.Conv1d(channels, channels, width, groups=channels, bias=bias).double()
+    window = torch.randn(batch, width - 1 + length, channels, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(length, batch, channels, dtype=torch.float64).transpose(0, 1)  # not contiguous
+    leaves = [window, *conv.parameters()]
+    for threads in (1, 2):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            y = short_conv(window, conv)
+            got = torch.autograd.grad(y, leaves, upstream)
+        finally:
+            torch.set_num_threads(before)
+        right = conv(window.mT).mT
+        torch.testing.assert_close(y, right, rtol=1e-12, atol=1e-13)
+        for ours, pytorchs in zip(got, torch.autograd.grad(right, leaves, upstream), strict=True):
+            torch.testing.assert_close(ours, pytorchs, rtol=1e-12, atol=1e-12)
+
+
+def test_half_precision_is_left_to_pytorch() -> None:
+    conv = torch.nn.Conv1d(6, 6, 4, groups=6).bfloat16()
+    window = torch.randn(2, 9, 6).bfloat16()
+    torch.testing.assert_close(short_conv(window, conv), conv(window.mT).mT)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert short_conv(window.float(), conv.float()).dtype == torch.bfloat16
 
 
 def test_the_mixer_reads_its_input_and_the_convolution_of_it() -> None:

@@ -194,13 +194,13 @@ def wait_until(something: Callable[[], Any], seconds: float = 240.0) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.slow  # the sweep must still run when a second one has been refused, which a loaded machine does not promise
 def test_ctrl_c_ends_all_processes(tmp_path: Path, tiny_file: Path) -> None:
     """Once is enough; a second sweep in the same folder is refused as long as the first runs."""
     base = QUICK | {"training.train_tokens": 6000, "training.batch_size": 1, "training.evaluations": 200}
     write_sweep(tmp_path, tiny_file, base=base)
     first = sweeping(tmp_path, "out", 1)
     wait_until(lambda: list(tmp_path.glob("out/cells/*/metrics.jsonl")))
+    os.killpg(first.pid, signal.SIGSTOP)  # so that it does not end before the second has begun
     children = psutil.Process(first.pid).children(recursive=True)
     assert children
     out, err = sweeping(tmp_path, "out", 1).communicate(timeout=120)
@@ -208,6 +208,7 @@ def test_ctrl_c_ends_all_processes(tmp_path: Path, tiny_file: Path) -> None:
     assert err.splitlines() == [
         f"regbench: {tmp_path / 'out'} is in use by another sweep; wait for it, or choose another --out"
     ]
+    os.killpg(first.pid, signal.SIGCONT)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to the sweep and its processes
     out, err = first.communicate(timeout=60)
     assert first.returncode == 130

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -29,6 +31,18 @@ def test_every_track_says_what_it_is_in_one_line_that_stands_alone() -> None:
     for summary in track_names().values():
         assert summary.endswith(".")
         assert not summary.startswith("The same")
+
+
+def test_the_medium_track_is_scored_on_the_small_ones_instances() -> None:
+    """And its training split begins with that of the small track."""
+    small, medium = load_track("pfa-small-v1"), load_track("pfa-medium-v1")
+    for split in ("validation", "test"):
+        assert frozen_tracks()[small.name]["fingerprints"][split] == frozen_tracks()[medium.name]["fingerprints"][split]
+    few = medium.task.generate(replace(medium.splits, train=100), "train")
+    all_of_small = small.instances("train")[:100]
+    assert np.array_equal(few.lengths, all_of_small.lengths)
+    width = few.tokens.shape[1]
+    assert np.array_equal(few.tokens, all_of_small.tokens[:, :width])
 
 
 def test_every_frozen_track_still_has_its_file() -> None:

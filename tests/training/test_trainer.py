@@ -263,6 +263,55 @@ def test_weight_decay_spares_vectors_and_the_marked() -> None:
     assert spared["weight_decay"] == 0
 
 
+def test_the_rate_of_state_spaces_has_its_own_cap() -> None:
+    from regbench.models.mixer import state_space
+    from regbench.training.trainer import make_optimizer
+
+    model = torch.nn.Linear(3, 3)
+    with pytest.raises(UserError, match=r"^training\.state_space_rate has no effect: .* no state-space parameters$"):
+        make_optimizer(model, TrainingOptions(state_space_rate=1e-3))  # type: ignore[arg-type]
+    state_space(model.bias)
+    *rest, capped = make_optimizer(model, TrainingOptions(learning_rate=4e-3, state_space_rate=1e-3)).param_groups  # type: ignore[arg-type]
+    assert capped["params"] == [model.bias]
+    assert (capped["share"], capped["weight_decay"]) == (0.25, 0)
+    assert [group["share"] for group in rest] == [1, 1]
+    *_, capped = make_optimizer(model, TrainingOptions(learning_rate=5e-4, state_space_rate=1e-3)).param_groups  # type: ignore[arg-type]
+    assert capped["share"] == 1
+
+
+def test_the_capped_rate_is_the_one_that_steps(trainer: Callable[..., Trainer]) -> None:
+    from regbench.models.mixer import state_space
+    from regbench.training.trainer import make_optimizer
+
+    t = trainer()
+    mixers = [block.mixer for block in t.model.blocks]  # type: ignore[union-attr]
+    state_space(*(mixer.decay for mixer in mixers))  # type: ignore[union-attr]
+    t.options = t.options.model_copy(update={"state_space_rate": 1e-9})
+    t.optimizer = make_optimizer(t.model, t.options)
+    before = t.model.unembed.weight.detach().clone()  # type: ignore[union-attr, operator]
+    t.run()
+    assert all(mixer.decay.abs().max() < 1e-6 for mixer in mixers)  # type: ignore[union-attr, operator]
+    assert (t.model.unembed.weight - before).abs().max() > 1e-3  # type: ignore[union-attr, operator]
+
+
+@pytest.mark.parametrize("loss_on", ["scored", "all"])
+def test_the_loss_is_of_the_tokens_asked_for(trainer: Callable[..., Trainer], loss_on: str) -> None:
+    t = trainer(loss_on=loss_on)
+    seen: list[Tensor] = []
+    losses = t.model.losses
+
+    def noted(tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
+        seen.append(scored)
+        return losses(tokens, scored)
+
+    t.model.losses = noted  # type: ignore[method-assign]
+    rows = t.plan[0][1]
+    t._step(len(t.plan))
+    batch = t.train_split[rows]
+    assert int(seen[0].sum()) == (batch.n_tokens if loss_on == "all" else int(batch.scored.sum()))
+    assert int(batch.scored.sum()) < batch.n_tokens
+
+
 class TestPlan:
     lengths = np.random.default_rng(0).integers(5, 50, 100)
 

@@ -61,7 +61,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_quota", lambda: None)
     threads.wait_asleep()
     assert os.environ["OMP_WAIT_POLICY"] == "active"
-    assert os.environ["GOMP_SPINCOUNT"] == "0"
+    assert os.environ["GOMP_SPINCOUNT"] == "1000"
     assert "OMP_NUM_THREADS" not in os.environ
     monkeypatch.setattr(threads, "_quota", lambda: 3.0)
     threads.wait_asleep()
