@@ -144,7 +144,7 @@ def _shown(reporter: Reporter | None) -> Iterator[Reporter]:
 
 
 def evaluate(
-    track: str | Track,
+    track: str | Path | Track,
     predictor: Any,
     predicts: Predicts | None = None,
     kind: Kind | None = None,
@@ -178,7 +178,7 @@ def evaluate(
     Raises:
         UserError: The predictor sees what it predicts, is shifted by one place, or its rows are not what they are said to be.
     """
-    loaded = load_track(track) if isinstance(track, str) else track
+    loaded = track if isinstance(track, Track) else load_track(str(track))
     folder, reporter = None if out is None else Path(out), reporter or Reporter()
     if folder is not None and any((folder / file).exists() for file in ("result.json", "config.yaml")):
         raise UserError(f"{folder} holds a result already; choose another folder")
