@@ -14,7 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from regbench.models.mixer import Mixer, Options, Paper
+from regbench.models import mixer
+from regbench.models.mixer import Mixer, Paper
 
 State = tuple[Tensor, Tensor]
 """h and c, (1, B, D) each."""
@@ -23,7 +24,7 @@ State = tuple[Tensor, Tensor]
 class LSTM(Mixer):
     """One LSTM layer (B, L, D) -> (B, L, D), with as many cells as channels."""
 
-    class Options(Options):
+    class Options(mixer.Options):
         """The options of the LSTM."""
 
         start: Literal["uniform", "orthogonal"] = Field(

@@ -48,11 +48,6 @@ class Mamba(mixer.Mixer):
             """Channels of the state-space model."""
             return self.expand * self.d_model
 
-        @property
-        def rank(self) -> int:
-            """The rank of the map to the step sizes."""
-            return math.ceil(self.d_model / 16) if self.dt_rank == "auto" else self.dt_rank
-
     paper = mixer.Paper(
         "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", "Gu and Dao", 2023, arxiv="2312.00752"
     )
@@ -60,7 +55,8 @@ class Mamba(mixer.Mixer):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        d_inner, d_state, rank = options.d_inner, options.d_state, options.rank
+        d_inner, d_state = options.d_inner, options.d_state
+        rank = math.ceil(options.d_model / 16) if options.dt_rank == "auto" else options.dt_rank
         self.sizes = (rank, d_state, d_state)
         self.in_proj = nn.Linear(options.d_model, 2 * d_inner, bias=False)
         self.conv1d = nn.Conv1d(d_inner, d_inner, options.d_conv, groups=d_inner)

@@ -31,6 +31,10 @@ _DRAWS = 3  # the stream's purpose
 _NEW = 0.15
 """The probability that a move proposes a state that is not reached yet, if there is one."""
 
+_BEYOND = 30.0
+"""The cost of every edge beyond the prior's maximum, in nats. Such edges are nearly impossible. But a hypothesis with a wrong
+decision survives with such an edge until a move repairs it."""
+
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def predict_row(
@@ -241,3 +245,61 @@ def _replay(
     h.reached[trial] = reached
     h.state[trial] = s
     return log_drawn
+
+
+# --- The prior as tables. ---
+
+
+def tables_of(
+    states: tuple[int, int], edges: tuple[int, int], alphabet: tuple[int, int], n_symbols: int, length: int
+) -> Tables:
+    """The logarithms of the factors of p(prefix, H); see the module `bayes`.
+
+    Args:
+        states: The fewest and the most states of the prior.
+        edges: The fewest and the most edges of a state.
+        alphabet: The fewest and the most symbols of an automaton.
+        n_symbols: All symbols.
+        length: The most tokens of a prefix.
+    """
+    S = states[1]
+    n = np.arange(states[0], S + 1)
+    c = np.arange(alphabet[0], alphabet[1] + 1)
+    most = np.minimum(np.minimum.outer(n - 1, c), edges[1])  # (n, c): M of the module `bayes`
+    choices = np.unique(most)
+    # Hypotheses label their states, so (n-1)_{v-1} is shared by the (S-1)_{v-1} ways to do it.
+    order = _log_falling(n - 1, S - 1) - _log_falling(np.array([S - 1]), S - 1) - np.log(len(n))
+    drawn = _log_falling(c, n_symbols) - _log_falling(np.array([n_symbols]), n_symbols) - np.log(len(c))
+    return Tables(
+        n=n,
+        c=c,
+        most=np.searchsorted(choices, most),
+        order=order,
+        alphabet=drawn,
+        targets=_over(_log_falling(n - 1, S)),
+        symbols=_over(_log_falling(c, S)),
+        degree=np.stack([_log_degree(edges[0], int(M), S, length) for M in choices]),
+        max_edges=int(choices[-1]),
+    )
+
+
+def _log_falling(x: IntArray, most: int) -> NDArray[np.float64]:
+    """(most + 1, X): log (x)_k for k = 0 to `most`; minus infinity if k > x."""
+    factors = x - np.arange(most)[:, None]
+    logs = np.where(factors > 0, np.log(np.maximum(factors, 1)), -np.inf)
+    return np.concatenate([np.zeros((1, len(x))), logs.cumsum(0)])
+
+
+def _over(log: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The log of 1/x from the log of x; minus infinity stays."""
+    return np.where(np.isfinite(log), -log, -np.inf)
+
+
+def _log_degree(least: int, most: int, n_states: int, length: int) -> NDArray[np.float64]:
+    """(S + 1, L + 2): log f(k, N). The out-degree is uniform over [least, most], with a tail above; see _BEYOND."""
+    m = np.arange(1, n_states)
+    log_p = np.where(m < least, -np.inf, -_BEYOND * np.maximum(m - most, 0))
+    log_p -= np.logaddexp.reduce(log_p)
+    known = _log_falling(m, n_states)  # (S + 1, S - 1): log (m)_k
+    visits = np.arange(length + 2)[:, None] * np.log(m)
+    return np.stack([np.logaddexp.reduce(log_p + row - visits, axis=-1) for row in known])

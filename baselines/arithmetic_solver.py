@@ -10,7 +10,8 @@ the new polygon. Areas are exact up to rounding. No predictor that knows the rec
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numba import njit
@@ -26,37 +27,34 @@ from regbench.utils.errors import UserError
 _VOCAB = SEPARATOR + 1
 
 
+@dataclass
 class ArithmeticSolver(Baseline):
     """The Bayes-optimal predictor of the task `arithmetic`; see the module.
 
     The digits of A and B cannot be predicted: all are equally likely. All other tokens follow from their place. A prompt that the
     task cannot make is no error: an example that agrees with no (a, b) that is left is ignored.
 
-    Args:
+    Attributes:
         parameters: The parameters of the task.
 
     Raises:
         UserError: They are of another task.
     """
 
-    version = 1
+    parameters: ArithmeticParameters
+
     only_task = "arithmetic"
     name = "solver"
 
-    def __init__(self, parameters: ArithmeticParameters) -> None:
-        if not isinstance(parameters, ArithmeticParameters):
-            raise UserError(f"the solver takes the parameters of the task arithmetic, not {type(parameters).__name__}")
-        self.parameters = parameters
+    def __post_init__(self) -> None:
+        given: object = self.parameters
+        if not isinstance(given, ArithmeticParameters):
+            raise UserError(f"the solver takes the parameters of the task arithmetic, not {type(given).__name__}")
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """The solver with the task's parameters; [] for other tasks."""
         return [cls(task.parameters)] if isinstance(task.parameters, ArithmeticParameters) else []
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The task's parameters."""
-        return self.parameters.model_dump()
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

@@ -16,7 +16,7 @@ can have visited emits no symbol that the prefix lacks. A state that no string c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numba import njit
@@ -48,12 +48,13 @@ class Fit:
     log_likelihood: NDArray[np.float64]
 
 
+@dataclass
 class BaumWelch(Baseline):
     """Expectation maximisation over the strings of each prefix, then the forward algorithm over the unfinished string.
 
     Symbols are equally likely if the prefix has none.
 
-    Args:
+    Attributes:
         n_states: S, the states of the automaton. The hidden Markov model has S (S - 1) states.
         vocab_size: V, the number of tokens.
         separator: The token that joins strings.
@@ -67,43 +68,26 @@ class BaumWelch(Baseline):
         UserError: An argument is out of range.
     """
 
-    version = 1
+    n_states: int
+    vocab_size: int
+    separator: int
+    iterations: int = 10
+    seed: int = 0
+    restarts: int = 1
+    warm_start: bool = False
+
     name = "Baum-Welch"
 
-    def __init__(
-        self,
-        n_states: int,
-        vocab_size: int,
-        separator: int,
-        iterations: int = 10,
-        seed: int = 0,
-        restarts: int = 1,
-        warm_start: bool = False,
-    ) -> None:
-        check_vocabulary(vocab_size, separator)
-        check_at_least("n_states", n_states, 2)
-        check_at_least("iterations", iterations, 1)
-        check_at_least("seed", seed, 0)
-        check_at_least("restarts", restarts, 1)
-        self.n_states = n_states
-        self.vocab_size = vocab_size
-        self.separator = separator
-        self.iterations = iterations
-        self.seed = seed
-        self.restarts = restarts
-        self.warm_start = warm_start
+    def __post_init__(self) -> None:
+        check_vocabulary(self.vocab_size, self.separator)
+        for name, least in (("n_states", 2), ("iterations", 1), ("seed", 0), ("restarts", 1)):
+            check_at_least(name, getattr(self, name), least)
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """One with the task's most states; [] for tasks without states."""
         n_states = getattr(task.parameters, "max_states", None)
         return [] if n_states is None else [cls(n_states, task.io.vocab_size, task.io.separator)]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that change predictions."""
-        keys = ("n_states", "iterations", "seed", "restarts", "warm_start")
-        return {key: getattr(self, key) for key in keys}
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

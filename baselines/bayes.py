@@ -25,14 +25,11 @@ where an edge leads before the prefix tells.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from baselines._bayes_filter import predict_row
-from baselines._bayes_hypotheses import Hypotheses, Scratch, Tables
 from baselines.ngram import NGram
 from regbench.data.instances import Instances
 from regbench.models.predictor import Baseline, check_at_least, check_tokens, check_vocabulary, longest_first
@@ -40,10 +37,6 @@ from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 from regbench.utils.threads import for_each
-
-_BEYOND = 30.0
-"""The cost of every edge beyond the prior's maximum, in nats. Such edges are nearly impossible. But a hypothesis with a wrong
-decision survives with such an edge until a move repairs it."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +73,11 @@ class Prior:
             )
 
 
+@dataclass
 class Bayes(Baseline):
     """The posterior predictive distribution under a known prior; see the module.
 
-    Args:
+    Attributes:
         prior: How automata are drawn.
         vocab_size: V, the number of tokens.
         separator: The token that joins strings.
@@ -101,36 +95,25 @@ class Bayes(Baseline):
         UserError: An argument is out of range.
     """
 
-    version = 1
+    prior: Prior
+    vocab_size: int
+    separator: int
+    hypotheses: int = 100
+    moves: int = 10
+    seed: int = 0
+    fallback: float = 0.005
+
     name = "Bayes"
 
-    def __init__(
-        self,
-        prior: Prior,
-        vocab_size: int,
-        separator: int,
-        hypotheses: int = 100,
-        moves: int = 10,
-        seed: int = 0,
-        fallback: float = 0.005,
-    ) -> None:
-        check_vocabulary(vocab_size, separator)
-        check_at_least("hypotheses", hypotheses, 1)
-        check_at_least("moves", moves, 0)
-        check_at_least("seed", seed, 0)
-        if not 0.0 <= fallback <= 1.0:
-            raise UserError(f"fallback must be between 0 and 1, not {fallback!r}")
-        if prior.alphabet[1] > vocab_size - 1:
-            raise UserError(
-                f"an alphabet of {prior.alphabet[1]} is above the {vocab_size - 1} symbols of the vocabulary"
-            )
-        self.prior = prior
-        self.vocab_size = vocab_size
-        self.separator = separator
-        self.hypotheses = hypotheses
-        self.moves = moves
-        self.seed = seed
-        self.fallback = fallback
+    def __post_init__(self) -> None:
+        check_vocabulary(self.vocab_size, self.separator)
+        for name, least in (("hypotheses", 1), ("moves", 0), ("seed", 0)):
+            check_at_least(name, getattr(self, name), least)
+        if not 0.0 <= self.fallback <= 1.0:
+            raise UserError(f"fallback must be between 0 and 1, not {self.fallback!r}")
+        most, symbols = self.prior.alphabet[1], self.vocab_size - 1
+        if most > symbols:
+            raise UserError(f"an alphabet of {most} is above the {symbols} symbols of the vocabulary")
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
@@ -144,70 +127,25 @@ class Bayes(Baseline):
         moves = max(10, prior.states[1] * (io.vocab_size - 1) // 6)
         return [cls(prior, io.vocab_size, io.separator, moves=moves)]
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The prior's ranges, and the arguments that change predictions."""
-        return asdict(self.prior) | {key: getattr(self, key) for key in ("hypotheses", "moves", "seed", "fallback")}
-
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""
+        # Imported here: that takes longer than to read predictions from the cache.
+        from baselines._bayes_filter import predict_row, tables_of
+        from baselines._bayes_hypotheses import Hypotheses, Scratch
+
         tokens = check_tokens(tokens, self.vocab_size)
         probs = NGram(3, self.vocab_size, self.separator, "kneser-ney").predict(tokens)
         # Symbols are numbered without the separator. The separator becomes -1.
         symbols = np.where(tokens == self.separator, -1, tokens - (tokens > self.separator))
         columns = np.delete(np.arange(self.vocab_size), self.separator)
-        tables = _tables(self.prior, self.vocab_size - 1, tokens.shape[1])
+        prior = self.prior
+        tables = tables_of(prior.states, prior.edges, prior.alphabet, self.vocab_size - 1, tokens.shape[1])
 
         def work(row: int) -> None:
-            h = Hypotheses.empty(self.hypotheses, self.prior.states[1], self.vocab_size - 1)
+            h = Hypotheses.empty(self.hypotheses, prior.states[1], self.vocab_size - 1)
             mixed = probs[row][:, columns]
             predict_row(symbols[row], self.moves, self.seed, self.fallback, tables, h, Scratch.of(h, tables), mixed)
             probs[row][:, columns] = mixed
 
         for_each(work, longest_first(tokens, self.separator))
         return probs
-
-
-def _tables(prior: Prior, n_symbols: int, length: int) -> Tables:
-    """The logarithms of the factors of p(prefix, H), for prefixes of at most `length` tokens."""
-    S = prior.states[1]
-    n = np.arange(prior.states[0], S + 1)
-    c = np.arange(prior.alphabet[0], prior.alphabet[1] + 1)
-    most = np.minimum(np.minimum.outer(n - 1, c), prior.edges[1])  # (n, c): M of the module
-    choices = np.unique(most)
-    # Hypotheses label their states, so (n-1)_{v-1} is shared by the (S-1)_{v-1} ways to do it.
-    order = _log_falling(n - 1, S - 1) - _log_falling(np.array([S - 1]), S - 1) - np.log(len(n))
-    alphabet = _log_falling(c, n_symbols) - _log_falling(np.array([n_symbols]), n_symbols) - np.log(len(c))
-    return Tables(
-        n=n,
-        c=c,
-        most=np.searchsorted(choices, most),
-        order=order,
-        alphabet=alphabet,
-        targets=_over(_log_falling(n - 1, S)),
-        symbols=_over(_log_falling(c, S)),
-        degree=np.stack([_log_degree(prior.edges[0], int(M), S, length) for M in choices]),
-        max_edges=int(choices[-1]),
-    )
-
-
-def _log_falling(x: IntArray, most: int) -> NDArray[np.float64]:
-    """(most + 1, X): log (x)_k for k = 0 to `most`; minus infinity if k > x."""
-    factors = x - np.arange(most)[:, None]
-    logs = np.where(factors > 0, np.log(np.maximum(factors, 1)), -np.inf)
-    return np.concatenate([np.zeros((1, len(x))), logs.cumsum(0)])
-
-
-def _over(log: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The log of 1/x from the log of x; minus infinity stays."""
-    return np.where(np.isfinite(log), -log, -np.inf)
-
-
-def _log_degree(least: int, most: int, n_states: int, length: int) -> NDArray[np.float64]:
-    """(S + 1, L + 2): log f(k, N). The out-degree is uniform over [least, most], with a tail above; see _BEYOND."""
-    m = np.arange(1, n_states)
-    log_p = np.where(m < least, -np.inf, -_BEYOND * np.maximum(m - most, 0))
-    log_p -= np.logaddexp.reduce(log_p)
-    known = _log_falling(m, n_states)  # (S + 1, S - 1): log (m)_k
-    visits = np.arange(length + 2)[:, None] * np.log(m)
-    return np.stack([np.logaddexp.reduce(log_p + row - visits, axis=-1) for row in known])

@@ -22,7 +22,8 @@ know an instance's triggers has less loss on average over scored positions.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numba import njit
@@ -40,13 +41,14 @@ _NEW, _SEVERAL = -1, -2
 """What has followed a symbol: nothing yet, or different symbols."""
 
 
+@dataclass
 class BigramSolver(Baseline):
     """The Bayes-optimal predictor of the task `bigram`; see the module.
 
     A prompt that the task cannot make is no error: if no K symbols can be its triggers, no symbol counts as a trigger. After a
     separator it predicts the first symbol of an instance.
 
-    Args:
+    Attributes:
         parameters: The parameters of the task.
         in_context: Whether it looks for triggers. If not, it predicts from the global table alone.
 
@@ -54,15 +56,15 @@ class BigramSolver(Baseline):
         UserError: The parameters are of another task.
     """
 
-    version = 1
+    parameters: BigramParameters
+    in_context: bool = True
+
     only_task = "bigram"
 
-    def __init__(self, parameters: BigramParameters, in_context: bool = True) -> None:
-        if not isinstance(parameters, BigramParameters):
-            raise UserError(f"the solver takes the parameters of the task bigram, not {type(parameters).__name__}")
-        self.parameters = parameters
-        self.in_context = in_context
-        self.name = "solver" if in_context else "global bigrams"
+    def __post_init__(self) -> None:
+        if not isinstance(self.parameters, BigramParameters):
+            raise UserError(f"the solver takes the parameters of the task bigram, not {type(self.parameters).__name__}")
+        self.name = "solver" if self.in_context else "global bigrams"
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
@@ -70,11 +72,6 @@ class BigramSolver(Baseline):
         if not isinstance(task.parameters, BigramParameters):
             return []
         return [cls(task.parameters), cls(task.parameters, in_context=False)]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The task's parameters, and `in_context`."""
-        return self.parameters.model_dump() | {"in_context": self.in_context}
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

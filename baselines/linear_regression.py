@@ -11,6 +11,7 @@ At every y the predictor has the pairs before it, X (i, d_x) and Y (i, d_y), and
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -26,10 +27,11 @@ from regbench.utils.errors import UserError, nearest
 METHODS = ("zero", "least squares", "ridge")
 
 
+@dataclass
 class InContextRegression(Baseline):
     """One of the methods above, for every prefix.
 
-    Args:
+    Attributes:
         method: One of METHODS.
         d_x: Components of x.
         d_y: Components of y.
@@ -39,20 +41,23 @@ class InContextRegression(Baseline):
         UserError: The method is unknown, or a number is out of range.
     """
 
-    version = 1
+    method: str
+    d_x: int
+    d_y: int
+    noise: float = 0.0
+
     only_task = "linear_regression"
     takes = ("vectors",)
 
-    def __init__(self, method: str, d_x: int, d_y: int, noise: float = 0.0) -> None:
-        if method not in METHODS:
-            raise UserError(f"unknown method '{method}'{nearest(method, METHODS)}")
-        check_at_least("d_x", d_x, 1)
-        check_at_least("d_y", d_y, 1)
-        if not 0.0 <= noise < np.inf:
-            raise UserError(f"noise must be finite and at least 0, not {noise!r}")
-        self.name = self.method = method
-        self.d_x, self.d_y, self.noise = d_x, d_y, noise
-        self.anchor = "start" if method == "zero" else None
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UserError(f"unknown method '{self.method}'{nearest(self.method, METHODS)}")
+        check_at_least("d_x", self.d_x, 1)
+        check_at_least("d_y", self.d_y, 1)
+        if not 0.0 <= self.noise < np.inf:
+            raise UserError(f"noise must be finite and at least 0, not {self.noise!r}")
+        self.name = self.method
+        self.anchor = "start" if self.method == "zero" else None
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:

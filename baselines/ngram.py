@@ -16,7 +16,8 @@ occurred once has no children yet. So a high order, or no bound at all, costs on
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numba import njit
@@ -36,6 +37,7 @@ _ROWS_AT_ONCE = 16
 _TOTAL, _FIRST = 0, 1
 
 
+@dataclass
 class NGram(Baseline):
     """An n-gram model of the prefix, for every prefix.
 
@@ -54,7 +56,7 @@ class NGram(Baseline):
     In all of them the start of a string is part of a context once, the separator is never predicted, and symbols are equally
     likely before the first symbol.
 
-    Args:
+    Attributes:
         order: Symbols of an n-gram, one more than of its context. 1 is the unigram model. None sets no bound: back-off begins at
             the longest context that has occurred before.
         vocab_size: V, the number of tokens.
@@ -65,33 +67,27 @@ class NGram(Baseline):
         UserError: An argument is out of range, or the smoothing is unknown.
     """
 
-    version = 1
+    order: int | None
+    vocab_size: int
+    separator: int
+    smoothing: str = "reserved"
 
-    def __init__(self, order: int | None, vocab_size: int, separator: int, smoothing: str = "reserved") -> None:
-        check_vocabulary(vocab_size, separator)
-        if order is not None:
-            check_at_least("order", order, 1)
-        if smoothing not in SMOOTHINGS:
-            raise UserError(f"unknown smoothing '{smoothing}'{nearest(smoothing, SMOOTHINGS)}")
-        if order is None and smoothing == "add-one":
+    def __post_init__(self) -> None:
+        check_vocabulary(self.vocab_size, self.separator)
+        if self.order is not None:
+            check_at_least("order", self.order, 1)
+        if self.smoothing not in SMOOTHINGS:
+            raise UserError(f"unknown smoothing '{self.smoothing}'{nearest(self.smoothing, SMOOTHINGS)}")
+        if self.order is None and self.smoothing == "add-one":
             raise UserError("add-one smoothing does not back off, so it needs an order")
-        self.order = order
-        self.vocab_size = vocab_size
-        self.separator = separator
-        self.smoothing = smoothing
-        plain = "unigram" if order == 1 else f"{order or '∞'}-gram"
-        self.name = plain if smoothing == "reserved" else f"{plain} {smoothing}"
+        plain = "unigram" if self.order == 1 else f"{self.order or '∞'}-gram"
+        self.name = plain if self.smoothing == "reserved" else f"{plain} {self.smoothing}"
         self.anchor = "start" if self.name == "unigram" else None
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """Orders 1, 2 and 3 with the paper's smoothing."""
         return [cls(order, task.io.vocab_size, task.io.separator) for order in (1, 2, 3)]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Order and smoothing."""
-        return {"order": self.order, "smoothing": self.smoothing}
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,48 +16,44 @@ from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 
 
+@dataclass(eq=False)
 class Oracle(Baseline):
     """The upper bound of all predictors.
 
     It recognises an instance by its content, without trailing separators. So a batch may be cut or padded. Positions that are not
     scored have no truth: there the oracle is uniform over the symbols, and zero for vectors.
 
-    Args:
+    Attributes:
         task: The task of the instances.
         instances: The instances that it can predict.
     """
 
-    version = 1
+    task: Task
+    instances: Instances
+
     name = "oracle"
     takes = ("tokens", "vectors")
     anchor = "end"
-
-    def __init__(self, task: Task, instances: Instances) -> None:
-        self.task = task
-        self.instances = instances
-        lengths = instances.lengths.tolist()
-        rows = zip(self._checked(instances.tokens), lengths, strict=True)
-        self._index = {self._key(row[:n]): i for i, (row, n) in enumerate(rows)}
+    options: ClassVar[dict[str, Any]] = {}
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """The oracle of the instances."""
         return [cls(task, instances)]
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """None: there is one oracle."""
-        return {}
+    @cached_property
+    def _index(self) -> dict[bytes, int]:
+        """The place of each instance by its key. Made when it is first asked for: most predictions come from the cache."""
+        return {key: i for i, key in enumerate(self._keys(self.instances.tokens))}
 
-    def _checked(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """Tokens as int64, vectors as float64. Raises a UserError if they cannot be of the task."""
+    def _keys(self, tokens: NDArray[Any]) -> list[bytes]:
+        """The bytes of each row without its trailing separators. Raises a UserError if a row cannot be of the task."""
         io = self.task.io
-        return check_vectors(tokens, io.d_in) if isinstance(io, VectorIO) else check_tokens(tokens, io.vocab_size)
-
-    def _key(self, row: NDArray[Any]) -> bytes:
-        """The bytes of a row without its trailing separators."""
-        symbols = np.flatnonzero((row != self.task.io.separator).reshape(len(row), -1).any(1))
-        return row[: symbols[-1] + 1 if len(symbols) else 0].tobytes()
+        tokens = check_vectors(tokens, io.d_in) if isinstance(io, VectorIO) else check_tokens(tokens, io.vocab_size)
+        symbols = (tokens != io.separator).reshape(*tokens.shape[:2], -1).any(2)
+        return [
+            row[: np.flatnonzero(some).max(initial=-1) + 1].tobytes() for row, some in zip(tokens, symbols, strict=True)
+        ]
 
     def predict(self, tokens: NDArray[Any]) -> FloatArray:
         """The true distributions: (B, L) -> (B, L, V), or for vectors (B, L, d_in) -> (B, L, d_out).
@@ -67,8 +65,7 @@ class Oracle(Baseline):
             UserError: A row is none of the instances.
         """
         io = self.task.io
-        tokens = self._checked(tokens)
-        found = [self._index.get(self._key(row)) for row in tokens]
+        found = [self._index.get(key) for key in self._keys(tokens)]
         if None in found:
             raise UserError(
                 f"row {found.index(None)} is none of the {len(self.instances)} instances that the oracle knows"

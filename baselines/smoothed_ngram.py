@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Self
 
 from baselines.ngram import NGram
@@ -10,24 +11,20 @@ from regbench.models.predictor import Baseline
 from regbench.tasks.base import Task
 
 
+@dataclass
 class SmoothedNGram(NGram, Baseline):
     """`NGram` with Witten and Bell's smoothing, which backs off down to the uniform distribution over the symbols.
 
     It is a default baseline of tasks without a known truth. There the score is the NLL (nats). The paper's back-off gives
     probability zero to new symbols, so each of them would cost the most that is possible.
 
-    Args:
-        order: As of `NGram`.
-        vocab_size: V, the number of tokens.
-        separator: The token that joins strings.
+    Attributes:
+        smoothing: As of `NGram`.
     """
 
-    def __init__(self, order: int | None, vocab_size: int, separator: int) -> None:
-        super().__init__(order, vocab_size, separator, "witten-bell")
+    smoothing: str = "witten-bell"
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """Orders 1, 2 and 3 for tasks without a known truth; [] for others."""
-        if task.knows_truth:
-            return []
-        return [cls(order, task.io.vocab_size, task.io.separator) for order in (1, 2, 3)]
+        return [] if task.knows_truth else super().defaults(task, instances)

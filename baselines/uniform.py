@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -12,10 +13,11 @@ from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 
 
+@dataclass
 class Uniform(Baseline):
     """The lower bound: always uniform over all tokens except the separator.
 
-    Args:
+    Attributes:
         vocab_size: V, the number of tokens.
         separator: The token that joins strings.
 
@@ -23,23 +25,18 @@ class Uniform(Baseline):
         UserError: The separator is outside the vocabulary.
     """
 
-    version = 1
+    vocab_size: int
+    separator: int
+
     name = "uniform"
 
-    def __init__(self, vocab_size: int, separator: int) -> None:
-        check_vocabulary(vocab_size, separator)
-        self.vocab_size = vocab_size
-        self.separator = separator
+    def __post_init__(self) -> None:
+        check_vocabulary(self.vocab_size, self.separator)
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """One for every task of tokens."""
         return [cls(task.io.vocab_size, task.io.separator)]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """None: there is one uniform baseline."""
-        return {}
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

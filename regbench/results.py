@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import html
-import json
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+import numpy as np
 import pydantic
+from numpy.typing import NDArray
 
+from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.files import atomic_write
 from regbench.utils.settings import Strict
 
 if TYPE_CHECKING:
@@ -23,6 +24,21 @@ class ScoreRecord(Strict):
 
     value: float
     stderr: float = pydantic.Field(ge=0)
+
+    @classmethod
+    def of(cls, sums: FloatArray, counts: NDArray[np.int64]) -> Self:
+        """Computes a ratio of sums to counts, with its standard error.
+
+        Args:
+            sums: (N,), the sum over each instance's positions.
+            counts: (N,), the number of those positions.
+        """
+        value = float(sums.sum() / counts.sum())
+        n = len(counts)
+        if n < 2:
+            return cls(value=value, stderr=0.0)
+        residual = sums - value * counts
+        return cls(value=value, stderr=float(np.sqrt((residual**2).sum() / (n * (n - 1))) / counts.mean()))
 
 
 class Curve(Strict):
@@ -41,11 +57,6 @@ class Curve(Strict):
     count: list[int]
     stderr: list[float] | None = None
     axis: str | None = None
-
-    @pydantic.model_serializer(mode="wrap")
-    def _without_what_is_not_there(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = write(self)
-        return {name: value for name, value in content.items() if value is not None}
 
 
 class TrackRecord(Strict):
@@ -131,11 +142,6 @@ class Environment(Strict):
     packages: dict[str, str]
     training_backend: dict[str, str] | None = None
 
-    @pydantic.model_serializer(mode="wrap")
-    def _without_what_does_not_differ(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = write(self)
-        return {name: value for name, value in content.items() if value is not None}
-
 
 class Code(Strict):
     """The state of the repository, or None where there is none."""
@@ -176,11 +182,6 @@ class Result(Strict):
     environment: Environment
     code: Code
     evaluation: Evaluation | None = None
-
-    @pydantic.model_serializer(mode="wrap")
-    def _without_what_is_not_there(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = write(self)
-        return {name: value for name, value in content.items() if name != "evaluation" or value is not None}
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{m} {self.score(m).value:.3f} ± {self.score(m).stderr:.3f}" for m in self.metrics)
@@ -236,13 +237,6 @@ class Result(Strict):
         if len(values) == 1:
             return self.seeds[0].scores[metric]
         return ScoreRecord(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
-
-
-def write_result(path: Path, result: Result) -> None:
-    """Writes `result` as JSON, whole or not at all."""
-    with atomic_write(path) as file:
-        json.dump(result.model_dump(mode="json"), file, indent=1, allow_nan=False)
-        file.write("\n")
 
 
 def read_result(path: str | Path) -> Result:

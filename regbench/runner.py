@@ -15,24 +15,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
-import torch
 import yaml
 from rich.console import Console
 
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
-from regbench.data.instances import Instances
 from regbench.evaluation.any_predictor import evaluate_predictor
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.given import Kind, Predicts
 from regbench.evaluation.predictions import predict
 from regbench.metrics.scores import normalized_scores, score, score_records
-from regbench.models.backbone import build, resolve_options, split_settings
-from regbench.models.mixer import Options
-from regbench.models.model import Model, ModelPredictor, parameter_count, token_tensor
+from regbench.models.backbone import resolve_options, split_settings
+from regbench.models.model import Model, ModelPredictor, parameter_count
 from regbench.ops.backend import require_use, use_backend
-from regbench.report import write_pictures, write_report
+from regbench.report import write_report
 from regbench.results import (
     ArchitectureRecord,
     BaselineRecord,
@@ -42,19 +39,18 @@ from regbench.results import (
     Selection,
     TrackRecord,
     read_result,
-    write_result,
 )
 from regbench.tracks import SPLITS, Track, load_track
 from regbench.training import provenance
 from regbench.training.checkpoint import TRAINED_FILE, Trained, load_tensors, read_trained, save_tensors
-from regbench.training.options import TrainingOptions, resolve_training
+from regbench.training.options import resolve_training
 from regbench.training.progress import Reporter
 from regbench.training.provenance import describe_code, describe_environment, peak_memory
 from regbench.training.terminal import TerminalReporter
 from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk, write_json
 
 
 @dataclass(frozen=True)
@@ -64,9 +60,7 @@ class _Plan:
     Attributes:
         config: what was asked.
         name: of the architecture in tables.
-        cls: the architecture.
-        options: of the architecture.
-        training: the training options.
+        subject: the architecture with its options, its device and the training options.
         parts: all that a trained model follows from; see `regbench.training.provenance`.
         model: an untrained model.
         backend: the implementation of each op that runs in scoring.
@@ -76,10 +70,7 @@ class _Plan:
     config: Config
     track: Track
     name: str
-    cls: type[Any]
-    options: Options
-    training: TrainingOptions
-    device: torch.device
+    subject: Subject
     parts: Mapping[str, Any]
     model: Model
     backend: dict[str, str]
@@ -186,9 +177,8 @@ def evaluate(
     if folder is not None:
         with explain_full_disk(folder), exclusive(folder):
             stored.save(folder / "seed-0" / "predictions.npz")
-            write_pictures(folder, result, loaded.metrics)
             write_report(folder, result, loaded)
-            write_result(folder / "result.json", result)
+            write_json(folder / "result.json", result.model_dump(mode="json"))
     return result
 
 
@@ -304,8 +294,7 @@ def _plan(config: Config, reporter: Reporter) -> _Plan:
         "task": track.task_code,
     }
     parts = {key: value for key, value in parts.items() if value is not None}
-    model = subject.model()
-    return _Plan(config, track, name, cls, options, training, device, parts, model, backend, training_backend)
+    return _Plan(config, track, name, subject, parts, subject.model(), backend, training_backend)
 
 
 def _new_folder(plan: _Plan) -> Path:
@@ -324,7 +313,7 @@ def _new_folder(plan: _Plan) -> Path:
 def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
     """Trains and scores every seed that is not finished, and writes the result, the pictures and the report."""
     reporter.begin(folder)
-    track, config = plan.track, plan.config
+    track, config, subject = plan.track, plan.config, plan.subject
     with use_backend(config.backend):
         reporter.phase(f"making the instances of {track.name}")
         splits = {split: track.instances(split) for split in SPLITS}
@@ -344,24 +333,25 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
         architecture=ArchitectureRecord(
             name=plan.name,
             # A module's name, or a file's: without the folders of this machine.
-            source=plan.cls.__module__
-            if not registry.is_file(config.architecture)
-            else Path(inspect.getfile(plan.cls)).name,
+            source=Path(inspect.getfile(subject.cls)).name
+            if registry.is_file(config.architecture)
+            else subject.cls.__module__,
             source_sha256=plan.parts["source"],
-            options=plan.options.model_dump(mode="json"),
+            options=subject.options.model_dump(mode="json"),
             parameters=parameter_count(plan.model),
             state_bytes=plan.model.state_bytes(),
         ),
-        training=plan.training.model_dump(mode="json"),
+        training=subject.training.model_dump(mode="json"),
         seeds=seeds,
         baselines=baselines,
         selection=Selection(trials=config.trials),
-        environment=describe_environment(plan.device, plan.backend, plan.training_backend, plan.training.precision),
+        environment=describe_environment(
+            subject.device, plan.backend, plan.training_backend, subject.training.precision
+        ),
         code=describe_code(),
     )
-    write_pictures(folder, result, track.metrics)
     write_report(folder, result, track)
-    write_result(folder / "result.json", result)
+    write_json(folder / "result.json", result.model_dump(mode="json"))
     for seed in config.seeds:
         for name in ("resume.safetensors", TRAINED_FILE, provenance.FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
@@ -388,7 +378,7 @@ def _seed(
     model, trained = _train(plan, seed, folder, reporter)
     reporter.phase(f"scoring the test split, seed {seed}")
     record = _score_seed(plan, seed, model, trained, baselines, folder)
-    provenance.write_provenance(folder, plan.parts)
+    write_json(folder / provenance.FILE, plan.parts)  # first: without it the scores would pass for any run's
     with atomic_write(done) as file:
         file.write(record.model_dump_json(indent=1))
     return record
@@ -400,41 +390,32 @@ def _train(plan: _Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mo
     Raises:
         UserError: the folder holds something else, training diverges, or the trained model sees the future.
     """
-    torch.manual_seed(seed)
-    model = build(plan.cls, plan.options, plan.track.task.io).to(plan.device)
+    device, model = plan.subject.device, plan.subject.model(seed)
     own = f"{provenance.provenance_digest(plan.parts)}/{seed}"
     trained = read_trained(folder, own)
     if trained is not None:
         model.load_state_dict(load_tensors(folder / "checkpoint.safetensors")[0])
-        return model.eval(), trained
+        return model, trained
     validation = plan.track.instances("validation")
     trainer = Trainer(
         model,
         plan.track.instances("train"),
         validation,
-        plan.training,
+        plan.subject.training,
         budget=plan.track.definition.budget.train_tokens,
         seed=seed,
         folder=folder,
         provenance=own,
-        device=plan.device,
+        device=device,
     )
     reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
     progress = trainer.run(reporter)
     save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
-    _check_trained(plan, model, validation)
-    trained = Trained(progress, len(trainer.plan), peak_memory(plan.device))
+    refuse_trained(plan.subject, model, validation, plan.name)
+    trained = Trained(progress, len(trainer.plan), peak_memory(device))
     trained.write(folder, own)
     (folder / "resume.safetensors").unlink(missing_ok=True)
     return model, trained
-
-
-def _check_trained(plan: _Plan, model: Model, validation: Instances) -> None:
-    """Refuses a trained model that sees the future, on the longest validation instance."""
-    longest = int(validation.lengths.argmax())
-    tokens = validation.tokens[longest : longest + 1, : validation.lengths[longest]]
-    subject = Subject(plan.cls, plan.options, plan.track.task.io, plan.device, plan.training)
-    refuse_trained(subject, model, token_tensor(tokens, plan.device), plan.name)
 
 
 def _score_seed(
@@ -442,7 +423,7 @@ def _score_seed(
 ) -> SeedRecord:
     """Predicts the test split, keeps the predictions, and scores them."""
     test, progress = plan.track.instances("test"), trained.progress
-    predictions = predict(plan.track.task, ModelPredictor(model, plan.device), test)
+    predictions = predict(plan.track.task, ModelPredictor(model, plan.subject.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
     known = ("step", "tokens", "validation_loss")
@@ -465,6 +446,6 @@ def _score_seed(
         tokens=progress.tokens,
         seconds=round(progress.seconds, 3),
         tokens_per_second=round(progress.tokens / progress.seconds, 1),
-        peak_memory_bytes=max(trained.peak_memory_bytes, peak_memory(plan.device)),
+        peak_memory_bytes=max(trained.peak_memory_bytes, peak_memory(plan.subject.device)),
         predictions_sha256=digest,
     )

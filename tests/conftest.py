@@ -1,18 +1,25 @@
-"""Shared by all tests: a cache of their own, a tiny track, and a way to call the command line."""
+"""Shared by all tests: a cache of their own, a tiny track, and a way to call the command line.
+
+PyTorch is imported by the fixtures: what starts the processes of `pytest -n` reads this file too, and needs none of it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from regbench import runner
-from regbench.tracks import Track, load_track
+if TYPE_CHECKING:
+    from regbench.tracks import Track
 
 TINY = {
     "name": "tiny-v1",
@@ -42,6 +49,48 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["REGBENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _distributions_are_read_once() -> Iterator[None]:
+    """Every look into the registry would read the entry points of all that is installed; here nothing is installed meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "entry_points", functools.cache(importlib.metadata.entry_points))
+        yield
+
+
+PICTURES = ("plot_scores_by_position", "plot_training")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _pictures_are_named() -> Iterator[None]:
+    """Runs in this process draw no pictures, which takes longer than a tiny training, unless they ask for `drawn`."""
+
+    def name(_: object, path: Path, *__: object) -> None:
+        path.write_bytes(b"\x89PNG")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for picture in PICTURES:
+            patch.setattr(f"regbench.report.page.{picture}", name)
+        yield
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Runs within the block draw their pictures."""
+    from regbench.report import pictures
+
+    with pytest.MonkeyPatch.context() as patch:
+        for picture in PICTURES:
+            patch.setattr(f"regbench.report.page.{picture}", getattr(pictures, picture))
+        yield
+
+
+@pytest.fixture
+def drawn() -> Iterator[None]:
+    """Runs of this test draw their pictures."""
+    with drawing():
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The YAML file of a track that trains in about a second."""
@@ -52,6 +101,8 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tiny_file: Path) -> Track:
+    from regbench.tracks import load_track
+
     return load_track(str(tiny_file))
 
 
@@ -93,16 +144,21 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def text_track(text_file: Path) -> Track:
+    from regbench.tracks import load_track
+
     return load_track(str(text_file))
 
 
 @pytest.fixture(scope="session")
 def text_run(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of a tiny `cgt` on it."""
+    from regbench import runner
+
     folder = tmp_path_factory.mktemp("text-run") / "run"
     settings = {"d_model": 8, "d_y": 4, "n_layers": 2, "n_heads": 2, "templates": 2, "rank": 2}
     training = {"training.train_tokens": 2000, "training.batch_size": 8, "training.evaluations": 2}
-    runner.run(str(text_file), "cgt", settings=settings | training, out=folder)
+    with drawing():
+        runner.run(str(text_file), "cgt", settings=settings | training, out=folder)
     return folder
 
 
@@ -112,6 +168,8 @@ TINY_CGT = {"d_model": 16, "d_y": 8, "n_heads": 2, "templates": 4, "rank": 2, "t
 @pytest.fixture(scope="session")
 def run_folder(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of `cgt` with two seeds."""
+    from regbench import runner
+
     folder = tmp_path_factory.mktemp("runs") / "cgt"
     runner.run(str(tiny_file), "cgt", seeds=(0, 4), settings=TINY_CGT, out=folder)
     return folder

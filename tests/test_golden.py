@@ -20,6 +20,8 @@ DEFECTS: dict[str, dict[str, float]] = {
     "a learning rate 5 % too high": {"rate": 1.05},
     "matrices that begin 5 % too large": {"scale": 1.05},
 }
+SUBTLEST = "a learning rate 5 % too high"
+"""The one that comes nearest to a tolerance: to 21 times that of `learned_ngram`."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,9 @@ def test_it_trains_as_it_did(name: str, track: Track) -> None:
     assert distance(expected, got) <= tolerance, f"{name}, tolerance {tolerance:g}: {apart}; {hint}"
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize(
+    "defect", [pytest.param(defect, marks=() if defect == SUBTLEST else pytest.mark.slow) for defect in DEFECTS]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_defect_shows(name: str, defect: str, track: Track) -> None:
     """By more than ten times the tolerance: what the tolerance lets through is small beside what it is to catch."""

@@ -17,6 +17,7 @@ import pytest
 import regbench
 from regbench import runner
 from regbench.evaluation.predictions import Predictions
+from regbench.utils.files import read_arrays
 from tests.helpers.documents import blocks
 
 pytest_plugins = ["pytester"]
@@ -280,7 +281,7 @@ class TestBeforeAnythingIsTrained:
         path = good / "seed-1" / "predictions.npz"
         whole = path.read_bytes()
         try:
-            predictions = Predictions.read(path)
+            predictions = Predictions.from_arrays(read_arrays(path))
             Predictions(predictions.packed[:, ::-1], predictions.lengths).save(path)
             write(folder=good)
             text = failure(run(pytester, "--regbench-update"))

@@ -10,8 +10,9 @@ from typing import Any
 import pydantic
 import pytest
 
-from regbench.results import Result, read_result, write_result
+from regbench.results import Result, read_result
 from regbench.utils.errors import UserError
+from regbench.utils.files import write_json
 
 SCORE = {"value": 0.5, "stderr": 0.01}
 CURVE = {"position": [1.0], "value": [0.5], "count": [3]}
@@ -67,7 +68,7 @@ def example(seeds: int = 1) -> dict[str, Any]:
 
 def test_schema_version_comes_first_and_reading_gives_what_was_written(tmp_path: Path) -> None:
     result = Result.model_validate_json(json.dumps(example(3)))
-    write_result(tmp_path / "result.json", result)
+    write_json(tmp_path / "result.json", result.model_dump(mode="json"))
     assert (tmp_path / "result.json").read_text().startswith('{\n "schema_version": 1')
     assert read_result(tmp_path) == result
 

@@ -21,14 +21,14 @@ import yaml
 
 import regbench
 from regbench import cli, runner
-from regbench.evaluation.predictions import Predictions
+from regbench.evaluation.predictions import Predictions, predict
 from regbench.metrics.scores import score, score_records
 from regbench.models.backbone import build, resolve_options
 from regbench.results import read_result
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive
+from regbench.utils.files import atomic_write, exclusive, read_arrays
 from tests.conftest import MARKOV, TINY
 
 PLUGIN = """
@@ -48,6 +48,14 @@ def plugin(tmp_path: Path) -> Path:
     path = tmp_path / "average.py"
     path.write_text(PLUGIN)
     return path
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> regbench.Result:
+    """A run of two seeds that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "average.py").write_text(PLUGIN)
+    return regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=QUICK, out=folder / "out")
 
 
 @pytest.fixture
@@ -72,7 +80,7 @@ def comparable(result: regbench.Result) -> dict[str, Any]:
 
 
 def test_a_strangers_five_line_mixer_runs_and_leaves_a_result(
-    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track
+    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track, drawn: None
 ) -> None:
     result = go(seeds=(0, 1))
     assert result.architecture.name == "average"
@@ -104,7 +112,7 @@ def test_the_stored_predictions_give_the_scores_to_the_last_bit(
     go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track
 ) -> None:
     result = go()
-    predictions = Predictions.read(tmp_path / "out" / "seed-0" / "predictions.npz")
+    predictions = Predictions.from_arrays(read_arrays(tmp_path / "out" / "seed-0" / "predictions.npz"))
     assert predictions.digest == result.seeds[0].predictions_sha256
     scores, curves = score_records(score(tiny.task, tiny.instances("test"), predictions.batches(batch_size=5)))
     assert curves == result.seeds[0].curves
@@ -123,22 +131,25 @@ def test_the_stored_weights_give_the_predictions(
     assert notes["architecture"] == str(plugin)
     from regbench.models.model import ModelPredictor
 
-    again = Predictions.of(ModelPredictor(model, torch.device("cpu")), tiny.instances("test"))
-    stored = Predictions.read(tmp_path / "out" / "seed-0" / "predictions.npz")
+    again = predict(tiny.task, ModelPredictor(model, torch.device("cpu")), tiny.instances("test"))
+    assert isinstance(again, Predictions)
+    stored = Predictions.from_arrays(read_arrays(tmp_path / "out" / "seed-0" / "predictions.npz"))
     np.testing.assert_array_equal(again.packed, stored.packed)
 
 
 def test_one_configuration_gives_one_result(go: Callable[..., regbench.Result]) -> None:
-    assert comparable(go("a")) == comparable(go("b"))
-    assert comparable(go("c", seeds=(1,))) != comparable(go("d"))
+    assert comparable(result := go("a")) == comparable(go("b"))
+    assert comparable(go("c", seeds=(1,))) != comparable(result)
 
 
 @pytest.mark.parametrize("where", ["training", "scoring", "second seed", "result"])
 def test_an_interrupted_run_resumes_to_the_same_result(
-    go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    go: Callable[..., regbench.Result],
+    whole: regbench.Result,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
 ) -> None:
-    whole = go("whole", seeds=(0, 1))
-
     class Stop(BaseException):
         pass
 
@@ -156,7 +167,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
                 runner, "_seed", lambda plan, seed, *rest: original(plan, seed, *rest) if seed == 0 else stop()
             )
         else:
-            patch.setattr(runner, "write_result", stop)
+            patch.setattr(runner, "write_report", stop)
         with pytest.raises(Stop):
             go("broken", seeds=(0, 1))
     assert not (tmp_path / "broken" / "result.json").exists()
@@ -404,6 +415,7 @@ def test_a_task_with_scores_of_its_own_gets_its_result(
     go: Callable[..., regbench.Result],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    drawn: None,
 ) -> None:
     """Pictures, page and tables know which way they are better, in the run, after --resume and in a report."""
     (tmp_path / "mine.py").write_text(OWN_SCORE)

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from regbench.checks.contract import Check, NotApplicable
+from regbench.data.instances import Instances
 from regbench.metrics.metric import score_positions
 from regbench.models.backbone import build, held_bytes
 from regbench.models.mixer import Options
-from regbench.models.model import Model, shift_in
+from regbench.models.model import Model, shift_in, token_tensor
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
@@ -91,37 +92,30 @@ class Subject:
                 if parameter.requires_grad:
                     noise = torch.randn(parameter.shape, generator=generator, dtype=kind)
                     parameter.data += step * noise.to(parameter)
-            if _is_finite(model(self.longest())):
+            if model(self.tokens(1, length=None)).isfinite().all():
                 break
         return model
 
-    def longest(self, batch: int = 1) -> Tensor:
-        """Random tokens at the longest length of the task."""
-        return self.tokens(batch, self.io.max_length)
+    def tokens(self, batch: int = 3, length: int | None = 32) -> Tensor:
+        """Random tokens (B, L), the separator among them; for a task of vectors, Gaussian vectors (B, L, D_in).
 
-    def tokens(self, batch: int = 3, length: int = 32) -> Tensor:
-        """Random tokens (B, L), the separator among them; for a task of vectors, Gaussian vectors (B, L, D_in)."""
+        Args:
+            batch: B.
+            length: the most positions; None: the longest length of the task.
+        """
         generator = torch.Generator().manual_seed(0)
-        shape = (batch, min(length, self.io.max_length))
+        shape = (batch, min(length or self.io.max_length, self.io.max_length))
         if isinstance(self.io, VectorIO):
             return torch.randn(*shape, self.io.d_in, generator=generator).to(self.device)
         return torch.randint(self.io.vocab_size, shape, generator=generator).to(self.device)
 
-    @property
-    def width(self) -> int:
-        """The width of an output at one position: V, or D_out for vectors."""
-        return self.io.d_out if isinstance(self.io, VectorIO) else self.io.vocab_size
-
-    def other(self, tokens: Tensor) -> Tensor:
-        """Tokens or vectors that differ from these in every place."""
-        return tokens + 1.0 if isinstance(self.io, VectorIO) else (tokens + 1) % self.io.vocab_size
-
 
 def shape(subject: Subject) -> str | None:
     """Logits are (B, L, V), at length 1 too."""
-    model, tokens = subject.model(), subject.tokens()
+    model, tokens, io = subject.model(), subject.tokens(), subject.io
+    width = io.d_out if isinstance(io, VectorIO) else io.vocab_size
     for part in (tokens, tokens[:, :1]):
-        wanted, out = (*part.shape[:2], subject.width), model(part)
+        wanted, out = (*part.shape[:2], width), model(part)
         if not isinstance(out, Tensor):
             hint = "; take its first, with [0]" if isinstance(out, tuple | list) and out else ""
             return f"it returns {type(out).__name__}, not a tensor {wanted}{hint}"
@@ -133,7 +127,7 @@ def shape(subject: Subject) -> str | None:
 def finite(subject: Subject) -> str | None:
     """No NaN or infinity, also at length 1, with all tokens equal, and at the longest length of the task."""
     model, tokens = subject.model(), subject.tokens()
-    longest = subject.longest()
+    longest = subject.tokens(1, length=None)
     cases = {
         f"length {tokens.shape[1]}": tokens,
         "length 1": tokens[:, :1],
@@ -141,7 +135,7 @@ def finite(subject: Subject) -> str | None:
         f"the longest length, {longest.shape[1]}": longest,
     }
     for name, case in cases.items():
-        if not _is_finite(model(case)):
+        if not model(case).isfinite().all():
             return f"it returns NaN or infinity at {name}"
     return None
 
@@ -149,7 +143,7 @@ def finite(subject: Subject) -> str | None:
 def causal(subject: Subject) -> str | None:
     """Changing token t changes no logits at or before t: those of position t predict token t itself."""
     model = subject.moved()
-    for tokens in (subject.tokens(), subject.longest()):
+    for tokens in (subject.tokens(), subject.tokens(1, length=None)):
         length = tokens.shape[1]
         fault = _sees_future(subject, model, tokens, (0, 1, length // 2, 3 * length // 4, length - 2), CAUSAL_TOLERANCE)
         if fault:
@@ -157,18 +151,20 @@ def causal(subject: Subject) -> str | None:
     return None
 
 
-def refuse_trained(subject: Subject, model: Model, tokens: Tensor, name: str) -> None:
+def refuse_trained(subject: Subject, model: Model, instances: Instances, name: str) -> None:
     """Refuses a trained model that sees the future. Training can open a leak that the untrained weights had shut.
 
     Args:
         subject: what the model was built from.
         model: the trained model.
-        tokens: one instance of the task, (1, L) or (1, L, D_in).
+        instances: of the task. The longest is asked for.
         name: of the architecture, for the message.
 
     Raises:
         UserError: changing one of 32 tokens, spread evenly, changes a prediction at or before it.
     """
+    longest = int(instances.lengths.argmax())
+    tokens = token_tensor(instances[longest : longest + 1].tokens, subject.device)
     places = np.linspace(0, tokens.shape[1] - 1, 32).round().astype(int).tolist()
     with torch.no_grad():
         fault = _sees_future(subject, model.eval(), tokens, places, TRAINED_TOLERANCE)
@@ -178,13 +174,14 @@ def refuse_trained(subject: Subject, model: Model, tokens: Tensor, name: str) ->
 
 def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterable[int], tolerance: float) -> str | None:
     before = model(tokens)
-    if not _is_finite(before):
+    if not before.isfinite().all():
         return None  # `finite` reports it
     if _differ(before, model(tokens), tolerance):
         return "the same input gives different outputs: it is random, or keeps something from one call to the next"
     for t in sorted(set(places) & set(range(tokens.shape[1]))):
         changed = tokens.clone()
-        changed[:, t] = subject.other(changed[:, t])
+        other = changed[:, t] + 1
+        changed[:, t] = other if isinstance(subject.io, VectorIO) else other % subject.io.vocab_size
         after = model(changed)
         if _differ(before[:, : t + 1], after[:, : t + 1], tolerance):
             first = int((after - before)[:, : t + 1].abs().amax(dim=(0, 2)).argmax())
@@ -207,8 +204,8 @@ def trains(subject: Subject) -> str | None:
     The steps are small, so that a large learning rate is not blamed on the architecture. In training mode, too, no prediction
     may depend on what follows.
     """
-    model, tokens = subject.moved(), subject.longest(2)
-    if not _is_finite(model(tokens)):
+    model, tokens = subject.moved(), subject.tokens(2, length=None)
+    if not model(tokens).isfinite().all():
         return None  # `finite` reports it
     model.train()
     batch = tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
@@ -223,7 +220,7 @@ def trains(subject: Subject) -> str | None:
             raise
         except Exception as error:
             return f"in training it raises {blame(error)}"
-        if not all(map(_is_finite, terms.values())):
+        if not all(term.isfinite().all() for term in terms.values()):
             return "in training its loss is NaN or infinite"
         fault = _gradient_fault(model)
         if fault:
@@ -238,8 +235,8 @@ def _leaks_in_training(subject: Subject) -> str | None:
     """
     model, tokens = subject.moved(), subject.tokens()
     half = tokens.shape[1] // 2
-    changed = tokens.clone()
-    changed[:, half:] = subject.other(changed[:, half:])
+    changed, later = tokens.clone(), tokens[:, half:] + 1
+    changed[:, half:] = later if isinstance(subject.io, VectorIO) else later % subject.io.vocab_size
 
     def differ(one: Tensor, other: Tensor) -> bool:
         outputs = []
@@ -247,7 +244,7 @@ def _leaks_in_training(subject: Subject) -> str | None:
             torch.manual_seed(0)  # the same dropout
             with autocast(tokens.device, subject.training) if model.training else nullcontext():
                 outputs.append(model(inputs)[:, : half + 1].float())
-        return _is_finite(outputs[0]) and _differ(outputs[0], outputs[1], CAUSAL_TOLERANCE)
+        return bool(outputs[0].isfinite().all()) and _differ(outputs[0], outputs[1], CAUSAL_TOLERANCE)
 
     if differ(tokens, changed):
         return None  # `causal` reports it
@@ -263,7 +260,7 @@ def _leaks_in_training(subject: Subject) -> str | None:
 def _gradient_fault(model: Model) -> str | None:
     asked = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
     for name, gradient in asked.items():
-        if gradient is not None and not _is_finite(gradient):
+        if gradient is not None and not gradient.isfinite().all():
             return f"the gradient of {name} is NaN or infinite"
     for name, gradient in asked.items():
         if gradient is None or (gradient == 0).all():
@@ -301,7 +298,7 @@ def deterministic(subject: Subject) -> str | None:
 
 def streams(subject: Subject) -> str | None:
     """The recurrent form predicts the same as the parallel form, and its state has the size that `state_bytes` says."""
-    model, tokens = subject.moved(), subject.longest(2)
+    model, tokens = subject.moved(), subject.tokens(2, length=None)
     claimed = model.state_bytes()
     trust = "" if claimed is None else f"; its {claimed} bytes of state cannot be checked"
     if not hasattr(model, "step"):
@@ -411,10 +408,6 @@ CONTRACT: tuple[Check, ...] = (
     overfits,
 )
 """Every check, in this order."""
-
-
-def _is_finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values).all())
 
 
 def _differ(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:

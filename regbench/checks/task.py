@@ -323,7 +323,7 @@ def examine_task(track: Track) -> None:
         UserError: with the first check that fails, or where the task's own code raised.
     """
     made = {split: track.instances(split) for split in SPLITS}
-    refuse(Subject(track.task, track.splits, made), CONTRACT, f"task '{track.task_name}'")
+    refuse(Subject(track.task, track.definition.splits, made), CONTRACT, f"task '{track.task_name}'")
     _EXAMINED.add(track)
 
 

@@ -108,8 +108,7 @@ def predict_baseline(
     if made.seconds >= WORTH_KEEPING:
         costs = {"seconds": made.seconds, "processor_seconds": made.processor_seconds, "threads": made.threads}
         arrays = made.stored.arrays | costs
-        path = _path(baseline_key(baseline, track, instances), "npz")
-        keep(path, lambda file: np.savez_compressed(file, **arrays), "wb")
+        keep(_predictions_file(baseline, track, instances), lambda file: np.savez_compressed(file, **arrays), "wb")
     return made
 
 
@@ -117,7 +116,7 @@ def kept_predictions(baseline: Baseline, track: Track, instances: Instances) -> 
     """Predictions from the cache, or None where it does not have them."""
     task = track.task
     try:
-        arrays = read_arrays(_path(baseline_key(baseline, track, instances), "npz"))
+        arrays = read_arrays(_predictions_file(baseline, track, instances))
         stored = (Predictions if task.knows_truth else CompactPredictions).from_arrays(arrays)
         costs = float(arrays["seconds"]), float(arrays["processor_seconds"]), int(arrays["threads"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -144,8 +143,8 @@ def baseline_key(baseline: Baseline, track: Track, instances: Instances) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def _path(key: str, suffix: str) -> Path:
-    return cache_root() / "baselines" / f"{key}.{suffix}"
+def _predictions_file(baseline: Baseline, track: Track, instances: Instances) -> Path:
+    return cache_root() / "baselines" / f"{baseline_key(baseline, track, instances)}.npz"
 
 
 def _make(baseline: Baseline, track: Track, instances: Instances, progress: Progress) -> BaselinePredictions:
@@ -206,7 +205,7 @@ def score_baselines(
 
 def _record(baseline: Baseline, track: Track, instances: Instances, announce: Callable[[str], None]) -> BaselineRecord:
     """A baseline's scores, from the cache or computed now."""
-    path = _path(f"{baseline_key(baseline, track, instances)}-{SCORING_VERSION}", "json")
+    path = cache_root() / "baselines" / f"{baseline_key(baseline, track, instances)}-{SCORING_VERSION}.json"
     try:
         return BaselineRecord.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, defaults_of, kept_predictions, predict_baseline
-from regbench.evaluation.predictions import Predictions
-from regbench.metrics.scores import Score
+from regbench.evaluation.predictions import Predictions, read_predictions
 from regbench.metrics.significance import Sample
 from regbench.models.predictor import Baseline
 from regbench.results import Result, ScoreRecord, read_result
@@ -350,7 +349,8 @@ def _predictions(
         return [_at_scored(_of_baseline(source, track, test, early, announce), early)]
     seeds = []
     for path in source.files:
-        predictions = Predictions.read(path)
+        predictions = read_predictions(path, track.task)
+        assert isinstance(predictions, Predictions)  # the task knows its truth
         if not np.array_equal(predictions.lengths, test.lengths):
             raise UserError(f"{path} holds predictions of other instances than {track.name}'s")
         seeds.append(_at_scored(predictions, early))
@@ -393,7 +393,7 @@ def _distances(
             pairs = [(a, b) for m, a in enumerate(one) for n, b in enumerate(other) if i != j or m < n]
             sums = [np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs]
             if sums:
-                score = Score.of(np.mean(sums, 0)[some], counts[some])
+                score = ScoreRecord.of(np.mean(sums, 0)[some], counts[some])
                 distance[i, j] = distance[j, i] = score.value
                 stderr[i, j] = stderr[j, i] = score.stderr
     return distance, stderr

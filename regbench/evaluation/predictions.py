@@ -15,7 +15,7 @@ from regbench.data.instances import Instances
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.scores import check_distributions
 from regbench.models.predictor import Predictor, predict_in_batches, rows_at_once
-from regbench.tasks.base import Task
+from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, read_arrays
@@ -60,19 +60,6 @@ class _Stored:
             raise ValueError(f"it holds no '{missing[0]}'")
         return cls(**{field: arrays[name] for field, name in cls.names_in_file.items()})
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Reads a file.
-
-        Raises:
-            UserError: It cannot be read as such predictions.
-        """
-        try:
-            return cls.from_arrays(read_arrays(path))
-        except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise UserError(f"cannot read predictions from {path}: {reason}") from None
-
 
 @dataclass(frozen=True)
 class Predictions(_Stored):
@@ -90,12 +77,6 @@ class Predictions(_Stored):
     lengths: NDArray[np.integer[Any]]
 
     names_in_file: ClassVar = {"packed": "packed", "lengths": "lengths"}
-
-    @classmethod
-    def of(cls, predictor: Predictor, instances: Instances, batch_size: int = 64) -> Self:
-        """Asks a trained model for its predictions."""
-        kind = np.float32 if instances.tokens.ndim == 3 else np.float16
-        return cls.pack(predict_in_batches(predictor, instances, batch_size), instances, kind)
 
     @classmethod
     def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike) -> Self:
@@ -148,15 +129,6 @@ class CompactPredictions(_Stored):
     lengths: NDArray[np.integer[Any]]
 
     names_in_file: ClassVar = {"probability": "given", "most_likely": "best", "lengths": "lengths"}
-
-    @classmethod
-    def of(cls, predictor: Predictor, instances: Instances, vocab_size: int, batch_size: int = 64) -> Self:
-        """Asks a trained model for its predictions.
-
-        Raises:
-            UserError: They are not distributions over `vocab_size` tokens.
-        """
-        return cls.pack(predict_in_batches(predictor, instances, batch_size), instances, np.float32, vocab_size)
 
     @classmethod
     def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike, vocab_size: int) -> Self:
@@ -217,7 +189,7 @@ def store(task: Task, batches: Iterable[FloatArray], instances: Instances) -> St
     """
     if not task.knows_truth:
         return CompactPredictions.pack(batches, instances, np.float32, task.io.vocab_size)
-    return Predictions.pack(batches, instances, np.float32 if instances.tokens.ndim == 3 else np.float16)
+    return Predictions.pack(batches, instances, np.float32 if isinstance(task.io, VectorIO) else np.float16)
 
 
 def read_predictions(path: Path, task: Task) -> StoredPredictions:
@@ -226,4 +198,8 @@ def read_predictions(path: Path, task: Task) -> StoredPredictions:
     Raises:
         UserError: The file cannot be read as such.
     """
-    return (Predictions if task.knows_truth else CompactPredictions).read(path)
+    try:
+        return (Predictions if task.knows_truth else CompactPredictions).from_arrays(read_arrays(path))
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UserError(f"cannot read predictions from {path}: {reason}") from None

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from regbench.config import Config
 from regbench.leaderboard.guard import Refused, describe_schema
 from regbench.metrics.metric import METRICS
-from regbench.metrics.scores import Score, Scores
-from regbench.results import Result
+from regbench.metrics.scores import Scores
+from regbench.results import Result, ScoreRecord
 from regbench.utils.errors import UserError
 from regbench.utils.settings import Strict
 
@@ -73,9 +73,9 @@ class InstanceScores(Strict):
         """(N,): a metric's sums, added up over the seeds."""
         return np.sum([one[metric] for one in self.sums], axis=0, dtype=np.float64)
 
-    def score(self, seed: int, metric: str) -> Score:
+    def score(self, seed: int, metric: str) -> ScoreRecord:
         """A score computed from the instances; `seed` is a place in `sums`, counted from 0."""
-        return Score.of(np.array(self.sums[seed][metric], np.float64), self.counts_of(metric))
+        return ScoreRecord.of(np.array(self.sums[seed][metric], np.float64), self.counts_of(metric))
 
 
 class Entry(Strict):

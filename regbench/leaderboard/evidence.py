@@ -21,6 +21,7 @@ from regbench.leaderboard.reference import find_reference
 from regbench.metrics.scores import score_records
 from regbench.models.backbone import build
 from regbench.models.model import Model, ModelPredictor
+from regbench.models.predictor import predict_in_batches
 from regbench.results import ArchitectureRecord, Curve, SeedRecord
 from regbench.tasks.base import IO
 from regbench.tracks import Track
@@ -139,8 +140,9 @@ def _compare(run: RunFolder, track: Track | None) -> Iterator[str]:
     reference = find_reference(run.result.track.name, track)
     for seed in run.result.seeds:
         model = _load(run, seed.seed, record, reference.track.task.io)
-        again = Predictions.of(ModelPredictor(model, torch.device("cpu")), reference.test)
         stored = read_predictions(run.folder, f"seed-{seed.seed}/predictions.npz", reference)
+        batches = predict_in_batches(ModelPredictor(model, torch.device("cpu")), reference.test)
+        again = Predictions.pack(batches, reference.test, stored.packed.dtype)
         scale = float(stored.packed.std(dtype=np.float64)) if stored.of_vectors else 1.0
         apart = np.abs(again.packed.astype(np.float64) - stored.packed.astype(np.float64)) / scale
         how_far = f"{apart.max():.2g} apart at most, {apart.mean():.2g} on average"

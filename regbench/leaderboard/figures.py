@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, canonical, rounded
 from regbench.metrics.metric import Metric
-from regbench.metrics.scores import Score, normalized_scores
+from regbench.metrics.scores import normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
 from regbench.training.options import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
@@ -134,7 +134,7 @@ def possible(case: Case) -> Iterator[str]:
             given = np.array(sums[metric], np.float64)
             if _beyond_measure(given):  # `scores` says so
                 continue
-            ahead = Score.of(truth.sums[metric] - given, truth.counts_of(metric))
+            ahead = ScoreRecord.of(truth.sums[metric] - given, truth.counts_of(metric))
             if ahead.value > _CHANCE * ahead.stderr + _ROUNDING:
                 yield (
                     f"seed {seed.seed}: {metric} is {ahead.value:.3f} below that of the truth, by {_CHANCE} standard errors "
@@ -233,7 +233,7 @@ def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[
     """Whether score and standard error can come from sums that were rounded to these. The bounds are exact."""
     if _beyond_measure(sums):
         return "an instance's sum is beyond all measure"
-    own = Score.of(sums, counts)
+    own = ScoreRecord.of(sums, counts)
     off = _HALF_DIGIT * sums * (1 + 1e-6)
     value_off = off.sum() / counts.sum() + 1e-12
     if not abs(own.value - record.value) <= value_off:

@@ -19,7 +19,6 @@ from regbench.report.content import (
     about_normalized,
     axis,
     baseline_series,
-    by_what,
     human_seconds,
     label,
     metric_words,
@@ -123,7 +122,7 @@ def _section(board: Board, name: str, boards: Sequence[Board]) -> dict[str, Any]
         "board": board,
         "stem": quote(board.file_stem, safe=""),
         "heads": [dict(zip(("name", "meaning", "first", "kind"), head, strict=True)) for head in (*heads, *_FACTS)],
-        "by_what": by_what(board.entries[0].result),
+        "by_what": axis(board.entries[0].result, board.main_score, unit=False),
         "sizes": [panel["axis"] for panel in size_panels(board, boards)],
         "entries": {e.name: _words(e) for e in board.entries},
     }

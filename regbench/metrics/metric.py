@@ -48,11 +48,6 @@ class Metric:
         """Which way is better, as "↑" or "↓"."""
         return "↑" if self.higher_is_better else "↓"
 
-    @property
-    def direction(self) -> str:
-        """Which way is better, in words."""
-        return "higher is better" if self.higher_is_better else "lower is better"
-
 
 class Metrics(dict[str, Metric]):
     """Metrics by name. Asking for an unknown name is a mistake of the user."""

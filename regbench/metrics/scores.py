@@ -24,29 +24,6 @@ MOST_BINS = 64
 
 
 @dataclass(frozen=True)
-class Score:
-    """A mean over scored positions and its standard error over instances."""
-
-    value: float
-    stderr: float
-
-    @classmethod
-    def of(cls, sums: FloatArray, counts: NDArray[np.int64]) -> Score:
-        """Computes a ratio of sums to counts, with its standard error.
-
-        Args:
-            sums: (N,), the sum over each instance's positions.
-            counts: (N,), the number of those positions.
-        """
-        value = float(sums.sum() / counts.sum())
-        n = len(counts)
-        if n < 2:
-            return cls(value, 0.0)
-        residual = sums - value * counts
-        return cls(value, float(np.sqrt((residual**2).sum() / (n * (n - 1))) / counts.mean()))
-
-
-@dataclass(frozen=True)
 class Steps:
     """A metric by progress in the context, for tasks that have a `progress` of their own.
 
@@ -60,7 +37,7 @@ class Steps:
     counts: NDArray[np.int64]
     label: str
 
-    def curve(self) -> tuple[FloatArray, list[Score], NDArray[np.int64]]:
+    def curve(self) -> tuple[FloatArray, list[ScoreRecord], NDArray[np.int64]]:
         """Computes the score at every step at which something is scored.
 
         More than `MOST_BINS` steps are put into bins of `bin_width`. The step of a bin is the mean over its positions.
@@ -74,7 +51,7 @@ class Steps:
         total = counts.sum(0)
         steps = np.add.reduceat(self.counts.sum(0) * np.arange(k), edges)
         some = np.flatnonzero(total)
-        return steps[some] / total[some], [Score.of(sums[:, i], counts[:, i]) for i in some], total[some]
+        return steps[some] / total[some], [ScoreRecord.of(sums[:, i], counts[:, i]) for i in some], total[some]
 
 
 @dataclass(frozen=True)
@@ -99,15 +76,15 @@ class Scores:
     group_position_counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     steps: Mapping[str, Steps] = field(default_factory=dict)
 
-    def __getitem__(self, metric: str) -> Score:
+    def __getitem__(self, metric: str) -> ScoreRecord:
         """The mean over all scored positions (ICLL Eq. 10-11), with the standard error of that ratio over instances."""
-        return Score.of(self.sums[metric], self.counts_of(metric))
+        return ScoreRecord.of(self.sums[metric], self.counts_of(metric))
 
     def counts_of(self, metric: str) -> NDArray[np.int64]:
         """The number of positions of each instance that a score is over, (N,)."""
         return self.group_counts.get(metric, self.counts)
 
-    def table(self) -> dict[str, Score]:
+    def table(self) -> dict[str, ScoreRecord]:
         """Every score by name."""
         return {metric: self[metric] for metric in self.sums}
 
@@ -144,7 +121,6 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | T
         UserError: Predictions of a wrong shape, rows that are not distributions, vectors that are not finite.
         TypeError: The task asks for a metric that needs a truth, and does not know its truth.
     """
-    _check_metrics(task)
     n, length = instances.scored.shape
     counted = _counted(task, instances)
     steps = task.progress(instances)
@@ -185,23 +161,17 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | T
     )
 
 
-def _check_metrics(task: Task) -> None:
-    """Checks that a task without a known truth asks for no metric that needs it."""
-    asked = [task.group_scores.get(name, (name, None))[0] for name in task.scores]
-    unfit = [metric for metric in asked if metric not in WITHOUT_TRUTH]
-    if unfit and not task.knows_truth:
-        raise TypeError(
-            f"{type(task).__name__} asks for '{unfit[0]}', which needs the truth, but its knows_truth is False: "
-            f"without one there are {' and '.join(WITHOUT_TRUTH)}"
-        )
-
-
 def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-    """By score the positions that count for it, (N, L)."""
+    """By score the positions that count for it, (N, L). Refuses a metric that needs a truth which the task does not know."""
     groups = task.groups(instances)
     masks = {}
     for name in task.scores:
-        _, group = task.group_scores.get(name, (name, None))
+        metric, group = task.group_scores.get(name, (name, None))
+        if metric not in WITHOUT_TRUTH and not task.knows_truth:
+            raise TypeError(
+                f"{type(task).__name__} asks for '{metric}', which needs the truth, but its knows_truth is False: "
+                f"without one there are {' and '.join(WITHOUT_TRUTH)}"
+            )
         masks[name] = instances.scored if group is None else instances.scored & groups[group]
     return masks
 
@@ -301,20 +271,22 @@ def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Cur
             continue
         position, value, count = scores.curve(metric, width)
         curves[metric] = Curve(position=position.round(2).tolist(), value=value.round(6).tolist(), count=count.tolist())
-    return {m: ScoreRecord(value=s.value, stderr=s.stderr) for m, s in scores.table().items()}, curves
-
-
-def normalized_score(value: float, start: float, end: float) -> float:
-    """How far a score has come from that of the unigram model, `start` (0), to that of the oracle, `end` (1)."""
-    return (value - start) / (end - start) + 0.0 if end != start else 0.0  # + 0.0 makes a zero of -0.0
+    return scores.table(), curves
 
 
 def normalized_scores(scores: Mapping[str, ScoreRecord], baselines: Mapping[str, BaselineRecord]) -> dict[str, float]:
-    """Normalizes every score. The result is empty where the baselines lack the unigram model or the oracle."""
+    """How far every score has come from that of the unigram model (0) to that of the oracle (1).
+
+    The result is empty where the baselines lack one of the two.
+    """
     start, end = (
         next((baseline.scores for baseline in baselines.values() if baseline.anchor == anchor), None)
         for anchor in ("start", "end")
     )
     if start is None or end is None:
         return {}
-    return {m: normalized_score(record.value, start[m].value, end[m].value) for m, record in scores.items()}
+    found = {}
+    for metric, record in scores.items():
+        way = end[metric].value - start[metric].value
+        found[metric] = (record.value - start[metric].value) / way + 0.0 if way else 0.0  # + 0.0 makes a zero of -0.0
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,15 +112,21 @@ def parameter_count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+@dataclass
 class ModelPredictor:
     """A trained model as a `Predictor`. Its probabilities are the softmax in float64 of logits in float32.
 
     For a task of vectors it gives the model's own output, (B, L, D_in) -> (B, L, D_out).
+
+    Attributes:
+        model: the model.
+        device: where the model is.
+        batch_size: how many instances are predicted at a time.
     """
 
-    def __init__(self, model: Model, device: torch.device, batch_size: int = 64) -> None:
-        """Takes a model on `device`, which predicts `batch_size` instances at a time."""
-        self.model, self.device, self.batch_size = model, device, batch_size
+    model: Model
+    device: torch.device
+    batch_size: int = 64
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """(B, L) integers -> (B, L, V) float64."""

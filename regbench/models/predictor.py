@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.tasks.base import IO, Task, VectorIO
+from regbench.tasks.base import IO, Parameters, Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
@@ -29,7 +30,8 @@ class Predictor(Protocol):
 class Baseline:
     """A predictor without training. It learns from the prefix of the instance, or it knows the truth.
 
-    A subclass sets `name`, the name of its row in every table, and writes `predict`.
+    A subclass sets `name`, the name of its row in every table, and writes `predict` and `defaults`. It is a dataclass, or it
+    writes `options` too.
     """
 
     name: str
@@ -49,8 +51,24 @@ class Baseline:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What distinguishes it from others of its class. It is part of the key under which its predictions are cached."""
-        raise NotImplementedError
+        """What distinguishes it from others of its class. It is part of the key under which its predictions are cached.
+
+        Of a dataclass these are its fields, without those that the task decides: `vocab_size` and `separator`. A field that
+        holds several options, a prior or the parameters of a task, gives each of them.
+        """
+        cls: Any = type(self)
+        if not is_dataclass(cls):
+            raise NotImplementedError
+        found: dict[str, Any] = {}
+        for name in [field.name for field in fields(cls) if field.name not in ("vocab_size", "separator")]:
+            value: Any = getattr(self, name)
+            if isinstance(value, Parameters):
+                found |= value.model_dump()
+            elif is_dataclass(value):
+                found |= asdict(value)  # type: ignore[arg-type]
+            else:
+                found[name] = value
+        return found
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """(B, L) integers -> (B, L, V) probabilities. Every row sums to 1."""
@@ -122,8 +140,8 @@ def check_vocabulary(vocab_size: int, separator: int) -> None:
         UserError: It is not.
     """
     check_at_least("vocab_size", vocab_size, 2)
-    _check_integer("separator", separator)
-    if not 0 <= separator < vocab_size:
+    check_at_least("separator", separator, 0)
+    if separator >= vocab_size:
         raise UserError(f"separator {separator} is outside the vocabulary [0, {vocab_size})")
 
 
@@ -133,14 +151,10 @@ def check_at_least(name: str, value: int, least: int) -> None:
     Raises:
         UserError: It is not.
     """
-    _check_integer(name, value)
-    if value < least:
-        raise UserError(f"{name} must be at least {least}, not {value}")
-
-
-def _check_integer(name: str, value: object) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise UserError(f"{name} must be an integer, not {value!r}")
+    if value < least:
+        raise UserError(f"{name} must be at least {least}, not {value}")
 
 
 def longest_first(tokens: IntArray, separator: int) -> list[int]:

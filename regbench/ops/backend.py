@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,9 +28,11 @@ from torch import Tensor
 from regbench.utils.errors import UserError, nearest
 
 AUTO = "auto"
+ALL = "*"
+"""Stands for every op that is not named."""
 
 _ops: dict[str, Op] = {}
-_requested: ContextVar[_Request | None] = ContextVar("regbench_backend", default=None)
+_requested: ContextVar[Mapping[str, str]] = ContextVar("regbench_backend", default=MappingProxyType({ALL: AUTO}))
 _ran: ContextVar[dict[str, str] | None] = ContextVar("regbench_backends_that_ran", default=None)
 
 
@@ -54,27 +57,16 @@ class Implementation:
     dtypes: tuple[torch.dtype, ...] | None = None
     exact: tuple[torch.dtype, ...] | None = None
 
-    @property
-    def missing(self) -> str | None:
-        """The module that has to be installed first, if any."""
+    def fault(self, device: torch.device, dtype: torch.dtype | None) -> str | None:
+        """Why it does not serve tensors of this type on this device, or None. No type asks nothing."""
+        if device.type not in self.devices:
+            return f"does not run on {device.type}"
         if self.requires is not None and importlib.util.find_spec(self.requires) is None:
-            return self.requires
-        return None
-
-    def takes(self, dtype: torch.dtype | None) -> bool:
-        """Whether it can compute in this type; None asks nothing."""
-        return dtype is None or self.dtypes is None or dtype in self.dtypes
-
-    def suits(self, device: torch.device, dtype: torch.dtype | None) -> bool:
-        """Whether "auto" may take it for tensors of this type on this device."""
-        exact = dtype is None or self.exact is None or dtype in self.exact
-        return device.type in self.devices and self.takes(dtype) and exact and self.missing is None
-
-    def load(self) -> Callable[..., Any]:
-        """Its function, imported."""
-        module, _, name = self.target.partition(":")
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        return function
+            return f"needs {self.requires}: {self.install}"
+        if dtype is None or self.dtypes is None or dtype in self.dtypes:
+            return None
+        taken = ", ".join(str(d).removeprefix("torch.") for d in self.dtypes)
+        return f"takes {taken}, not {str(dtype).removeprefix('torch.')}"
 
 
 @dataclass(frozen=True)
@@ -103,24 +95,26 @@ class Op:
         Raises:
             UserError: the op has no such implementation, or its package is missing, or it does not serve this device or type.
         """
-        request = _requested.get()
-        name = request.of(self.name) if backend == AUTO and request is not None else backend
+        requested = _requested.get()
+        name = requested.get(self.name, requested[ALL]) if backend == AUTO else backend
         if name == AUTO:
-            suited = (n for n, candidate in self.implementations.items() if candidate.suits(device, dtype))
+            suited = (
+                n
+                for n, one in self.implementations.items()
+                if one.fault(device, dtype) is None and (dtype is None or one.exact is None or dtype in one.exact)
+            )
             name = next(suited, "naive")
         chosen = self.named(name)
-        if chosen.missing is not None:
-            raise UserError(f"backend '{name}' of {self.name} needs {chosen.missing}: {chosen.install}")
-        if device.type not in chosen.devices:
-            others = ", ".join(n for n, i in self.implementations.items() if device.type in i.devices)
-            raise UserError(f"backend '{name}' of {self.name} does not run on {device.type}; there: {others}")
-        if not chosen.takes(dtype):
-            taken = ", ".join(str(d).removeprefix("torch.") for d in chosen.dtypes or ())
-            raise UserError(f"backend '{name}' of {self.name} takes {taken}, not {str(dtype).removeprefix('torch.')}")
+        fault = chosen.fault(device, dtype)
+        if fault is not None:
+            there = ", ".join(n for n, i in self.implementations.items() if device.type in i.devices)
+            hint = f"; there: {there}" if device.type not in chosen.devices else ""
+            raise UserError(f"backend '{name}' of {self.name} {fault}{hint}")
         ran = _ran.get()
         if ran is not None:
             ran[self.name] = name
-        return chosen.load()
+        function: Callable[..., Any] = pkgutil.resolve_name(chosen.target)
+        return function
 
     def named(self, backend: str) -> Implementation:
         """The implementation of this name.
@@ -135,29 +129,11 @@ class Op:
         raise UserError(f"{self.name} has no backend '{backend}'{hint}")
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What an enclosing `use_backend` asks for.
-
-    Attributes:
-        default: the backend of every op that `by_op` does not have.
-        by_op: the backend of single ops.
-    """
-
-    default: str
-    by_op: Mapping[str, str]
-
-    def of(self, op: str) -> str:
-        """The backend that is asked of this op."""
-        return self.by_op.get(op, self.default)
-
-
-def _read(backend: str) -> _Request:
-    """The request in a string: one backend, or a list of OP=BACKEND."""
+def _read(backend: str) -> dict[str, str]:
+    """What a string asks for, {op: backend}: one backend for `ALL` ops, or a list of OP=BACKEND and "auto" for the others."""
     if "=" not in backend:
-        return _Request(backend, {})
-    by_op: dict[str, str] = {}
-    ops = known_ops()
+        return {ALL: backend}
+    requested, ops = {ALL: AUTO}, known_ops()
     for part in backend.split(","):
         op, equals, name = (text.strip() for text in part.partition("="))
         if not equals:
@@ -168,8 +144,8 @@ def _read(backend: str) -> _Request:
             raise UserError(f"no op is called '{op}'{nearest(op, ops)}")
         if name != AUTO:
             ops[op].named(name)
-        by_op[op] = name
-    return _Request(AUTO, by_op)
+        requested[op] = name
+    return requested
 
 
 def known_ops() -> Mapping[str, Op]:
@@ -213,51 +189,40 @@ def require_use(backend: str, record: Mapping[str, str]) -> None:
     Raises:
         UserError: no op ran, or one of the ops in the list did not.
     """
-    request = _read(backend)
-    idle = sorted(op for op in request.by_op if op not in record)
+    requested = _read(backend)
+    idle = sorted(requested.keys() - record.keys() - {ALL})
     if idle:
         used = f"; it uses {', '.join(sorted(record))}" if record else ""
         raise UserError(f"backend '{backend}' names {', '.join(idle)}, which this model does not use{used}")
-    if request.default != AUTO and not record:
+    if requested[ALL] != AUTO and not record:
         raise UserError(f"backend '{backend}' has no effect: this model uses no op with several implementations")
 
 
-def check_rank(op: str, name: str, tensor: Tensor, shape: str) -> None:
-    """Refuses a tensor with too few or too many dimensions.
-
-    Args:
-        op: the op's name, for the message.
-        name: the argument's name, for the message.
-        tensor: the argument.
-        shape: the dimensions it should have, such as "(B, L, D)".
-
-    Raises:
-        UserError: the number of dimensions is another.
-    """
-    if tensor.dim() != shape.count(",") + 1:
-        raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
-
-
-def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int, ...]]]) -> None:
+def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int, ...] | str]]) -> None:
     """Refuses the first tensor whose shape is not the expected one.
 
     Args:
         op: the op's name, for the message.
-        expected: the name of each argument, the argument (None where it is left out), and the shape it should have.
+        expected: the name of each argument, the argument (None where it is left out), and the shape it should have: its sizes,
+            or, where they are free, the names of its dimensions, such as "(B, L, D)".
 
     Raises:
         UserError: a shape is another.
     """
     for name, tensor, shape in expected:
-        if tensor is not None and tensor.shape != shape:
+        if tensor is None:
+            continue
+        fits = len(shape.split(", ")) == tensor.dim() if isinstance(shape, str) else shape == tensor.shape
+        if not fits:
             raise UserError(f"{op}: {name} should have shape {shape}, but has {tuple(tensor.shape)}")
 
 
-def common_type(*tensors: Tensor | None) -> torch.dtype:
-    """The type that holds the types of all tensors. Under autocast an op may be given several types."""
-    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor is not None))
+def common_type(*tensors: Tensor | None, least: torch.dtype | None = None) -> torch.dtype:
+    """The type that holds the types of all tensors. Under autocast an op may be given several types.
 
-
-def sum_type(*tensors: Tensor) -> torch.dtype:
-    """The type for sums over a whole sequence: float64 if one of the tensors has it, else float32."""
-    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+    Args:
+        tensors: None where an argument is left out.
+        least: A type that it holds too. Sums over a whole sequence need float32.
+    """
+    types = [tensor.dtype for tensor in tensors if tensor is not None]
+    return reduce(torch.promote_types, types if least is None else [*types, least])

@@ -2,7 +2,7 @@
 
 from regbench.report.content import human_bytes
 from regbench.report.page import build_report, track_of, write_report
-from regbench.report.pictures import plot_scores_by_position, plot_training, write_pictures
+from regbench.report.pictures import plot_scores_by_position, plot_training
 
 __all__ = [
     "build_report",
@@ -10,6 +10,5 @@ __all__ = [
     "plot_scores_by_position",
     "plot_training",
     "track_of",
-    "write_pictures",
     "write_report",
 ]

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import pydantic
 
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
-from regbench.metrics.scores import Score, Scores
+from regbench.metrics.scores import Scores
 from regbench.report.content import human_seconds, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.files import atomic_write
+from regbench.utils.files import atomic_write, write_json
 from regbench.utils.settings import Strict
 
 BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
@@ -119,7 +119,7 @@ def measure(track: Track, announce: Announce = lambda name, done, total: None) -
         rows[name] = Row(
             options=json.loads(json.dumps(baseline.options)),  # tuples become lists, as in a file that is read
             version=baseline.version,
-            scores={m: _record(s) for m, s in scored[name].table().items()},
+            scores=scored[name].table(),
             difference={} if name == best else difference(scored[name], scored[best]),
             **costs[name],
         )
@@ -135,11 +135,7 @@ def measure(track: Track, announce: Announce = lambda name, done, total: None) -
 
 def difference(one: Scores, other: Scores) -> dict[str, ScoreRecord]:
     """By score its value of `one` less that of `other`, with the standard error of the paired difference over instances."""
-    return {m: _record(Score.of(one.sums[m] - other.sums[m], one.counts_of(m))) for m in one.sums}
-
-
-def _record(value: Score) -> ScoreRecord:
-    return ScoreRecord(value=value.value, stderr=value.stderr)
+    return {m: ScoreRecord.of(one.sums[m] - other.sums[m], one.counts_of(m)) for m in one.sums}
 
 
 # --- Reading and writing: a Markdown file for people, and beside it the same numbers in full. ---
@@ -180,9 +176,7 @@ def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
     numbers = numbers_of(page)
     before = read_table(numbers).tracks if numbers.exists() else {}
     table = Table(tracks=before | measured)
-    with atomic_write(numbers) as file:
-        json.dump(table.model_dump(mode="json"), file, indent=1, allow_nan=False)
-        file.write("\n")
+    write_json(numbers, table.model_dump(mode="json"))
     start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     with atomic_write(page) as file:
         file.write(f"{text[:start]}\n{markdown(table)}{text[end:]}")

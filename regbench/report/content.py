@@ -76,7 +76,7 @@ def metric_words(metric: Metric, axis: str = "") -> dict[str, Any]:
         "label": metric.label,
         "arrow": metric.arrow,
         "higher": metric.higher_is_better,
-        "meaning": f"{metric.meaning} {metric.direction.capitalize()}.",
+        "meaning": f"{metric.meaning} {'Higher' if metric.higher_is_better else 'Lower'} is better.",
         "limits": [min(limit, 1e9) for limit in metric.limits],  # JSON has no infinity
         "log": metric.log_axis,
         "axis": axis,
@@ -86,14 +86,15 @@ def metric_words(metric: Metric, axis: str = "") -> dict[str, Any]:
 # --- Curves. ---
 
 
-def axis(result: Result, metric: str) -> str:
-    """What a metric's curves are by: the position in the context, or the progress that the task tells."""
-    return result.seeds[0].curves[metric].axis or "position in the context (tokens)"
+def axis(result: Result, metric: str, *, unit: bool = True) -> str:
+    """What a metric's curves are by: the position in the context, or the progress that the task tells.
 
-
-def by_what(result: Result) -> str:
-    """What the main score's curves are by, for headings."""
-    return axis(result, result.track.main_score).removesuffix(" (tokens)")
+    Args:
+        result: has the curves.
+        metric: the metric.
+        unit: whether the unit of the position is named; in a heading it is not.
+    """
+    return result.seeds[0].curves[metric].axis or f"position in the context{' (tokens)' if unit else ''}"
 
 
 def main_loss(result: Result) -> str:

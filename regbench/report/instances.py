@@ -78,16 +78,8 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
     return Drawn(texts=layout(track.task, test, models, asked, best))
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A test instance to show, and why: "the worst", "the median", ..."""
-
-    index: int
-    why: str
-
-
-def choose(badness: FloatArray, asked: int | None = None) -> list[Choice]:
-    """The worst, the median and the best of (N,) instances. Before them the one asked for.
+def choose(badness: FloatArray, asked: int | None = None) -> dict[int, str]:
+    """The worst, the median and the best of (N,) instances, with the reason for each. Before them the one asked for.
 
     Raises:
         UserError: there is no such instance.
@@ -100,7 +92,7 @@ def choose(badness: FloatArray, asked: int | None = None) -> list[Choice]:
     if asked is not None:
         place = int(np.flatnonzero(order == asked)[0])
         reasons = {asked: reasons.get(asked, f"number {place + 1} from the worst")} | reasons
-    return [Choice(index, why) for index, why in reasons.items()]
+    return reasons
 
 
 def layout(
@@ -129,8 +121,7 @@ def layout(
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
     found = []
-    for choice in choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked):
-        n = choice.index
+    for n, why in choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked).items():
         one, end = test[n : n + 1], int(test.lengths[: n + 1].sum())
         rows = slice(end - int(test.lengths[n]), end)
         if task.knows_truth:
@@ -146,7 +137,7 @@ def layout(
             drawn = _text(task, one, shown)
         scores = [round(float(value), 4) for value in by_instance[:, n]]
         scored = one.scored[0].astype(int).tolist()
-        found.append({"index": n, "why": choice.why, "scores": scores, "scored": scored, **drawn})
+        found.append({"index": n, "why": why, "scores": scores, "scored": scored, **drawn})
     name = None if baseline is None else baseline.name
     return {"metric": metric, "total": len(test), "baseline": name, "instances": found}
 

@@ -15,7 +15,6 @@ from regbench.report.content import (
     about_normalized,
     axis,
     baseline_series,
-    by_what,
     human_bytes,
     label,
     main_loss,
@@ -25,6 +24,7 @@ from regbench.report.content import (
 )
 from regbench.report.html import render_page
 from regbench.report.instances import Drawn, draw_instances
+from regbench.report.pictures import plot_scores_by_position, plot_training
 from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
@@ -32,7 +32,9 @@ from regbench.utils.files import atomic_write
 
 
 def write_report(folder: Path, result: Result, track: Track | None, instance: int | None = None) -> Path:
-    """Writes `report.html` into a run's folder and returns its path.
+    """Writes `report.html` and the pictures, `score_by_position.png` and `training.png`, into a run's folder.
+
+    A model that was not trained here has no `training.png`.
 
     Args:
         folder: the folder of the run, with its predictions. Where they are missing, the page says so and draws no instances.
@@ -40,15 +42,22 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
         track: the track that it was made on, or None where it is not here. Then no instances are drawn.
         instance: a test instance to draw beside the worst, the median and the best.
 
+    Returns:
+        The path of the page.
+
     Raises:
         UserError: there is no test instance `instance`, it cannot be drawn, or predictions are not those that were scored.
     """
     drawn = draw_instances(folder, result, track, instance)
     if instance is not None and drawn.why_not:
         raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
+    metrics = METRICS if track is None else track.metrics
+    plot_scores_by_position(result, folder / "score_by_position.png", metrics)
+    if result.evaluation is None:
+        plot_training(result, folder / "training.png")
     path = folder / "report.html"
     with atomic_write(path) as file:
-        file.write(build_report(result, drawn, METRICS if track is None else track.metrics))
+        file.write(build_report(result, drawn, metrics))
     return path
 
 
@@ -108,7 +117,7 @@ def build_report(result: Result, drawn: Drawn | None = None, metrics: Metrics = 
         standing=_standing(result, rows, metrics[main]),
         rows=rows,
         about_normalized=about_normalized(main, anchors) if rows[0].normalized is not None else "",
-        by_what=by_what(result),
+        by_what=axis(result, main, unit=False),
         by_tokens=result.seeds[0].curves[main].axis is None,
         why_not=drawn.why_not,
         provenance=_provenance(result),

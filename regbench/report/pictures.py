@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from numpy.typing import NDArray
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
-from regbench.report.content import axis, by_what, label, main_loss, well_founded
+from regbench.report.content import axis, label, main_loss, well_founded
 from regbench.results import Result
 from regbench.utils.files import atomic_write
 
@@ -45,20 +45,13 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def write_pictures(folder: Path, result: Result, metrics: Metrics = METRICS) -> None:
-    """Writes the pictures of a run into its folder: `score_by_position.png`, and `training.png` if it was trained here."""
-    plot_scores_by_position(result, folder / "score_by_position.png", metrics)
-    if result.evaluation is None:
-        plot_training(result, folder / "training.png")
-
-
 def plot_scores_by_position(result: Result, path: Path, metrics: Metrics = METRICS) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines.
 
     Left out are curves of one or two points, and metrics whose curve is that of another metric. The second happens where
     a score counts one group of positions only, and so does the curve.
     """
-    curves = result.seeds[0].curves
+    curves, by_what = result.seeds[0].curves, axis(result, result.track.main_score, unit=False)
     long = [metric for metric in result.metrics if len(curves[metric].position) > 2] or result.metrics
     shown = [m for i, m in enumerate(long) if all(curves[m] != curves[other] for other in long[:i])]
     with mpl.rc_context(_STYLE):
@@ -70,9 +63,7 @@ def plot_scores_by_position(result: Result, path: Path, metrics: Metrics = METRI
             axes.set_axis_off()
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
-        figure.suptitle(
-            f"{result.architecture.name} on {result.track.name}: scores by {by_what(result)}", x=0.01, ha="left"
-        )
+        figure.suptitle(f"{result.architecture.name} on {result.track.name}: scores by {by_what}", x=0.01, ha="left")
         _save(figure, path, 130)
 
 
@@ -100,7 +91,7 @@ def _draw_metric(axes: Axes, result: Result, metric: Metric) -> None:
         axes.yaxis.set_major_locator(LogLocator() if beyond else FixedLocator(_NATS))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_title(f"{metric.label} ({metric.direction})")
+    axes.set_title(f"{metric.label} {metric.arrow}")
     axes.set_xlabel(axis(result, key))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 

@@ -206,9 +206,9 @@ def _title(panel: tuple[str, str, str], rows: Sequence[Row]) -> str:
     """What a panel shows, and which way is better."""
     track, _, name = panel
     if name == VALIDATION:
-        return f"{track}: validation loss of the trials (lower is better)"
+        return f"{track}: validation loss of the trials ↓"
     metric = next(row.point.track for row in rows if row.point.track.name == track).metrics[name]
-    return f"{track}: {metric.label} ({metric.direction})"
+    return f"{track}: {metric.label} {metric.arrow}"
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:

@@ -31,7 +31,7 @@ from regbench.sweeps.grid import Cell, Group, Point
 from regbench.training import provenance
 from regbench.training.checkpoint import read_trained
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive
+from regbench.utils.files import atomic_write, exclusive, write_json
 
 _SEED_FILES = ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json", provenance.FILE)
 """What a seed's folder in a run holds of a cell."""
@@ -107,8 +107,7 @@ class SweepFolder:
                         f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
                     )
             trials = {**then["groups"], **trials}
-        with atomic_write(path) as file:
-            json.dump({"regbench": version, "groups": trials}, file, indent=1)
+        write_json(path, {"regbench": version, "groups": trials})
         with atomic_write(self.path / "sweep.yaml") as file:
             yaml.safe_dump(sweep.model_dump(mode="json", by_alias=True, exclude_defaults=True), file, sort_keys=False)
 
@@ -130,8 +129,7 @@ class SweepFolder:
 
     def fail(self, folder: str, failure: Failure) -> None:
         """Keeps why a cell or a run failed beside what it left."""
-        with atomic_write(Path(folder) / "failed.json") as file:
-            json.dump({"message": failure.message, "refused": failure.refused}, file)
+        write_json(Path(folder) / "failed.json", {"message": failure.message, "refused": failure.refused})
 
     def run_folder(self, point: Point) -> Path:
         """The folder of all seeds of a chosen configuration."""

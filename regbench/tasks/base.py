@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pydantic
@@ -14,17 +14,15 @@ from rich.text import Text
 
 from regbench.data.instances import Instances
 from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.settings import Settings
 
-
-class Parameters(pydantic.BaseModel):
-    """A task's parameters: typed and frozen. Unknown keys are errors."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+Parameters = Settings
+"""The base of a task's parameters."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The sizes of the splits, and the seed of all of them.
+    """The sizes of the splits, and the seed of all of them. The limits hold for the files of tracks.
 
     Attributes:
         train: Instances for training.
@@ -33,10 +31,11 @@ class Splits:
         seed: The seed from which every instance comes.
     """
 
-    train: int
-    validation: int
-    test: int
-    seed: int
+    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    train: Annotated[int, pydantic.Field(ge=1, strict=True)]
+    validation: Annotated[int, pydantic.Field(ge=1, strict=True)]
+    test: Annotated[int, pydantic.Field(ge=1, strict=True)]
+    seed: Annotated[int, pydantic.Field(ge=0, lt=2**63, strict=True)]
 
     def size(self, split: str) -> int:
         """The number of instances of "train", "validation" or "test"."""

@@ -6,12 +6,11 @@ on the machine's text are left out.
 
 from __future__ import annotations
 
-import json
 import sys
 
 from regbench.tracks.track import FROZEN_FILE, frozen_tracks, load_track, track_names
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_json
 
 
 def main() -> int:
@@ -29,9 +28,7 @@ def main() -> int:
             return 2
         print(f"{name}: {'unchanged' if record.get(name) == made else 'recorded'}")
         record[name] = made
-    with atomic_write(FROZEN_FILE) as file:
-        json.dump(dict(sorted(record.items())), file, indent=1)
-        file.write("\n")
+    write_json(FROZEN_FILE, dict(sorted(record.items())))
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,15 +27,6 @@ SPLITS = ("train", "validation", "test")
 _FOLDER = Path(__file__).parent
 FROZEN_FILE = _FOLDER / "statistics.json"
 """The committed record of every built-in track; see `Track.freeze`."""
-
-
-class SplitSizes(Strict):
-    """The size of each split, and the seed of all instances; see `Splits`."""
-
-    train: int = pydantic.Field(ge=1)
-    validation: int = pydantic.Field(ge=1)
-    test: int = pydantic.Field(ge=1)
-    seed: int = pydantic.Field(ge=0, lt=2**63)
 
 
 class Budget(Strict):
@@ -62,7 +54,7 @@ class Definition(Strict):
     name: str = pydantic.Field(pattern=r"^[a-z0-9-]+-v[0-9]+$")
     task: str
     parameters: dict[str, Any] = pydantic.Field(default_factory=dict)
-    splits: SplitSizes
+    splits: Splits
     budget: Budget
     main_score: str
 
@@ -82,6 +74,9 @@ class Track:
 
     Attributes:
         definition: The content of its file.
+        name: Its name with the version, e.g. "pfa-small-v1".
+        version: The number at the end of the name.
+        task_name: The task's name: as registered, or the stem of its file.
         task: The task with the track's parameters.
         task_code: SHA-256 of the task's code as it was loaded, if the task is not built in: the code of such a task may change
             without a new version. Else None.
@@ -93,7 +88,9 @@ class Track:
     """
 
     def __init__(self, definition: Definition, where: str) -> None:
-        self.definition = definition
+        self.definition, self.name = definition, definition.name
+        self.version = int(definition.name.rpartition("-v")[2])
+        self.task_name = registry.short_name(definition.task)
         cls = registry.load(registry.TASK, definition.task, Path(where).parent)
         self.task_code = None if registry.is_built_in(registry.TASK, cls) else _code(cls)
         lacking = unfinished(cls)
@@ -122,21 +119,6 @@ class Track:
         budget = f"{d.budget.train_tokens:,} training tokens"
         return f"<Track {d.name}: task {self.task_name}; {sizes}; budget {budget}; ranked by {d.main_score}>"
 
-    @property
-    def name(self) -> str:
-        """The track's name with its version, e.g. "pfa-small-v1"."""
-        return self.definition.name
-
-    @property
-    def version(self) -> int:
-        """The number at the end of the name."""
-        return int(self.name.rpartition("-v")[2])
-
-    @property
-    def task_name(self) -> str:
-        """The task's name: as registered, or the stem of its file."""
-        return registry.short_name(self.definition.task)
-
     def instances(self, split: str) -> Instances:
         """The instances of a split. They come from the cache if it has them.
 
@@ -155,7 +137,7 @@ class Track:
             "task": d.task,
             "task_version": self.task.version,
             "parameters": self.task.parameters.model_dump(),
-            "splits": d.splits.model_dump(),
+            "splits": asdict(d.splits),
             "split": split,
         }
         if source is not None:  # a key without sources stays as it was
@@ -178,7 +160,7 @@ class Track:
 
     def _generate(self, split: str) -> Instances:
         """Makes a split now. The form of a task that is not built in is checked before the cache gets the instances."""
-        splits = self.splits
+        splits = self.definition.splits
         if self.task_code is None:
             return self.task.generate(splits, split)
         from regbench.tracks.form import ill_formed
@@ -189,11 +171,6 @@ class Track:
         if fault:
             raise UserError(f"task '{self.task_name}' cannot be scored: {fault}")
         return instances
-
-    @property
-    def splits(self) -> Splits:
-        """The sizes of the splits, and their seed."""
-        return Splits(**self.definition.splits.model_dump())
 
     def blaming_task(self) -> AbstractContextManager[None]:
         """A context that turns an exception of the task's own code into a UserError of one line, with its place."""
@@ -241,14 +218,14 @@ def load_track(name: str) -> Track:
             wrong type.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
-    if path.parent == _FOLDER and path.stem not in track_names():
+    if path.parent == _FOLDER and not path.exists():
         hint = nearest(name, track_names(), " (give a track of your own by its YAML file)")
         raise UserError(f"unknown track '{name}'{hint}")
     content = read_mapping(path, "a track")
     try:
         definition = Definition(**content)
     except pydantic.ValidationError as error:
-        fields = [*Definition.model_fields, *SplitSizes.model_fields, *Budget.model_fields]
+        fields = [*Definition.model_fields, *Splits.__annotations__, *Budget.model_fields]
         raise UserError(describe_validation(error, str(path), fields)) from None
     if path.parent == _FOLDER and definition.name != path.stem:
         raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")

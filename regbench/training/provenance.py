@@ -22,7 +22,6 @@ import torch
 
 from regbench.results import Code, Environment
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
 
 FILE = "provenance.json"
 """Lies in the folder of a finished seed until the whole run is finished."""
@@ -46,12 +45,6 @@ WORDS = {
 def provenance_digest(parts: Parts) -> str:
     """SHA-256 of the parts. A checkpoint belongs to the runs that have its digest."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def write_provenance(folder: Path, parts: Parts) -> None:
-    """Writes the parts into a seed's folder. The scores are written after it: without it they would pass for any run's."""
-    with atomic_write(folder / FILE) as file:
-        json.dump(parts, file, indent=1, sort_keys=True)
 
 
 def check_provenance(folder: Path, parts: Parts) -> None:

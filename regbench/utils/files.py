@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -34,6 +35,13 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes `content` as JSON, whole or not at all. NaN and infinity are refused."""
+    with atomic_write(path) as file:
+        json.dump(content, file, indent=1, allow_nan=False)
+        file.write("\n")
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

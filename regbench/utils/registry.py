@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +30,7 @@ class Kind:
 
     Attributes:
         noun: for messages.
-        plural: for messages and entry points.
+        plural: for messages. `regbench.` and this is the group of entry points by which other distributions add theirs.
         package: the folder of the built-in ones.
         bases: names of the base classes by which one is recognised.
     """
@@ -38,11 +39,6 @@ class Kind:
     plural: str
     package: str
     bases: tuple[str, ...]
-
-    @property
-    def entry_points(self) -> str:
-        """The group of entry points through which other distributions add theirs."""
-        return f"regbench.{self.plural}"
 
 
 ARCHITECTURE = Kind("architecture", "architectures", "architectures", ("Mixer", "Model"))
@@ -76,9 +72,13 @@ def entries(kind: Kind) -> dict[str, Entry]:
     Raises:
         UserError: one name is registered twice.
     """
+    points = importlib.metadata.entry_points(group=f"regbench.{kind.plural}")
+    plugged_in = [
+        Entry(p.name, f"the distribution {p.dist.name if p.dist else '?'} ({p.value})", "", p.value)
+        for p in sorted(points, key=lambda p: (p.name, p.value))
+    ]
     found: dict[str, Entry] = {}
-    candidates = [*_built_in(kind), *_from_entry_points(kind)]
-    for entry in candidates:
+    for entry in (*_built_in(kind), *plugged_in):
         if entry.name in found:
             raise UserError(
                 f"{kind.noun} '{entry.name}' is registered twice: by {found[entry.name].source} and {entry.source}"
@@ -195,14 +195,6 @@ def _built_in(kind: Kind) -> list[Entry]:
     return found
 
 
-def _from_entry_points(kind: Kind) -> list[Entry]:
-    points = importlib.metadata.entry_points(group=kind.entry_points)
-    return [
-        Entry(p.name, f"the distribution {p.dist.name if p.dist else '?'} ({p.value})", "", p.value)
-        for p in sorted(points, key=lambda p: (p.name, p.value))
-    ]
-
-
 @lru_cache(maxsize=256)
 def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str | None] | None:
     """Parses a file without importing it.
@@ -257,34 +249,27 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) -> type[Any]:
-    """The class of `kind` that `module` defines: the one named, or the only one."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, type) and any(
-            base.__name__ in kind.bases and base.__module__.startswith("regbench.") for base in value.__mro__[1:]
-        )
-
-    if class_name is not None:
-        value = getattr(module, class_name, None)
-        if value is None:
-            known = [n for n, v in vars(module).items() if fits(v)]
-            raise UserError(f"{where} has no class '{class_name}'{nearest(class_name, known)}")
-        if not fits(value):
-            raise UserError(f"'{class_name}' in {where} is no {kind.noun}: it must subclass regbench.{kind.bases[0]}")
-        return _with_options(kind, value, where)
-    own = [v for v in vars(module).values() if fits(v) and v.__module__ == module.__name__]
-    if not own:
-        raise UserError(f"{where} defines no {kind.noun}: it needs a class that subclasses regbench.{kind.bases[0]}")
-    if len(own) > 1:
+    """The class of `kind` that `module` defines: the one named, or the only one. An architecture has options of regbench."""
+    values = {name: value for name, value in vars(module).items() if isinstance(value, type)}
+    fitting = {name: cls for name, cls in values.items() if _has_base(cls.__mro__[1:], kind.bases)}
+    own = [cls for cls in fitting.values() if cls.__module__ == module.__name__]
+    base = f"regbench.{kind.bases[0]}"
+    if class_name is not None and not hasattr(module, class_name):
+        raise UserError(f"{where} has no class '{class_name}'{nearest(class_name, fitting)}")
+    if class_name is not None and class_name not in fitting:
+        raise UserError(f"'{class_name}' in {where} is no {kind.noun}: it must subclass {base}")
+    if class_name is None and not own:
+        raise UserError(f"{where} defines no {kind.noun}: it needs a class that subclasses {base}")
+    if class_name is None and len(own) > 1:
         names = ", ".join(cls.__name__ for cls in own)
         raise UserError(f"{where} defines several {kind.plural} ({names}): say which, as {where}:{own[0].__name__}")
-    return _with_options(kind, own[0], where)
-
-
-def _with_options(kind: Kind, cls: type[Any], where: str) -> type[Any]:
-    """Returns the class. Refuses an architecture whose `Options` do not subclass regbench.Options."""
-    bases = getattr(getattr(cls, "Options", None), "__mro__", ())
-    known = any(base.__name__ == "Options" and base.__module__.startswith("regbench.") for base in bases)
-    if kind is ARCHITECTURE and not known:
+    cls: type[Any] = own[0] if class_name is None else fitting[class_name]
+    options = getattr(cls, "Options", None)
+    if kind is ARCHITECTURE and not _has_base(getattr(options, "__mro__", ()), ("Options",)):
         raise UserError(f"Options of {cls.__name__} in {where} must subclass regbench.Options")
     return cls
+
+
+def _has_base(classes: Iterable[type], names: tuple[str, ...]) -> bool:
+    """Whether one of the classes is a class of regbench with one of the names."""
+    return any(base.__name__ in names and base.__module__.startswith("regbench.") for base in classes)

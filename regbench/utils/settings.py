@@ -8,7 +8,7 @@ import pydantic
 
 
 class Settings(pydantic.BaseModel):
-    """The base of the options of architectures and of training: typed fields that never change.
+    """The base of the options of architectures and of training, and of the parameters of tasks: typed fields that never change.
 
     A number may be given as text: YAML reads "1e-3" as text. True and yes are not 1: a field takes a boolean only where its type
     says so.
@@ -20,21 +20,25 @@ class Settings(pydantic.BaseModel):
     @classmethod
     def _no_boolean_as_a_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         annotation = cls.model_fields[str(info.field_name)].annotation
-        if _holds_boolean(value) and not _takes_boolean(annotation):
+        given = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(one, bool) for one in given) and not _takes_boolean(annotation):
             raise ValueError("true, false, yes and no are not allowed here")
         return value
 
 
 class Strict(pydantic.BaseModel):
-    """The base of what is read from files: typed and frozen, no unknown keys, no conversions, no NaN or infinity."""
+    """The base of what is read from files: typed and frozen, no unknown keys, no conversions, no NaN or infinity.
+
+    A field that need not be there, with the default None, is not written where it is None.
+    """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
-
-def _holds_boolean(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_holds_boolean, value))
-    return isinstance(value, bool)
+    @pydantic.model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        fields = type(self).model_fields
+        return {k: v for k, v in content.items() if v is not None or fields[k].is_required()}
 
 
 def _takes_boolean(annotation: Any) -> bool:

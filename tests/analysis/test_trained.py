@@ -15,7 +15,7 @@ from torch import Tensor
 import regbench
 from regbench import cli
 from regbench.analysis.trained import analysis_of, load_trained
-from regbench.evaluation.predictions import Predictions
+from regbench.evaluation.predictions import predict, read_predictions
 from regbench.models.backbone import build
 from regbench.tracks import Track
 from regbench.training.provenance import FILE
@@ -124,8 +124,8 @@ def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file:
     """It predicts what the run stored, and streams what it predicts."""
     tokens = tiny.instances("test").tokens
     model = regbench.load(run_folder, seed=4)
-    stored = Predictions.read(run_folder / "seed-4" / "predictions.npz")
-    assert Predictions.of(model, tiny.instances("test")).digest == stored.digest
+    stored = read_predictions(run_folder / "seed-4" / "predictions.npz", tiny.task)
+    assert predict(tiny.task, model, tiny.instances("test")).digest == stored.digest
     np.testing.assert_allclose(model.logits(tokens).double().softmax(-1), model.predict(tokens), atol=1e-12)
     with pytest.raises(UserError, match=r"has no seed 1; it has 0, 4"):
         regbench.load(run_folder, seed=1)

@@ -342,7 +342,7 @@ def implementations_of(model: Model) -> list[str]:
         f"{op}={backend}"
         for op in record
         for backend, how in ops[op].implementations.items()
-        if backend != "naive" and "cpu" in how.devices and how.missing is None
+        if backend != "naive" and how.fault(torch.device("cpu"), None) is None
     ]
 
 

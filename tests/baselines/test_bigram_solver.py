@@ -67,7 +67,7 @@ def enumerated(p: BigramParameters, tokens: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("p", TINY, ids=str)
 def test_it_is_bayes_rule_over_all_triggers_and_outputs(p: BigramParameters) -> None:
-    tokens = Bigram(p).generate(Splits(train=12, validation=1, test=1, seed=5), "train").tokens
+    tokens = Bigram(p).generate(Splits(train=4, validation=1, test=1, seed=5), "train").tokens
     predicted = BigramSolver(p).predict(tokens)
     for row, found in zip(tokens, predicted, strict=True):
         np.testing.assert_allclose(found[:, :-1], enumerated(p, row.astype(int)), rtol=0, atol=1e-9)

@@ -21,8 +21,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
 from regbench.evaluation.baselines import predict_baseline, score_stored
-from regbench.metrics.scores import Score, Scores, score
+from regbench.metrics.scores import Scores, score
 from regbench.models.predictor import Baseline
+from regbench.results import ScoreRecord
 from regbench.tracks import load_track
 from regbench.utils.files import atomic_write
 
@@ -73,7 +74,7 @@ def measure(settings: Sequence[tuple[int, int]]) -> list[Point]:
         scores, seconds = scored(Bayes(prior, io.vocab_size, io.separator, hypotheses, moves))
         values: dict[str, float] = {}
         for metric in ("tvd", "nll"):
-            change = Score.of(scores.sums[metric] - against.sums[metric], scores.counts)
+            change = ScoreRecord.of(scores.sums[metric] - against.sums[metric], scores.counts)
             values |= {metric: scores[metric].value, f"{metric}_stderr": scores[metric].stderr}
             values |= {f"{metric}_change": change.value, f"{metric}_change_stderr": change.stderr}
         points.append(Point(hypotheses, moves, seconds, **values))

@@ -5,15 +5,28 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from regbench.checks.architecture import CONTRACT, SCORABLE, Subject, causal, overfits, refuse_trained, streams, trains
+from regbench.checks.architecture import (
+    CONTRACT,
+    SCORABLE,
+    Subject,
+    causal,
+    compiles,
+    overfits,
+    refuse_trained,
+    streams,
+    trains,
+)
 from regbench.checks.contract import examine, refuse
+from regbench.data.instances import Instances
 from regbench.models.backbone import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
+from regbench.ops.backend import known_ops, use_backend
 from regbench.tasks.base import TokenIO
 from regbench.training.options import TrainingOptions
 from regbench.utils import registry
@@ -60,16 +73,43 @@ from tests.helpers.contract_mixers import (
 IO = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
 
 CHEAP = tuple(check for check in CONTRACT if check is not overfits)
+UNCOMPILED = tuple(check for check in CHEAP if check is not compiles)
+COMPILED = ("gla", "gated_deltanet", "learned_ngram", "lstm", "mamba", "rwkv", "s4", "transformer")
+"""One architecture of each op, and the LSTM, which has none. Tracing takes seconds for each of the others."""
 
 
-def faults(cls: type[Mixer], checks: object = CHEAP) -> dict[str, str]:
-    subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
+def faults(cls: type[Mixer], checks: object = CHEAP, **options: object) -> dict[str, str]:
+    subject = Subject(cls, resolve_options(cls, {"d_model": 16, **options}), IO)
     return {o.check: o.fault for o in examine(subject, checks) if o.fault}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
 def test_every_built_in_keeps_the_contract(name: str) -> None:
-    assert faults(registry.load(registry.ARCHITECTURE, name)) == {}
+    assert faults(registry.load(registry.ARCHITECTURE, name), UNCOMPILED) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in COMPILED else pytest.mark.slow)
+        for name in registry.entries(registry.ARCHITECTURE)
+    ],
+)
+def test_every_built_in_compiles(name: str) -> None:
+    assert faults(registry.load(registry.ARCHITECTURE, name), [compiles]) == {}
+
+
+def test_of_each_op_one_is_compiled() -> None:
+    ops = set()
+    for name in COMPILED:
+        cls = registry.load(registry.ARCHITECTURE, name)
+        subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
+        with use_backend("auto") as record:
+            subject.model()(subject.tokens())
+        ops |= set(record)
+    assert ops == set(known_ops()) - {"ngram_head"}, (
+        "n-gram heads are compiled in tests/architectures/test_transformer.py"
+    )
 
 
 @pytest.mark.slow
@@ -136,6 +176,11 @@ def test_gradients_are_on_again_between_the_lines_and_after_a_refusal() -> None:
     assert "future" in str(kept.value)
 
 
+def one_instance(subject: Subject, length: int) -> Instances:
+    tokens = subject.tokens(1, length).numpy()
+    return Instances(tokens, np.array([tokens.shape[1]]), np.ones_like(tokens, bool), "x/1")
+
+
 class TestTrained:
     """`refuse_trained`: a leak that training opens, past where the untrained model was looked at."""
 
@@ -146,19 +191,19 @@ class TestTrained:
     def test_it_is_refused_once_it_leaks(self) -> None:
         subject = Subject(self.LeaksLate, resolve_options(self.LeaksLate, {"d_model": 16}), IO)
         assert [o.fault for o in examine(subject, [causal])] == [None]
-        model, tokens = subject.model().train(), subject.longest()
-        refuse_trained(subject, model, tokens, "x")
+        model, one = subject.model().train(), one_instance(subject, IO.max_length)
+        refuse_trained(subject, model, one, "x")
         model.blocks[1].mixer.gate.data += 5.1  # type: ignore[index, union-attr]
         message = "^architecture 'x' cannot be scored: once trained, it sees the future: changing token 0 changes"
         with pytest.raises(UserError, match=message):
-            refuse_trained(subject, model, tokens, "x")
+            refuse_trained(subject, model, one, "x")
 
     @pytest.mark.parametrize("length", [1, 2, 36])
     def test_no_built_in_of_any_length(self, length: int) -> None:
         for name in ("hyena", "s4", "transformer"):
             cls = registry.load(registry.ARCHITECTURE, name)
             subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
-            refuse_trained(subject, subject.moved(), subject.tokens(1, length), name)
+            refuse_trained(subject, subject.moved(), one_instance(subject, length), name)
 
 
 def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
@@ -181,10 +226,11 @@ def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
     assert not any(half for train, half, length in seen if not train)
 
 
-def test_what_cannot_learn_is_caught_by_that_line_alone() -> None:
-    assert faults(Unteachable) == {}
+def test_what_cannot_learn_is_caught_by_that_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 75)
+    assert faults(Unteachable, UNCOMPILED) == {}
     message = faults(Unteachable, [overfits])["overfits"]
-    assert re.search(r"after 400 steps on 8 instances its legal accuracy on them is 0\.\d{3}, not 0.99", message)
+    assert re.search(r"after 75 steps on 8 instances its legal accuracy on them is 0\.\d{3}, not 0.99", message)
 
 
 def test_an_architecture_may_declare_that_it_cannot_overfit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +298,7 @@ def test_an_architecture_that_does_not_compile_may_say_so() -> None:
     ],
 )
 def test_a_broken_mixer_is_caught_by_its_line_alone(cls: type[Mixer], check: str, message: str) -> None:
-    caught = faults(cls)
+    caught = faults(cls, CHEAP if check == "compiles" else UNCOMPILED)
     assert list(caught) == [check], caught
     assert re.search(message, caught[check])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 import yaml
 
+import regbench
 from regbench import cli
 from regbench.checks.baseline import check_predictions, examined, fault_of
 from regbench.evaluation.baselines import default_baselines, defaults_of
 from regbench.models.predictor import Baseline
 from regbench.tasks.base import TokenIO
+from regbench.tasks.pfa import PFAParameters
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
@@ -198,6 +201,26 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
     monkeypatch.syspath_prepend(str(tmp_path))
     return call
+
+
+def test_the_options_of_a_dataclass_are_its_fields() -> None:
+    @dataclass
+    class Range:
+        low: int
+        high: int
+
+    @dataclass
+    class Own(regbench.Baseline):
+        vocab_size: int
+        separator: int
+        width: float
+        over: Range
+        task: PFAParameters
+
+    own = Own(5, 4, 0.5, Range(1, 2), PFAParameters(n_symbols=20))
+    assert own.options == {"width": 0.5, "low": 1, "high": 2, **PFAParameters(n_symbols=20).model_dump()}
+    with pytest.raises(NotImplementedError):
+        _ = type("Plain", (regbench.Baseline,), {})().options
 
 
 def test_a_file_is_compared_as_a_name_is(tmp_path: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

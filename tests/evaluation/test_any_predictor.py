@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import regbench
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
-from regbench.evaluation.predictions import Predictions
+from regbench.evaluation.predictions import Predictions, read_predictions
 from regbench.models.model import shift_in
 from regbench.results import Result, read_result
 from regbench.tracks import Track
@@ -71,7 +71,8 @@ def test_a_run_a_model_and_an_array_get_scores_equal_to_the_bit(tiny: Track, tin
     run = read_result(run_folder)
     test = tiny.instances("test")
     model = regbench.load(run_folder)
-    stored = Predictions.read(run_folder / "seed-0" / "predictions.npz")
+    stored = read_predictions(run_folder / "seed-0" / "predictions.npz", tiny.task)
+    assert isinstance(stored, Predictions)
     array = np.full((*test.tokens.shape, stored.packed.shape[1]), np.nan, np.float16)  # padding need not be predictions
     array[np.arange(test.tokens.shape[1]) < test.lengths[:, None]] = stored.packed
     logits = model.logits(test.tokens)

@@ -18,6 +18,7 @@ from regbench.evaluation.predictions import Predictions
 from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
+from regbench.utils.files import read_arrays
 
 LAST = "import regbench\nclass Last(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 
@@ -78,7 +79,7 @@ def test_several_seeds_are_compared_by_pairs(tiny: Track, tiny_file: Path, runs:
     found = compare([f"a={runs['two']}", f"b={runs['one']}"], str(tiny_file), order="given")
 
     def saved(run: str, seed: int) -> FloatArray:
-        parts = list(Predictions.read(runs[run] / f"seed-{seed}" / "predictions.npz").batches(1000))
+        parts = list(Predictions.from_arrays(read_arrays(runs[run] / f"seed-{seed}" / "predictions.npz")).batches(1000))
         return parts[0]
 
     first, second, other = saved("two", 0), saved("two", 1), saved("one", 0)

@@ -16,7 +16,7 @@ from regbench.evaluation.baselines import default_baselines, predict_baseline
 from regbench.evaluation.predictions import CompactPredictions, Predictions, predict, read_predictions
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.scores import score, score_records
-from regbench.models.predictor import BATCH_BYTES, rows_at_once
+from regbench.models.predictor import BATCH_BYTES, predict_in_batches, rows_at_once
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track
@@ -44,7 +44,7 @@ def ragged(text_track: Track) -> Instances:
 
 def test_compact_predictions_have_what_the_distributions_say(text_track: Track, ragged: Instances) -> None:
     whole = Varied(300).predict(ragged.tokens)
-    kept = CompactPredictions.of(Varied(300), ragged, 300, batch_size=7)
+    kept = CompactPredictions.pack(predict_in_batches(Varied(300), ragged, 7), ragged, np.float32, 300)
     assert (kept.probability.dtype, kept.most_likely.dtype) == (np.float32, np.int32)
     row, at = np.nonzero(ragged.scored)
     np.testing.assert_array_equal(kept.probability, whole[row, at, ragged.tokens[row, at]].astype(np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -11,6 +12,7 @@ from regbench.results import Result
 ENTRIES = Path(__file__).resolve().parents[2] / "leaderboard" / "entries"
 
 
+@cache
 def published(track: str) -> dict[str, Result]:
     """The result of every entry of a track, by the entry's name."""
     found = [Stored(path).read()[0] for path in sorted((ENTRIES / track).glob("*.json"))]

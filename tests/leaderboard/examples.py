@@ -11,9 +11,9 @@ import numpy as np
 from regbench.config import Config
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
-from regbench.evaluation.predictions import Predictions
+from regbench.evaluation.predictions import predict
 from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.metrics.scores import Scores, normalized_score, score, score_records
+from regbench.metrics.scores import Scores, normalized_scores, score, score_records
 from regbench.results import (
     ArchitectureRecord,
     CheckpointRecord,
@@ -67,17 +67,14 @@ def make_entry(
     scored: list[Scores] = []
     records = []
     for seed in seeds:
-        predictions = Predictions.of(Learned(track, test, skill, 1000 * seed + len(name)), test)
+        predictions = predict(track.task, Learned(track, test, skill, 1000 * seed + len(name)), test)
         scored.append(score(track.task, test, predictions.batches()))
         scores, curves = score_records(scored[-1])
-        start, end = baselines["unigram"].scores, baselines["oracle"].scores
         records.append(
             SeedRecord(
                 seed=seed,
                 scores=scores,
-                share_of_the_way={
-                    m: normalized_score(s.value, start[m].value, end[m].value) for m, s in scores.items()
-                },
+                share_of_the_way=normalized_scores(scores, baselines),
                 curves=curves,
                 training_curve=[
                     CheckpointRecord(

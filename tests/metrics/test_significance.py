@@ -59,13 +59,13 @@ def test_the_instance_error_is_that_of_the_paired_differences() -> None:
 
 def test_the_instance_error_is_scorings_own() -> None:
     """Of lengths that differ: as the standard error of a score, here of the differences against nothing."""
-    from regbench.metrics.scores import Score
+    from regbench.results import ScoreRecord
 
     rng = np.random.default_rng(1)
     counts = rng.integers(3, 30, size=40)
     sums = rng.normal(size=40) * counts
     change = compare(Sample([0.5], np.zeros(40)), Sample([0.6], sums), counts, higher_is_better=True)
-    assert change.instances == pytest.approx(Score.of(sums, counts).stderr)
+    assert change.instances == pytest.approx(ScoreRecord.of(sums, counts).stderr)
 
 
 def test_the_same_run_has_not_changed() -> None:

@@ -13,6 +13,7 @@ import types
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -44,6 +45,11 @@ CASES = [
     (WKV, "flash-linear-attention"),
 ]
 CUDA = torch.device("cuda")
+
+
+def function_of(op: Op, backend: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = resolve_name(op.implementations[backend].target)
+    return function
 
 
 def flash_attn_func(
@@ -299,12 +305,12 @@ class TestHandedOver:
     )
     def test_attention(self, width: int, dim: int, dtype: torch.dtype, rounding: float) -> None:
         inputs = [tensor.to(dtype).double() for tensor in attention_inputs(width=width, dim=dim)]
-        found = everything(ATTENTION.implementations["flash-attn"].load(), inputs, dtype)
+        found = everything(function_of(ATTENTION, "flash-attn"), inputs, dtype)
         assert {tensor.dtype for tensor in found} == {dtype}
         close(found, everything(lambda *i: attention(*i, backend="naive"), inputs, torch.float64), 2 * rounding)
 
     def test_attention_of_nothing_and_of_too_wide_heads(self) -> None:
-        implementation = ATTENTION.implementations["flash-attn"].load()
+        implementation = function_of(ATTENTION, "flash-attn")
         empty = torch.zeros(2, 3, 0, 4, dtype=torch.bfloat16)
         assert implementation(empty, empty, empty).shape == (2, 3, 0, 4)
         wide = torch.zeros(1, 1, 1, 257, dtype=torch.bfloat16)
@@ -318,7 +324,7 @@ class TestHandedOver:
     def test_selective_scan(self, length: int, left_out: int) -> None:
         """Without an initial state, without a skip connection too, and with both."""
         inputs = scan_inputs(length)[: 7 - left_out]
-        found = everything(SELECTIVE_SCAN.implementations["mamba-ssm"].load(), inputs, torch.float32)
+        found = everything(function_of(SELECTIVE_SCAN, "mamba-ssm"), inputs, torch.float32)
         expected = everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64)
         close(found, expected, 5e-6)
 
@@ -326,12 +332,12 @@ class TestHandedOver:
     def test_a_state_is_fed_in_and_read_out_whatever_its_rate_of_decay(self, size: float) -> None:
         """Nothing happens in the one position: what goes in comes out."""
         x, delta, A, B, C, D, state = (tensor.float() for tensor in scan_inputs(1, n_state=64))
-        implementation = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
+        implementation = function_of(SELECTIVE_SCAN, "mamba-ssm")
         _, final = implementation(0 * x, 0 * delta, size * A, B, C, D, state)
         torch.testing.assert_close(final, state, rtol=2e-5, atol=0)
 
     def test_selective_scan_in_half_precision_and_of_nothing(self) -> None:
-        implementation = SELECTIVE_SCAN.implementations["mamba-ssm"].load()
+        implementation = function_of(SELECTIVE_SCAN, "mamba-ssm")
         half = [tensor.bfloat16() for tensor in scan_inputs()]
         y, final = implementation(*half)
         exact, exact_final = selective_scan(*(tensor.float() for tensor in half), backend="naive")
@@ -353,14 +359,16 @@ class TestHandedOver:
         def run(implementation: Callable[..., Any]) -> Callable[..., Any]:
             return lambda q, k, v, state, *log_decay: implementation(q, k, v, *(log_decay or (None,)), state)
 
-        found = everything(run(LINEAR_ATTENTION.implementations["flash-linear-attention"].load()), inputs, dtype)
+        found = everything(run(function_of(LINEAR_ATTENTION, "flash-linear-attention")), inputs, dtype)
         close(
-            found, everything(run(LINEAR_ATTENTION.implementations["naive"].load()), inputs, torch.float64), tolerance
+            found,
+            everything(run(function_of(LINEAR_ATTENTION, "naive")), inputs, torch.float64),
+            tolerance,
         )
 
     def test_linear_attention_of_nothing(self) -> None:
         q, k, v, _ = linear_inputs("none", length=0)
-        z, state = LINEAR_ATTENTION.implementations["flash-linear-attention"].load()(q.float(), k.float(), v.float())
+        z, state = function_of(LINEAR_ATTENTION, "flash-linear-attention")(q.float(), k.float(), v.float())
         assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -368,19 +376,19 @@ class TestHandedOver:
     @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2**-5)])
     def test_delta_rule(self, kind: str, width: int, dim: int, dtype: torch.dtype, tolerance: float) -> None:
         inputs = [tensor.to(dtype).double() for tensor in delta_inputs(kind, 9, width, dim)]
-        fla, naive = (DELTA_RULE.implementations[name].load() for name in ("flash-linear-attention", "naive"))
+        fla, naive = (function_of(DELTA_RULE, name) for name in ("flash-linear-attention", "naive"))
         found = everything(run_delta(fla, kind), inputs, dtype)
         close(found, everything(run_delta(naive, kind), inputs, torch.float64), tolerance)
 
     def test_delta_rule_of_nothing(self) -> None:
         q, k, v, _, beta = (x.float() for x in delta_inputs("delta", length=0))
-        z, state = DELTA_RULE.implementations["flash-linear-attention"].load()(q, k, v, beta)
+        z, state = function_of(DELTA_RULE, "flash-linear-attention")(q, k, v, beta)
         assert (z.shape, state.shape) == ((2, 3, 0, 6), (2, 3, 4, 6))
 
 
 def interpreted(cases: list[tuple[list[Tensor], Tensor]]) -> list[list[Tensor]]:
     """Runs in the process in which Triton interprets."""
-    implementation = WKV.implementations["flash-linear-attention"].load()
+    implementation = function_of(WKV, "flash-linear-attention")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where there is no GPU
         found = [everything(run_wkv(implementation, scale), inputs, torch.float32) for inputs, scale in cases]
@@ -397,7 +405,9 @@ def test_wkv_by_the_librarys_own_kernel(interpreter: ProcessPoolExecutor) -> Non
     found = interpreter.submit(interpreted, cases).result()
     for tensors, (given_there, scale) in zip(found, cases, strict=True):
         close(
-            tensors, everything(run_wkv(WKV.implementations["naive"].load(), scale), given_there, torch.float64), 5e-6
+            tensors,
+            everything(run_wkv(function_of(WKV, "naive"), scale), given_there, torch.float64),
+            5e-6,
         )
 
 

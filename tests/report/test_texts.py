@@ -23,12 +23,13 @@ from regbench.report.instances import layout
 from regbench.results import read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
+from regbench.utils.files import read_arrays
 from tests.helpers.browser import needs_chromium, visit
 
 
 @pytest.fixture(scope="module")
 def model(text_run: Path) -> CompactPredictions:
-    return CompactPredictions.read(text_run / "seed-0" / "predictions.npz")
+    return CompactPredictions.from_arrays(read_arrays(text_run / "seed-0" / "predictions.npz"))
 
 
 def data_of(html: str) -> dict[str, Any]:

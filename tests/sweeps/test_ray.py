@@ -1,4 +1,4 @@
-"""The Ray engine, on real clusters of this machine."""
+"""The Ray engine, by default with what stands for Ray in this process; with the slow tests on real clusters of this machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from regbench.sweeps.schedule import Counts
 from regbench.sweeps.sweep import Sweep
 from regbench.sweeps.work import Ended, Job
 from regbench.utils.errors import UserError
-from tests.helpers.sweeps import Heard, InProcess, cores_free, write_sweep
-
-ray = pytest.importorskip("ray")
+from tests.helpers.sweeps import Heard, InProcess, RayHere, cores_free, write_sweep
 
 TABLES = ("table.csv", "trials.csv", "best.yaml", "begun.json", "sweep.yaml")
 
@@ -29,6 +27,7 @@ TABLES = ("table.csv", "trials.csv", "best.yaml", "begun.json", "sweep.yaml")
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster that someone has here is joined, and none is left."""
+    ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "local")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     yield
@@ -41,8 +40,9 @@ def tables(sweep: Sweep, out: Path, watcher: Heard | None = None, **how: Any) ->
     return [(out / name).read_bytes() for name in TABLES]
 
 
+@pytest.mark.parametrize("cluster", ["pretended", pytest.param("real", marks=pytest.mark.slow)])
 def test_the_same_tables_where_nodes_share_no_disk(
-    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: str, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task works in a folder of its node, and what it makes comes back; what was begun elsewhere goes on."""
     grid = {"arch": ["average.py"], "training.learning_rate": [1e-3, 1e-2]}
@@ -52,9 +52,11 @@ def test_the_same_tables_where_nodes_share_no_disk(
     with monkeypatch.context() as patch:
         patch.setattr(Sweep, "_engine", lambda *_: InProcess())
         here = tables(sweep, tmp_path / "here")
-    monkeypatch.setattr(
-        Sweep, "_engine", lambda _, out, each, on, a: RayEngine(connect(a, each), each, out.path, shared=False)
-    )
+
+    def engine(_: Sweep, out: Any, each: Share, on: str, address: str | None) -> RayEngine:
+        return RayEngine(RayHere() if cluster == "pretended" else connect(address, each), each, out.path, shared=False)
+
+    monkeypatch.setattr(Sweep, "_engine", engine)
     heard = Heard()
     assert tables(sweep, tmp_path / "there", heard, on="ray") == here
     assert any(note.text.startswith("training") for note in heard.notes)
@@ -125,6 +127,7 @@ def test_code_is_told_by_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.skipif(not cores_free(2), reason="needs two cores")
 def test_a_node_that_is_killed_in_mid_sweep(tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes of one core each; one is killed while it trains. Every cell is done, and the tables are the local engine's."""
+    import ray
     from ray.cluster_utils import Cluster
 
     base = {

@@ -88,7 +88,7 @@ def test_the_shares_told_are_those_of_the_track(name: str) -> None:
     track = load_track(name)
     task = track.task
     assert isinstance(task, PFA)
-    wanted = sum(track.definition.splits.model_dump()[split] for split in ("train", "validation", "test"))
+    wanted = sum(track.definition.splits.size(split) for split in ("train", "validation", "test"))
     p = task.parameters
     ranges = {key: p.range(key) for key in ("states", "alphabet", "edges")}
     tables = sample_automata(0, 0, wanted + 200, n_symbols=p.n_symbols, **ranges)

@@ -38,7 +38,7 @@ def test_the_medium_track_is_scored_on_the_small_ones_instances() -> None:
     small, medium = load_track("pfa-small-v1"), load_track("pfa-medium-v1")
     for split in ("validation", "test"):
         assert frozen_tracks()[small.name]["fingerprints"][split] == frozen_tracks()[medium.name]["fingerprints"][split]
-    few = medium.task.generate(replace(medium.splits, train=100), "train")
+    few = medium.task.generate(replace(medium.definition.splits, train=100), "train")
     all_of_small = small.instances("train")[:100]
     assert np.array_equal(few.lengths, all_of_small.lengths)
     width = few.tokens.shape[1]

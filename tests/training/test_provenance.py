@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regbench.training.provenance import FILE, WORDS, check_provenance, provenance_digest, write_provenance
+from regbench.training.provenance import FILE, WORDS, check_provenance, provenance_digest
 from regbench.utils.errors import UserError
+from regbench.utils.files import write_json
 
 PARTS = {"track": "t", "source": "s", "options": {"sizes": (1, 2)}, "training": {}, "device": "cpu", "backend": "auto"}
 
@@ -21,16 +22,16 @@ def test_the_identity_is_what_old_checkpoints_have() -> None:
 
 def test_the_same_parts_pass(tmp_path: Path) -> None:
     check_provenance(tmp_path, PARTS)  # nothing is said, as of old
-    write_provenance(tmp_path, PARTS)
+    write_json(tmp_path / FILE, PARTS)
     check_provenance(tmp_path, dict(reversed(PARTS.items())))
 
 
 @pytest.mark.parametrize("key", WORDS)
 def test_a_part_that_differs_is_named(tmp_path: Path, key: str) -> None:
-    write_provenance(tmp_path, PARTS)
+    write_json(tmp_path / FILE, PARTS)
     with pytest.raises(UserError, match=f"was finished before {WORDS[key]} changed, .* undo the change, or begin anew"):
         check_provenance(tmp_path, {**PARTS, key: "other"})
-    write_provenance(tmp_path, {**PARTS, key: "other"})
+    write_json(tmp_path / FILE, {**PARTS, key: "other"})
     with pytest.raises(UserError, match=f"was finished before {WORDS[key]} changed"):
         check_provenance(tmp_path, PARTS)
 

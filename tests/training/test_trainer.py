@@ -109,41 +109,38 @@ def test_the_best_is_not_the_last_when_training_gets_worse(trainer: Callable[...
     assert t._evaluate() == pytest.approx(progress.best_validation_loss, abs=1e-6)
 
 
-@pytest.mark.parametrize("step", [1, 7, 20])
-@pytest.mark.parametrize("after_save", [True, False])
-def test_a_killed_training_resumes_to_the_same_bits(
-    trainer: Callable[..., Trainer], step: int, after_save: bool
-) -> None:
+def test_a_killed_training_resumes_to_the_same_bits(trainer: Callable[..., Trainer]) -> None:
     whole = trainer("whole")
     whole.run()
-    killed = trainer("killed")
-    kill_at(killed, step, after_save=after_save)
-    resumed = trainer("killed")
-    resumed.run()
-    assert equal(weights(resumed.model), weights(whole.model))
-    assert resumed.progress.curve == whole.progress.curve
-    rows = [[{k: v for k, v in row.items() if k != "tokens_per_second"} for row in log(t)] for t in (whole, resumed)]
-    assert rows[0] == rows[1]
+    for step, after_save in itertools.product([1, 7, 20], [True, False]):
+        folder = f"killed {'after' if after_save else 'before'} the checkpoint of step {step}"
+        kill_at(trainer(folder), step, after_save=after_save)
+        resumed = trainer(folder)
+        resumed.run()
+        assert equal(weights(resumed.model), weights(whole.model)), folder
+        assert resumed.progress.curve == whole.progress.curve, folder
+        rows = [
+            [{k: v for k, v in row.items() if k != "tokens_per_second"} for row in log(t)] for t in (whole, resumed)
+        ]
+        assert rows[0] == rows[1], folder
 
 
 # A rate so high that the loss soon stalls, and no patience: the rate is lowered several times.
 PLATEAU = {"schedule": "plateau", "learning_rate": 0.1, "warmup": 0.0, "plateau_patience": 0}
 
 
-@pytest.mark.parametrize(("step", "after_save"), [(8, True), (8, False), (31, False), (47, True)])
-def test_a_killed_training_resumes_to_the_same_bits_on_a_plateau_schedule(
-    trainer: Callable[..., Trainer], step: int, after_save: bool
-) -> None:
+def test_a_killed_training_resumes_to_the_same_bits_on_a_plateau_schedule(trainer: Callable[..., Trainer]) -> None:
     whole = trainer("whole", **PLATEAU)
     whole.run()
     assert whole.progress.lowered >= 2
-    killed = trainer("killed", **PLATEAU)
-    kill_at(killed, step, after_save=after_save)
-    resumed = trainer("killed", **PLATEAU)
-    resumed.run()
-    assert equal(weights(resumed.model), weights(whole.model))
-    assert (resumed.progress.lowered, resumed.progress.curve) == (whole.progress.lowered, whole.progress.curve)
-    assert [row["learning_rate"] for row in log(resumed)] == [row["learning_rate"] for row in log(whole)]
+    for step, after_save in ((8, True), (8, False), (31, False), (47, True)):
+        folder = f"killed {'after' if after_save else 'before'} the checkpoint of step {step}"
+        kill_at(trainer(folder, **PLATEAU), step, after_save=after_save)
+        resumed = trainer(folder, **PLATEAU)
+        resumed.run()
+        assert equal(weights(resumed.model), weights(whole.model)), folder
+        assert (resumed.progress.lowered, resumed.progress.curve) == (whole.progress.lowered, whole.progress.curve)
+        assert [row["learning_rate"] for row in log(resumed)] == [row["learning_rate"] for row in log(whole)], folder
 
 
 def test_a_plateau_schedule_looks_every_epoch_and_then_lowers_the_rate(trainer: Callable[..., Trainer]) -> None:

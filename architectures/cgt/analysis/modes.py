@@ -25,9 +25,9 @@ from torch import Tensor
 from regbench.analysis.segments import Segments, windows
 from regbench.data.instances import Instances
 from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens, score_vectors
-from regbench.metrics.scores import Score
 from regbench.models.model import token_tensor
 from regbench.models.predictor import rows_at_once
+from regbench.results import ScoreRecord
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
 
@@ -75,7 +75,7 @@ class Outcomes:
     scored: NDArray[np.bool_]
     row: NDArray[np.integer]
 
-    def score(self, mode: str, metric: str) -> Score:
+    def score(self, mode: str, metric: str) -> ScoreRecord:
         """The mean over scored positions, with its standard error over instances."""
         return self._mean(self.values[mode][metric], self.scored)
 
@@ -109,12 +109,12 @@ class Outcomes:
             error.append(score.stderr)
         return np.array(found), np.array(mean), np.array(error)
 
-    def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> Score:
+    def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
         """The mean over counted positions, (S, W), with its standard error over instances."""
         return mean_by_instance(values, counted, self.row)
 
 
-def mean_by_instance(values: FloatArray, counted: NDArray[np.bool_], row: NDArray[np.integer]) -> Score:
+def mean_by_instance(values: FloatArray, counted: NDArray[np.bool_], row: NDArray[np.integer]) -> ScoreRecord:
     """The mean over counted values with its standard error over instances.
 
     Args:
@@ -124,7 +124,7 @@ def mean_by_instance(values: FloatArray, counted: NDArray[np.bool_], row: NDArra
     """
     sums = np.bincount(row, (values * counted).sum(1)).astype(np.float64)
     counts = np.bincount(row, counted.sum(1)).astype(np.int64)
-    return Score.of(sums[counts > 0], counts[counts > 0])
+    return ScoreRecord.of(sums[counts > 0], counts[counts > 0])
 
 
 @torch.no_grad()

@@ -29,8 +29,8 @@ from regbench.analysis.segments import Segments, examples_before, single_context
 from regbench.analysis.trained import Trained, load_trained, read_run
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines
-from regbench.metrics.scores import Score
 from regbench.models.predictor import Predictor
+from regbench.results import ScoreRecord
 from regbench.tasks.base import Task, VectorIO
 from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray, IntArray
@@ -56,7 +56,7 @@ class Mean:
     by_seed: tuple[float, ...]
 
     @classmethod
-    def of(cls, scores: Sequence[Score]) -> Mean:
+    def of(cls, scores: Sequence[ScoreRecord]) -> Mean:
         """The mean of the scores of all seeds."""
         values = [score.value for score in scores]
         if len(values) == 1:
@@ -240,7 +240,7 @@ def _rows(name: str, seeds: Sequence[Trained], places: Sequence[_Place]) -> list
     summarises = has_summary(seeds[0].model)
     modes = (BASE, *FROZEN) if summarises else (BASE,)
     read: list[list[Outcomes]] = [[] for _ in places]
-    about_y: list[list[dict[str, Score]]] = [[] for _ in places]
+    about_y: list[list[dict[str, ScoreRecord]]] = [[] for _ in places]
     for trained in seeds:
         model: Any = trained.model
         y = contexts(model, places[0].instances.tokens) if summarises else None
@@ -291,7 +291,7 @@ def _by_example(outcomes: Sequence[Outcomes], place: _Place) -> dict[str, dict[i
     }
 
 
-def _about_y(y: FloatArray, place: _Place) -> dict[str, Score]:
+def _about_y(y: FloatArray, place: _Place) -> dict[str, ScoreRecord]:
     """Variation, and the error of the linear probe if the truth has real numbers. y: (N, L, d)."""
     steps, late = step_lengths(y, place.parts)
     found = {VARIATION: mean_by_instance(steps, late, place.parts.row)}

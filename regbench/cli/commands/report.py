@@ -28,8 +28,7 @@ def configure(report: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Writes the page and says where it is."""
-    from regbench.metrics.metric import METRICS
-    from regbench.report import track_of, write_pictures, write_report
+    from regbench.report import track_of, write_report
     from regbench.results import read_result
     from regbench.utils.files import explain_full_disk
 
@@ -41,7 +40,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     result = read_result(folder)
     track = track_of(folder, result)
     with explain_full_disk(folder):
-        write_pictures(folder, result, METRICS if track is None else track.metrics)
         path = write_report(folder, result, track, arguments.instance)
     console.print(str(path), highlight=False, soft_wrap=True, markup=False)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op, check_rank, check_shapes, common_type
+from regbench.ops.backend import Implementation, Op, check_shapes, common_type
 from regbench.utils.errors import UserError
 
 WIDEST = 256
@@ -74,8 +74,7 @@ def delta_rule(
         UserError: a shape does not fit the others, K is above 256, beta and a and b are not one or the other, or `backend`
             cannot serve these tensors.
     """
-    check_rank("delta_rule", "q", q, "(B, H, L, K)")
-    check_rank("delta_rule", "v", v, "(B, H, L, V)")
+    check_shapes("delta_rule", [("q", q, "(B, H, L, K)"), ("v", v, "(B, H, L, V)")])
     batch, heads, length, width = q.shape
     per_head = log_decay is not None and log_decay.dim() == 3
     check_shapes(

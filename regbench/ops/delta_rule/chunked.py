@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 from regbench.ops.delta_rule import correction
 from regbench.ops.linear_attention.chunked import decay_of_channels
 
@@ -34,7 +34,7 @@ def delta_rule(
     length = q.shape[2]
     log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
     state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
-    dtype = sum_type(*(x for x in (q, k, v, beta, log_decay, state, a, b) if x is not None))
+    dtype = common_type(q, k, v, beta, log_decay, state, a, b, least=torch.float32)
     state = state.to(dtype)
     if length == 0:
         return torch.empty_like(v), state

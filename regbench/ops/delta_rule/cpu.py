@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import run
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 from regbench.ops.delta_rule import channel_decay, correction
 
 CHUNK = 32
@@ -39,7 +39,7 @@ def delta_rule(
     """See `regbench.ops.delta_rule.delta_rule`. It computes in float64 if a tensor has it, else in float32."""
     if initial_state is None:
         initial_state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
-    dtype = sum_type(*(x for x in (q, k, v, beta, log_decay, initial_state, a, b) if x is not None))
+    dtype = common_type(q, k, v, beta, log_decay, initial_state, a, b, least=torch.float32)
     key, beta, a, b = (None if x is None else x.to(dtype) for x in (k, beta, a, b))
     assert key is not None
     inputs = (q, *correction(key, beta, a, b), v, channel_decay(log_decay, q), initial_state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op, check_rank, check_shapes, common_type
+from regbench.ops.backend import Implementation, Op, check_shapes, common_type
 
 OP = Op(
     "linear_attention",
@@ -56,8 +56,7 @@ def linear_attention(
     Raises:
         UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
-    check_rank("linear_attention", "q", q, "(B, H, L, K)")
-    check_rank("linear_attention", "v", v, "(B, H, L, V)")
+    check_shapes("linear_attention", [("q", q, "(B, H, L, K)"), ("v", v, "(B, H, L, V)")])
     batch, heads, length, width = q.shape
     per_head = log_decay is not None and log_decay.dim() == 1
     check_shapes(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 
 CHUNK = 32
 """Positions in a chunk: a power of two, as chunks are built from halves."""
@@ -31,7 +31,7 @@ def linear_attention(
         log_decay = q.new_zeros(q.shape[1])
     state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
     inputs = (q, k, v, log_decay, state)
-    dtype = sum_type(*inputs)
+    dtype = common_type(*inputs, least=torch.float32)
     state = state.to(dtype)
     if length == 0:
         return torch.empty_like(v), state

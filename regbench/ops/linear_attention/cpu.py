@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import run
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 
 CHUNK = 32
 """Positions between two stored states."""
@@ -39,7 +39,7 @@ def linear_attention(
     if initial_state is None:
         initial_state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
     inputs = (q, k, v, log_decay, initial_state)
-    dtype = sum_type(*inputs)
+    dtype = common_type(*inputs, least=torch.float32)
     z, state = _LinearAttention.apply(*(tensor.to(dtype).flatten(0, 1).contiguous() for tensor in inputs))
     return z.unflatten(0, q.shape[:2]).to(v.dtype), state.unflatten(0, q.shape[:2])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op, check_rank, check_shapes
+from regbench.ops.backend import Implementation, Op, check_shapes
 from regbench.utils.errors import UserError
 
 OP = Op(
@@ -35,7 +35,7 @@ def long_conv(x: Tensor, kernel: Tensor, skip: Tensor | None = None, backend: st
     Raises:
         UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
-    check_rank("long_conv", "x", x, "(B, L, D)")
+    check_shapes("long_conv", [("x", x, "(B, L, D)")])
     _, length, dim = x.shape
     if kernel.dim() != 2 or kernel.shape[0] != dim or kernel.shape[1] == 0:
         raise UserError(f"long_conv: kernel should have shape ({dim}, K) with K > 0, but has {tuple(kernel.shape)}")

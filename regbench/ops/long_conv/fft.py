@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 
 AT_ONCE = 2**19
 """How many padded numbers are transformed at a time on a CPU."""
@@ -77,6 +77,6 @@ def long_conv(x: Tensor, kernel: Tensor) -> Tensor:
     """(B, L, D), (D, K) with K <= L -> (B, L, D). It computes in float64 if a tensor has it, else in float32."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    dtype = sum_type(x, kernel)
+    dtype = common_type(x, kernel, least=torch.float32)
     y: Tensor = _LongConv.apply(x.to(dtype).contiguous(), kernel.mT.to(dtype))
     return y.to(x.dtype)

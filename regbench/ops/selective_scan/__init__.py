@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op, check_rank, check_shapes, common_type
+from regbench.ops.backend import Implementation, Op, check_shapes, common_type
 
 OP = Op(
     "selective_scan",
@@ -55,8 +55,7 @@ def selective_scan(
     Raises:
         UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
-    check_rank("selective_scan", "x", x, "(B, L, D)")
-    check_rank("selective_scan", "A", A, "(D, N)")
+    check_shapes("selective_scan", [("x", x, "(B, L, D)"), ("A", A, "(D, N)")])
     batch, length, dim = x.shape
     n_state = A.shape[1]
     check_shapes(

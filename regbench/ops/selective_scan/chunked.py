@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 
 CHUNK = 32
 """Positions in a chunk."""
@@ -32,7 +32,7 @@ def selective_scan(
         return torch.empty_like(x), state
     skip = x.new_zeros(()) if D is None else D
     inputs = (x, delta, A, B, C, skip, state)
-    dtype = sum_type(*inputs)
+    dtype = common_type(*inputs, least=torch.float32)
     given, outputs = x.dtype, []
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(x.device.type, enabled=False):

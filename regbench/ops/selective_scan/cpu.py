@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import exp2, run
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 
 CHUNK = 32
 """Positions between two stored states."""
@@ -225,6 +225,6 @@ def selective_scan(
     if D is None:
         D = x.new_zeros(x.shape[2])
     inputs = (x, delta, A.t(), B, C, D, initial_state.mT)
-    dtype = sum_type(*inputs)
+    dtype = common_type(*inputs, least=torch.float32)
     y, final = _SelectiveScan.apply(*(tensor.to(dtype).contiguous() for tensor in inputs))
     return y.to(x.dtype), final.mT

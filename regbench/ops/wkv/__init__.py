@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op, check_rank, check_shapes, common_type
+from regbench.ops.backend import Implementation, Op, check_shapes, common_type
 
 OP = Op(
     "wkv",
@@ -75,7 +75,7 @@ def wkv(
     Raises:
         UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
-    check_rank("wkv", "k", k, "(B, L, D)")
+    check_shapes("wkv", [("k", k, "(B, L, D)")])
     batch, _, dim = k.shape
     if state is None:
         state = WKVState.zeros(batch, dim, k.device, k.dtype)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 
 CHUNK = 32
 """Positions in a chunk."""
@@ -52,7 +52,7 @@ def wkv(
     if k.numel() == 0:
         return torch.empty_like(k), (a, b, scale)
     inputs = (w, u, k, v, a, b, scale.detach())
-    dtype = sum_type(*inputs)
+    dtype = common_type(*inputs, least=torch.float32)
     given, length = k.dtype, k.shape[1]
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(k.device.type, enabled=False):

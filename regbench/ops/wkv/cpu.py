@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import exp2, run
-from regbench.ops.backend import sum_type
+from regbench.ops.backend import common_type
 
 TILE = 64
 """Channels that a kernel computes at once."""
@@ -227,7 +227,7 @@ def wkv(
     inputs = (w, u, k, v, a, b, scale)
     if k.numel() == 0:
         return torch.empty_like(k), (a, b, scale)
-    dtype = sum_type(*inputs)
+    dtype = common_type(*inputs, least=torch.float32)
     z, *final = _WKV.apply(*(tensor.to(dtype).contiguous() for tensor in inputs))
     a, b, scale = final
     return z.to(k.dtype), (a, b, scale)

@@ -24,8 +24,8 @@ from regbench import cli, runner
 from regbench.analysis.linear_probe import linear_probe
 from regbench.analysis.segments import segments
 from regbench.analysis.trained import load_trained
-from regbench.metrics.scores import Score
 from regbench.models.model import ModelPredictor
+from regbench.results import ScoreRecord
 from regbench.tasks.arithmetic import Arithmetic
 from regbench.tasks.base import Splits
 from regbench.tracks import load_track
@@ -60,11 +60,13 @@ def vector_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_of_several_seeds_the_error_is_over_them_and_of_one_over_instances() -> None:
-    several = Mean.of([Score(1.0, 9.0), Score(2.0, 9.0), Score(6.0, 9.0)])
+    several = Mean.of(
+        [ScoreRecord(value=1.0, stderr=9.0), ScoreRecord(value=2.0, stderr=9.0), ScoreRecord(value=6.0, stderr=9.0)]
+    )
     assert several.value == pytest.approx(3.0)
     assert several.stderr == pytest.approx(np.sqrt((4 + 1 + 9) / 2) / np.sqrt(3))
     assert several.by_seed == (1.0, 2.0, 6.0)
-    assert Mean.of([Score(1.0, 0.25)]) == Mean(1.0, 0.25, (1.0,))
+    assert Mean.of([ScoreRecord(value=1.0, stderr=0.25)]) == Mean(1.0, 0.25, (1.0,))
 
 
 def test_a_run_with_y_beside_one_without(run_folder: Path, plain_run: Path) -> None:
