@@ -134,6 +134,21 @@ METRICS = Metrics(
                 label="accuracy in context",
                 meaning="Token accuracy of the outputs of triggers that have occurred before (Bietti et al. 2023).",
             ),
+            replace(
+                _TOKEN,
+                name="longer_accuracy",
+                label="accuracy, longer",
+                meaning="Token accuracy of states after more symbols than any run in training has.",
+            ),
+            *(
+                replace(
+                    _TOKEN,
+                    name=f"{group.lower().replace('-', '_')}_accuracy",
+                    label=f"accuracy, {group}",
+                    meaning=f"Token accuracy of states after more symbols than any run in training has, in the group {group}.",
+                )
+                for group in ("parity", "S3", "A4", "A5", "S5", "S5-swaps")
+            ),
             _TVD,
             replace(
                 _TVD,

@@ -26,6 +26,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "pfa": {"n_symbols": 6, "max_alphabet": 6, "max_strings": 12, "max_length": 12},
     "associative_recall": {"n_keys": 5, "n_values": 6, "n_pairs": 20},
     "bigram": {"n_symbols": 12, "n_triggers": 3, "length": 40},
+    "mqar": {"vocabulary": 40, "n_pairs": 6, "n_queries": 6, "length": 48},
     "text_mixture": {"length": 64, "min_cut": 16, "max_cut": 40, "vocab_size": 400},
 }
 

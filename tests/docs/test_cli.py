@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from regbench import cli
 from regbench.cli import commands as room
@@ -35,6 +36,10 @@ def test_commands_run(
     if "--resume" in arguments:
         assert cli.main(["run", "--arch", "lstm", *small, "--out", "runs/..."]) == 0
         assert files_of(Path("runs/...")) == listed_files()
+    elif "--suite" in arguments:
+        Path("suite.yaml").write_text(yaml.safe_dump({"name": "tiny", "tracks": [str(tiny_file)]}))
+        arguments[arguments.index("--suite") + 1] = "suite.yaml"
+        arguments += small[2:]
     elif arguments[0] == "run":
         arguments += small
     elif arguments[0] == "check":

@@ -1,4 +1,4 @@
-"""List architectures, baselines, tasks, tracks, runs and training options."""
+"""List architectures, baselines, tasks, tracks, suites, runs and training options."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def configure(listing: argparse.ArgumentParser) -> None:
     listing.add_argument(
         "kind",
         nargs="?",
-        type=one_of(*registry.KINDS, "tracks", "runs", "training"),
+        type=one_of(*registry.KINDS, "tracks", "suites", "runs", "training"),
         metavar="KIND",
-        help=f"{', '.join(registry.KINDS)}, tracks, runs (those under runs/), or training (its options)",
+        help=f"{', '.join(registry.KINDS)}, tracks, suites, runs (those under runs/), or training (its options)",
     )
     listing.add_argument(
         "name", nargs="?", help="with `architectures`: show the options of this one; with `runs`: look in this folder"
@@ -50,12 +50,13 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         return 0
     if arguments.kind == "tracks":
         return _compare_tracks(console)
-    for plural in [arguments.kind] if arguments.kind else [*registry.KINDS, "tracks"]:
+    for plural in [arguments.kind] if arguments.kind else [*registry.KINDS, "tracks", "suites"]:
         table = Table(title=plural, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
-        if plural == "tracks":
+        if plural in ("tracks", "suites"):
             from regbench.tracks import track_names
+            from regbench.tracks.suite import suite_names
 
-            for name, summary in track_names().items():
+            for name, summary in (track_names() if plural == "tracks" else suite_names()).items():
                 table.add_row(f"[bold]{name}[/]", summary)
         else:
             for entry in registry.entries(registry.KINDS[plural]).values():
@@ -121,7 +122,7 @@ def _compare_tracks(console: Console) -> int:
     table = Table(title="tracks", title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     heads = ("", "longest", "tokens", "instances", "budget", "entries", "minutes")
     for head in heads:
-        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+        table.add_column(head, justify="right" if head else "left", no_wrap=bool(head), overflow="fold")
     for name in track_names():
         track = load_track(name)
         io, definition, entries = track.task.io, track.definition, Entries()

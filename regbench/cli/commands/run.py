@@ -36,6 +36,7 @@ def configure(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file (default: mamba)"
     )
+    run.add_argument("--suite", metavar="S", help="each track of a suite from `regbench ls suites`, or of a YAML file")
     run.add_argument("--seed", type=int, nargs="+", metavar="N", help="one model is trained for each (default: 0)")
     run.add_argument(
         "--jobs", type=int, metavar="N", help="seeds trained at once, each with its share of the cores (default: 1)"
@@ -55,7 +56,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench import runner
     from regbench.cli.tables import result_table
     from regbench.config import read_config
+    from regbench.sweeps.suite import is_suite
 
+    if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
+        return _suite(arguments, console)
     # What is going on goes to stderr, so that stdout holds the table alone.
     with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
         try:
@@ -136,6 +140,19 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
+def _suite(arguments: argparse.Namespace, console: Console) -> int:
+    """An architecture on every track of a suite."""
+    from regbench.cli.suites import run_suite
+
+    if arguments.resume:
+        _refuse_more_than_resume(arguments)
+        return run_suite(None, None, arguments.resume, arguments.jobs, console)
+    for name, value in (("track", arguments.track), ("config", arguments.config)):
+        if value is not None:
+            raise UserError(f"--suite names its tracks: leave out --{name}")
+    return run_suite(arguments.suite, _config(arguments), arguments.out, arguments.jobs, console)
+
+
 def _metrics(result: Result, track: str) -> Metrics:
     """What the scores of a result are. Scores that a task of the user's own defines are read from its track."""
     from regbench.metrics.metric import METRICS
@@ -189,7 +206,7 @@ def _refuse_more_than_resume(arguments: argparse.Namespace) -> None:
     flags = {"architecture": "arch", "seeds": "seed"}
     heads = {"ngram-heads": arguments.ngram_heads, "ngram-after": arguments.ngram_after}
     extra = [f"--{flags.get(key, key)}" for key in _given(arguments)]
-    extra += ["--config"] if arguments.config is not None else []
+    extra += [f"--{name}" for name in ("config", "suite") if getattr(arguments, name) is not None]
     extra += ["--set"] if arguments.settings else []
     extra += [f"--{flag}" for flag, value in heads.items() if value is not None]
     if extra:

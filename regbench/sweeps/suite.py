@@ -1,0 +1,83 @@
+"""One architecture on every track of a suite: what `regbench run --suite` does. Each track has a run folder of its own.
+
+The suite's folder holds `suite.yaml`, which tells the order of the tracks, and the run folders. What is interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import yaml
+
+from regbench import runner
+from regbench.config import Config
+from regbench.results import Result
+from regbench.tracks import load_track
+from regbench.tracks.suite import Suite
+from regbench.training.progress import Reporter
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write, read_mapping
+
+FILE = "suite.yaml"
+"""The file that makes a folder a suite's folder."""
+
+
+def begin_suite(suite: Suite, config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
+    """Checks the configuration on every track and makes all run folders. Trains nothing; `go_on` does.
+
+    Args:
+        suite: The suite.
+        config: What to run. Its track is replaced by each of the suite's.
+        out: The suite's folder, which must be new or empty; by default a new one under `runs/suites/`.
+        reporter: Is told what the checks do.
+
+    Returns:
+        The suite's folder.
+
+    Raises:
+        UserError: As `regbench.runner.begin`, on any of the tracks. Then no folder is left.
+    """
+    stamp = f"{suite.name}-{registry.short_name(config.architecture)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = Path(out) if out is not None else Path("runs") / "suites" / stamp
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not empty; choose another --out, or go on with --resume {folder}")
+    names = {load_track(track).name: track for track in suite.tracks}
+    try:
+        for name, track in names.items():
+            runner.begin(config.model_copy(update={"track": track}), folder / name, reporter)
+        with atomic_write(folder / FILE) as file:
+            yaml.safe_dump({"name": suite.name, "tracks": list(names)}, file, sort_keys=False)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def is_suite(folder: str | Path) -> bool:
+    """Whether a folder is a suite's folder."""
+    return (Path(folder) / FILE).is_file()
+
+
+def go_on(folder: Path, train: Callable[[Path], Result]) -> Iterator[tuple[Path, Result]]:
+    """Does the runs of a suite's folder one after another.
+
+    Args:
+        folder: The suite's folder.
+        train: Does the run of a folder or goes on with it, e.g. `regbench.runner.resume`.
+
+    Yields:
+        Each run folder with its result, in the order of the suite.
+
+    Raises:
+        UserError: As `train`, or the suite's file is broken.
+    """
+    try:
+        suite = Suite(**read_mapping(folder / FILE, "a suite"))
+    except ValueError:
+        raise UserError(f"{folder / FILE} is not the record of a suite") from None
+    for name in suite.tracks:
+        yield folder / name, train(folder / name)

@@ -1,0 +1,141 @@
+"""Selective copying: symbols among blanks, to be written down in order, without the blanks.
+
+An instance has a few symbols at random places among blanks. A token says that the copy begins. Then the symbols follow in order,
+and these are scored:
+
+    . b . . a . b d .  >  b a b d
+
+The places are uniform over all sets of places, and the symbols are uniform. The task is from *Mamba* (Gu and Dao 2023,
+arXiv:2312.00752), and part of the MAD suite (Poli et al. 2024, arXiv:2403.17844).
+
+Difference from both: there a model reads blanks while it writes the copy. Here a predictor sees every earlier token, so it sees
+what it has copied already. It still has to know how far it is, as symbols repeat.
+"""
+
+from __future__ import annotations
+
+import string
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import pydantic
+from numba import njit
+from numpy.typing import NDArray
+from rich.text import Text
+
+from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.rng import below, stream
+from regbench.tasks import base as task
+from regbench.tasks.distinct import first_distinct
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
+
+_COPIES = 18  # the stream's purpose
+
+
+class SelectiveCopyingParameters(task.Parameters):
+    """The parameters of `selective_copying`. The defaults are those of the MAD suite.
+
+    Attributes:
+        n_symbols: The number of different symbols.
+        n_copied: Symbols to be copied.
+        length: Tokens in an instance: the places, the token that begins the copy, and the copy.
+    """
+
+    n_symbols: int = pydantic.Field(default=14, ge=2, le=8192)
+    n_copied: int = pydantic.Field(default=16, ge=1)
+    length: int = pydantic.Field(default=256, ge=3, le=65536)
+
+    @property
+    def n_places(self) -> int:
+        """Places for the symbols, before the copy begins."""
+        return self.length - self.n_copied - 1
+
+    @pydantic.model_validator(mode="after")
+    def _there_is_room(self) -> Self:
+        if self.n_places < self.n_copied:
+            raise ValueError(
+                f"length ({self.length}) is too short: {self.n_copied} symbols and their copy take {2 * self.n_copied + 1}"
+            )
+        return self
+
+
+class SelectiveCopying(task.Task):
+    """Symbols that have to be copied from among blanks; see the module."""
+
+    Parameters = SelectiveCopyingParameters
+    version = 1
+    main_score = "token_accuracy"
+    scores = ("token_accuracy", "nll")
+    progress_label = "symbols copied before"
+    parameters: SelectiveCopyingParameters
+
+    @cached_property
+    def io(self) -> task.TokenIO:
+        """The symbols, the blank, the token that begins the copy, and the separator."""
+        n = self.parameters.n_symbols
+        symbols = string.ascii_lowercase[:n] if n <= 26 else tuple(f"s{i}" for i in range(n))
+        return task.TokenIO(
+            vocab_size=n + 3, separator=n + 2, max_length=self.parameters.length, names=(*symbols, ".", ">", "|")
+        )
+
+    def generate(self, splits: task.Splits, split: str) -> Instances:
+        """The instances of one split. Those of test and validation are distinct, and training has none of them.
+
+        Raises:
+            UserError: There are too few distinct instances.
+        """
+        p, first = self.parameters, splits.first(split)
+
+        def draw(start: int, n: int) -> NDArray[Any]:
+            tokens = np.empty((n, p.length), smallest_integer_type(self.io.separator))
+            threads.share(_sample, n, splits.seed, start, p.n_symbols, p.n_copied, tokens)
+            return tokens
+
+        tokens, _ = first_distinct(draw, "instances", first + splits.size(split), splits.test + splits.validation)
+        scored = np.broadcast_to(np.arange(p.length) > p.n_places, tokens[first:].shape).copy()
+        return Instances.unpadded(tokens[first:], scored, f"selective_copying/{self.version}", {})
+
+    def truth(self, instances: Instances) -> FloatArray:
+        """(N, L, V): each token of the copy has probability 1, as the symbols before the copy tell it."""
+        p = self.parameters
+        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
+        before = instances.tokens[:, : p.n_places]
+        symbols = before[before < p.n_symbols].reshape(len(instances), p.n_copied)
+        rows, places = np.nonzero(instances.scored)
+        certain[rows, places, symbols[rows, places - p.n_places - 1]] = 1.0
+        return certain
+
+    def identities(self, instances: Instances) -> list[bytes]:
+        """The tokens of each instance."""
+        return [np.ascontiguousarray(row).tobytes() for row in instances.tokens]
+
+    def progress(self, instances: Instances) -> IntArray:
+        """How many symbols of the copy stand before a position; -1 before the copy."""
+        steps = np.arange(instances.tokens.shape[1]) - self.parameters.n_places - 1
+        return np.where(instances.scored, steps, -1)
+
+    def show(self, instances: Instances, index: int) -> Text:
+        """The tokens in one line; those that are not scored are dim."""
+        text = Text()
+        for token, scored in zip(instances.tokens[index], instances.scored[index], strict=True):
+            text.append(f"{self.io.names[token]} ", "bold" if scored else "dim")
+        return text
+
+
+@njit(cache=True, nogil=True)
+def _sample(begin, end, seed, start, n_symbols, n_copied, tokens):  # type: ignore[no-untyped-def]
+    """Fills tokens (N, L). Row n is number start + n of the seed's stream."""
+    n_places = tokens.shape[1] - n_copied - 1
+    for n in range(begin, end):
+        rng = stream(seed, _COPIES, start + n)
+        copied = 0
+        for t in range(n_places):  # each set of places is equally likely
+            if below(rng, n_places - t) < n_copied - copied:
+                tokens[n, t] = below(rng, n_symbols)
+                tokens[n, n_places + 1 + copied] = tokens[n, t]
+                copied += 1
+            else:
+                tokens[n, t] = n_symbols
+        tokens[n, n_places] = n_symbols + 1

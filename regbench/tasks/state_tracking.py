@@ -1,0 +1,305 @@
+"""State tracking: a walk through a finite group, whose state is named now and then.
+
+An instance belongs to one group. Its symbols are elements of the group. The state begins at the identity, and each symbol
+multiplies it from the right. From time to time the state is named, and the walk goes on from there. With parity, where symbols
+and states are 0 and 1 and a named state is written with "=":
+
+    1 1 0 1 =1 0 =1 1 0 =0
+
+Only names of states are scored. A predictor has to compose all symbols since the state was last named. Their number is at least
+1. Each name stands at a place that is uniform over the places left in the instance. So a training instance of L tokens has up to
+L - 1 symbols in a row. Instances of the test split are longer, and so are their runs of symbols. The main score counts the runs
+that are longer than any in training. The curve of accuracy by the number of symbols since the state was named is the result.
+
+The groups:
+
+- parity: 0 and 1, addition modulo 2. zN, for N from 3 to 64: addition modulo N.
+- s3, s4, s5: all permutations of 3, 4 or 5 things. a4, a5: the even ones. A5 and S5 are not solvable, so tracking them is
+  complete for NC1 (Barrington 1989). Transformers and diagonal linear recurrences of fixed depth cannot (Merrill et al. 2024).
+- s3-swaps, s4-swaps, s5-swaps: the same states, but symbols are the identity and the exchanges of two things alone.
+
+Symbols are uniform over the elements that the group's name allows. The tasks are those of *The Illusion of State in State-Space
+Models* (Merrill, Petty, Sabharwal 2024, arXiv:2404.08819), *Unlocking State-Tracking in Linear RNNs Through Negative
+Eigenvalues* (Grazzi et al. 2024, arXiv:2411.12537) and *DeltaProduct* (Siems et al. 2025, arXiv:2502.10297). A linear recurrence
+whose transition has only positive real eigenvalues cannot do parity. One delta step can exchange two things; a permutation of n
+things can need n - 1 such steps.
+
+Difference from the papers: they ask for the state after every symbol, and never show it. Here a predictor's input has every
+token, so a state that is named is known from then on. The number of symbols since then takes the place of the position.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pydantic
+from numba import njit
+from numpy.typing import NDArray
+from rich.text import Text
+
+from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.rng import below, stream
+from regbench.tasks import base as task
+from regbench.tasks.distinct import first_distinct
+from regbench.utils import threads
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import closest, nearest
+
+_WALKS, _TEST_WALKS = 11, 12  # the streams' purposes
+_CYCLIC = {"parity": 2, **{f"z{n}": n for n in range(3, 65)}}
+_PERMUTATIONS = {"s3": 3, "s4": 4, "s5": 5, "a4": 4, "a5": 5, "s3-swaps": 3, "s4-swaps": 4, "s5-swaps": 5}
+GROUPS = (*_CYCLIC, *_PERMUTATIONS)
+"""The names of all groups."""
+
+
+class StateTrackingParameters(task.Parameters):
+    """The parameters of `state_tracking`. The defaults are those of the small track.
+
+    Attributes:
+        groups: Names of groups; see the module. Each instance belongs to one of them, all equally likely.
+        length: Tokens in an instance of the training and validation splits.
+        test_length: Tokens in an instance of the test split. It is larger.
+    """
+
+    groups: tuple[str, ...] = pydantic.Field(default=("parity", "s3", "a4"), min_length=1)
+    length: int = pydantic.Field(default=32, ge=2, le=32_768)
+    test_length: int = pydantic.Field(default=128, ge=3, le=65_536)
+
+    @pydantic.model_validator(mode="after")
+    def _groups_exist_and_test_is_longer(self) -> Self:
+        for name in self.groups:
+            if name not in GROUPS:
+                known = f"; known: parity, z3 to z64, {', '.join(_PERMUTATIONS)}"
+                raise ValueError(f"unknown group '{name}'{nearest(name, GROUPS) if closest(name, GROUPS) else known}")
+        if len(set(self.groups)) < len(self.groups):
+            raise ValueError(f"a group is given twice: {', '.join(self.groups)}")
+        if self.test_length <= self.length:
+            raise ValueError(
+                f"test_length ({self.test_length}) must be larger than length ({self.length}): the score counts longer runs"
+            )
+        return self
+
+
+class StateTracking(task.Task):
+    """States of a walk through a group; see the module.
+
+    The scores depend on the parameters: each group has an accuracy of its own.
+    """
+
+    Parameters = StateTrackingParameters
+    version = 1
+    main_score = "longer_accuracy"
+    scores: ClassVar[tuple[str, ...]] = ("longer_accuracy", "token_accuracy", "nll")
+    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"longer_accuracy": ("token_accuracy", "longer")}
+    progress_label = "symbols since the state was named"
+    parameters: StateTrackingParameters
+
+    def __init__(self, parameters: StateTrackingParameters) -> None:
+        super().__init__(parameters)
+        own = {_score_of(name): ("token_accuracy", name) for name in parameters.groups}
+        self.scores = ("longer_accuracy", *own, "token_accuracy", "nll")  # type: ignore[misc]
+        self.group_scores = type(self).group_scores | own  # type: ignore[misc]
+
+    @cached_property
+    def _layout(self) -> NDArray[np.int64]:
+        """(G, 3): of each group the number of symbols, the number of states, and the token of its first symbol.
+
+        Its states follow its symbols.
+        """
+        sizes = [group_table(name).shape[::-1] for name in self.parameters.groups]
+        first = np.cumsum([0, *(symbols + states for symbols, states in sizes)])[:-1]
+        return np.array([(*size, start) for size, start in zip(sizes, first, strict=True)], np.int64)
+
+    @cached_property
+    def _tables(self) -> NDArray[np.int64]:
+        """(G, most states, most symbols): the state after each state and symbol; -1 where a group has fewer."""
+        tables = [group_table(name) for name in self.parameters.groups]
+        padded = np.full((len(tables), *np.max([table.shape for table in tables], 0)), -1, np.int64)
+        for place, table in zip(padded, tables, strict=True):
+            place[: table.shape[0], : table.shape[1]] = table
+        return padded
+
+    @cached_property
+    def _owner(self) -> NDArray[np.int64]:
+        """(V, 2): the group of each token, and whether it names a state. The separator has -1 and 0."""
+        pairs = [
+            (group, kind)
+            for group, (symbols, states, _) in enumerate(self._layout)
+            for kind, count in enumerate((symbols, states))
+            for _ in range(count)
+        ]
+        return np.array([*pairs, (-1, 0)], np.int64)
+
+    @cached_property
+    def io(self) -> task.TokenIO:
+        """Of each group its symbols, `s3:213`, and the names of its states, `s3=213`; at the end the separator."""
+        names: list[str] = []
+        for name in self.parameters.groups:
+            elements = _elements(name)
+            names += [f"{name}:{elements[symbol]}" for symbol in _symbols(name)]
+            names += [f"{name}={element}" for element in elements]
+        return task.TokenIO(
+            vocab_size=len(names) + 1,
+            separator=len(names),
+            max_length=self.parameters.test_length,
+            names=(*names, "|"),
+        )
+
+    def generate(self, splits: task.Splits, split: str) -> Instances:
+        """The instances of one split. Those of test and validation are distinct, and training has none of them.
+
+        Raises:
+            UserError: There are too few distinct walks.
+        """
+        p, count = self.parameters, splits.size(split)
+        if split == "test":
+            tokens = self._distinct(splits.seed, _TEST_WALKS, p.test_length, count, count)
+        else:
+            before = splits.validation if split == "train" else 0
+            tokens = self._distinct(splits.seed, _WALKS, p.length, before + count, splits.validation)[before:]
+        scored = self._owner[tokens, 1] == 1
+        return Instances.unpadded(tokens, scored, f"state_tracking/{self.version}", {})
+
+    def _distinct(self, seed: int, purpose: int, length: int, count: int, held_out: int) -> NDArray[Any]:
+        """(count, length): the first walks of a stream, of which the first `held_out` are distinct and not repeated later."""
+
+        def draw(start: int, n: int) -> NDArray[Any]:
+            tokens = np.empty((n, length), smallest_integer_type(self.io.separator))
+            threads.share(_walk, n, seed, purpose, start, self._layout, self._tables, tokens)
+            return tokens
+
+        return first_distinct(draw, "walks", count, held_out)[0]
+
+    def _run(self, instances: Instances) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The name of the state before each position, as a token, and the number of symbols since it was named, both (N, L)."""
+        named, since = (np.empty(instances.tokens.shape, np.int32) for _ in range(2))
+        tokens = np.ascontiguousarray(instances.tokens, np.int64)
+        threads.share(_follow, len(tokens), tokens, self._owner, self._layout, self._tables, named, since)
+        return named, since
+
+    def truth(self, instances: Instances) -> FloatArray:
+        """(N, L, V): where a state is named, its name has probability 1."""
+        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
+        rows, places = np.nonzero(instances.scored)
+        certain[rows, places, self._run(instances)[0][rows, places]] = 1.0
+        return certain
+
+    def identities(self, instances: Instances) -> list[bytes]:
+        """The tokens of each instance."""
+        pairs = zip(instances.tokens, instances.lengths, strict=True)
+        return [np.ascontiguousarray(row[:length]).tobytes() for row, length in pairs]
+
+    def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
+        """`longer`: states after more symbols than any run in training has. By the name of each group: those of that group."""
+        longer = self.progress(instances) >= self.parameters.length
+        of = self._owner[instances.tokens, 0]
+        return {"longer": longer} | {name: longer & (of == i) for i, name in enumerate(self.parameters.groups)}
+
+    def progress(self, instances: Instances) -> IntArray:
+        """The number of symbols since the state was named or the walk began; -1 where no state is named."""
+        return np.where(instances.scored, self._run(instances)[1], -1)
+
+    def statistics(self, instances: Instances) -> dict[str, float]:
+        """Adds how often a state is named in an instance, the mean number of symbols before, and the share beyond training."""
+        since = self.progress(instances)[instances.scored]
+        return super().statistics(instances) | {
+            "named_states": len(since) / len(instances),
+            "mean_symbols": float(since.mean()),
+            "longer_share": float((since >= self.parameters.length).mean()),
+        }
+
+    def show(self, instances: Instances, index: int) -> Text:
+        """A line for each named state: the symbols before it, and the state."""
+        text, names = Text(), self.io.names
+        for token, scored in zip(instances.tokens[index], instances.scored[index], strict=True):
+            name = names[token].removeprefix(names[token].split(":")[0] + ":")
+            text.append(f"{name}\n" if scored else f"{name} ", "bold" if scored else "dim")
+        return text
+
+
+def _score_of(group: str) -> str:
+    """The name of a group's score: "s5-swaps" -> "s5_swaps_accuracy"."""
+    return f"{group.replace('-', '_')}_accuracy"
+
+
+def _permutations(name: str) -> list[tuple[int, ...]]:
+    """The permutations that are a group's elements, in lexicographic order. The first is the identity."""
+    every = list(itertools.permutations(range(_PERMUTATIONS[name])))
+    return [p for p in every if _inversions(p) % 2 == 0] if name.startswith("a") else every
+
+
+def _inversions(permutation: tuple[int, ...]) -> int:
+    return sum(a > b for a, b in itertools.combinations(permutation, 2))
+
+
+def _elements(name: str) -> list[str]:
+    """How the elements of a group are written."""
+    if name in _CYCLIC:
+        return [str(n) for n in range(_CYCLIC[name])]
+    return ["".join(str(i + 1) for i in p) for p in _permutations(name)]
+
+
+def _symbols(name: str) -> list[int]:
+    """The numbers of the elements that are symbols: all, or for "-swaps" those that move two things or none."""
+    if not name.endswith("-swaps"):
+        return list(range(len(_elements(name))))
+    return [i for i, p in enumerate(_permutations(name)) if sum(a != b for a, b in enumerate(p)) <= 2]
+
+
+def group_table(name: str) -> NDArray[np.int64]:
+    """The state after each state and symbol, as numbers: (states, symbols). State 0 is the identity.
+
+    A permutation tells the place of each thing: in "231" thing 1 is at place 2. As a symbol it takes the thing at place i to
+    place p(i).
+    """
+    if name in _CYCLIC:
+        n = _CYCLIC[name]
+        return (np.arange(n)[:, None] + np.arange(n)) % n
+    elements = _permutations(name)
+    number = {p: i for i, p in enumerate(elements)}
+    symbols = [elements[i] for i in _symbols(name)]
+    return np.array([[number[tuple(p[i] for i in s)] for p in symbols] for s in elements], np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _walk(begin, end, seed, purpose, start, layout, tables, tokens):  # type: ignore[no-untyped-def]
+    """Fills tokens (N, L). Row n is number start + n of the stream."""
+    length = tokens.shape[1]
+    for n in range(begin, end):
+        rng = stream(seed, purpose, start + n)
+        group = below(rng, len(layout))
+        n_symbols, first = layout[group, 0], layout[group, 2]
+        state, t = 0, 0
+        while t < length:
+            left = length - t
+            symbols = 1 + below(rng, left - 1) if left > 1 else 1
+            for _ in range(symbols):
+                symbol = below(rng, n_symbols)
+                state = tables[group, state, symbol]
+                tokens[n, t] = first + symbol
+                t += 1
+            if t < length:
+                tokens[n, t] = first + n_symbols + state
+                t += 1
+
+
+@njit(cache=True, nogil=True)
+def _follow(begin, end, tokens, owner, layout, tables, named, since):  # type: ignore[no-untyped-def]
+    """Fills the name of the state before each position, and the number of symbols since it was named, each (N, L)."""
+    for n in range(begin, end):
+        state, symbols = 0, 0
+        for t in range(tokens.shape[1]):
+            token = tokens[n, t]
+            group, names = owner[token, 0], owner[token, 1]
+            if group < 0:  # padding
+                named[n, t], since[n, t] = token, symbols
+                continue
+            n_symbols, first = layout[group, 0], layout[group, 2]
+            named[n, t], since[n, t] = first + n_symbols + state, symbols
+            if names:
+                state, symbols = token - first - n_symbols, 0
+            else:
+                state, symbols = tables[group, state, token - first], symbols + 1

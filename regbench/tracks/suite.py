@@ -1,0 +1,72 @@
+"""Suites: named lists of tracks, one YAML file each in `suites/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pydantic
+
+from regbench.tracks.track import load_track
+from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.files import read_mapping
+from regbench.utils.settings import Strict
+
+_FOLDER = Path(__file__).parent / "suites"
+
+
+class Suite(Strict):
+    """The content of a suite's YAML file.
+
+    Attributes:
+        name: The suite's name.
+        tracks: Names of built-in tracks, or paths of YAML files of tracks as seen from the suite's folder. All are different.
+    """
+
+    name: str = pydantic.Field(pattern=r"^[a-z0-9-]+$")
+    tracks: Annotated[tuple[str, ...], pydantic.Field(strict=False, min_length=1)]
+
+
+def suite_names() -> dict[str, str]:
+    """Every built-in suite, sorted by name, with the first line of its file, a comment."""
+    found = {}
+    for path in sorted(_FOLDER.glob("*.yaml")):
+        found[path.stem] = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+    return found
+
+
+def load_suite(name: str) -> Suite:
+    """Loads a suite.
+
+    Args:
+        name: The name of a built-in suite, or the path of a suite's YAML file.
+
+    Returns:
+        The suite. Paths of tracks are as seen from the current folder.
+
+    Raises:
+        UserError: There is no such suite, its YAML is broken, a field is wrong, or a track is unknown, wrong or given twice.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
+    if path.parent == _FOLDER and path.stem not in suite_names():
+        hint = nearest(name, suite_names(), " (give a suite of your own by its YAML file)")
+        raise UserError(f"unknown suite '{name}'{hint}")
+    content = read_mapping(path, "a suite")
+    for key in content:  # first: a misspelt key is also one that is missing
+        if key not in Suite.model_fields:
+            raise UserError(f"{path}: unknown key '{key}'{nearest(key, Suite.model_fields)}")
+    try:
+        suite = Suite(**content)
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, str(path), Suite.model_fields)) from None
+    if path.parent == _FOLDER and suite.name != path.stem:
+        raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")
+    tracks = tuple(str(path.parent / track) if track.endswith((".yaml", ".yml")) else track for track in suite.tracks)
+    try:
+        names = [load_track(track).name for track in tracks]
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    twice = next((track for track in names if names.count(track) > 1), None)
+    if twice is not None:
+        raise UserError(f"{path}: the track {twice} is given twice")
+    return Suite(name=suite.name, tracks=tracks)

@@ -1,0 +1,174 @@
+"""The task `mqar`: instances against a slow reading of the definition, the law of gaps, splits, bad input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import pytest
+import yaml
+
+from baselines.oracle import Oracle
+from regbench.data.instances import Instances
+from regbench.metrics.scores import score
+from regbench.models.predictor import predict_in_batches
+from regbench.tasks.base import Splits
+from regbench.tasks.mqar import MQAR, MQARParameters, slot_weights
+from regbench.tracks import load_track
+from regbench.utils.errors import UserError
+
+SMALL = MQAR(MQARParameters(vocabulary=20, n_pairs=3, n_queries=5, length=24, power=0.5))
+SPLITS = Splits(train=60, validation=10, test=30, seed=0)
+
+
+def test_the_example_of_the_module() -> None:
+    """Three pairs and eight slots; k0 stands for a, and so on."""
+    task = MQAR(MQARParameters(vocabulary=20, n_pairs=3, n_queries=3, length=22))
+    number = {name: i for i, name in enumerate(task.io.names)}
+    text = "k0 v3 k1 v1 k2 v7 . . k1 v1 . . . . k2 v7 . . . . k1 v1"
+    tokens = np.array([[number[name] for name in text.split()]], np.uint8)
+    one = Instances.unpadded(tokens, np.zeros(tokens.shape, np.bool_), "by hand", {})
+    scored = task._queried(tokens)
+    assert np.flatnonzero(scored[0]).tolist() == [9, 15, 21]
+    one = Instances(tokens, one.lengths, scored, "by hand")
+    assert task.progress(one)[0][scored[0]].tolist() == [2, 4, 5]
+    truth = task.truth(one)[0]
+    assert [task.io.names[i] for i in truth[scored[0]].argmax(-1)] == ["v1", "v7", "v1"]
+    assert (truth.sum(-1) == scored[0]).all()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"vocabulary": 20, "n_pairs": 3, "n_queries": 7, "length": 24, "power": 0.5},
+        {"vocabulary": 9, "n_pairs": 4, "n_queries": 4, "length": 16, "power": 1.0},  # every key, and no blank
+        {"vocabulary": 600, "n_pairs": 1, "n_queries": 3, "length": 40},
+        {"vocabulary": 1000, "n_pairs": 40, "n_queries": 30, "length": 200, "power": 0.01},
+    ],
+)
+def test_instances_are_what_the_definition_says(parameters: dict[str, float]) -> None:
+    task = MQAR(MQARParameters(**parameters))  # type: ignore[arg-type]
+    p, splits = task.parameters, Splits(train=5, validation=3, test=20, seed=1)
+    instances = task.generate(splits, "test")
+    progress, truth = task.progress(instances), task.truth(instances)
+    assert instances.tokens.shape == (20, p.length)
+    for row in range(20):
+        names = [task.io.names[token] for token in instances.tokens[row]]
+        pairs = [*zip(names[::2], names[1::2], strict=True)]
+        shown, slots = pairs[: p.n_pairs], pairs[p.n_pairs :]
+        map_of = dict(shown)
+        assert len(map_of) == len(set(map_of.values())) == p.n_pairs
+        assert all(key[0] == "k" and value[0] == "v" for key, value in shown)
+        assert sum(slot != (".", ".") for slot in slots) == p.n_queries
+        assert set(slots) <= {*shown, (".", ".")}
+        last = {key: i for i, (key, _) in enumerate(shown)}
+        for i, (key, value) in enumerate(slots):
+            at = 2 * (p.n_pairs + i)
+            assert not instances.scored[row, at]
+            assert instances.scored[row, at + 1] == (key != ".")
+            assert truth[row, at].sum() == 0
+            assert truth[row, at + 1].sum() == (key != ".")
+            if key != ".":
+                assert task.io.names[truth[row, at + 1].argmax()] == value == map_of[key]
+                assert progress[row, at + 1] == p.n_pairs + i - last[key] - 1
+                last[key] = p.n_pairs + i
+        assert not instances.scored[row, : 2 * p.n_pairs].any()
+    assert ((progress >= 0) == instances.scored).all()
+
+
+@pytest.mark.parametrize(("n_slots", "power"), [(1, 0.3), (192, 0.01), (50, 1.0), (2000, 0.5)])
+def test_weights_follow_the_power_law(n_slots: int, power: float) -> None:
+    weights = slot_weights(MQARParameters(vocabulary=9, n_pairs=1, n_queries=1, length=2 + 2 * n_slots, power=power))
+    law = np.arange(1, n_slots + 1) ** (power - 1)
+    np.testing.assert_allclose(weights / weights.sum(), law / law.sum(), rtol=1e-4)
+    assert weights.min() >= 1
+    assert weights.sum() < 2**32  # the largest range of `below`
+
+
+def test_slots_are_drawn_by_their_weights() -> None:
+    """With one query the slot follows the law itself; with two, as drawn one after another without replacement."""
+    one = MQAR(MQARParameters(vocabulary=400, n_pairs=1, n_queries=1, length=12, power=0.25))
+    instances = one.generate(Splits(train=8000, validation=1, test=1, seed=3), "train")
+    share = instances.scored[:, 3::2].mean(0)
+    law = np.arange(1, 6) ** -0.75
+    np.testing.assert_allclose(share, law / law.sum(), atol=5 * math.sqrt(0.25 / 8000))
+    two = MQAR(MQARParameters(vocabulary=400, n_pairs=2, n_queries=2, length=14, power=0.25))
+    instances = two.generate(Splits(train=8000, validation=1, test=1, seed=3), "train")
+    expected, p = np.zeros(5), law / law.sum()
+    for i, j in itertools.permutations(range(5), 2):
+        expected[[i, j]] += p[i] * p[j] / (1 - p[i])
+    np.testing.assert_allclose(instances.scored[:, 5::2].mean(0), expected, atol=5 * math.sqrt(0.25 / 8000))
+
+
+def test_keys_values_and_queries_are_uniform() -> None:
+    instances = SMALL.generate(Splits(train=6000, validation=1, test=1, seed=2), "train")
+    asked = np.stack([(instances.tokens[:, 6::2] == instances.tokens[:, [i]]).sum(1) for i in (0, 2, 4)], 1)
+    assert (asked.sum(1) == 5).all()  # with replacement: of five, each of three keys has 5 / 3 on average
+    np.testing.assert_allclose(asked.mean(0), 5 / 3, atol=5 * math.sqrt(5 * 2 / 9 / 6000))
+    np.testing.assert_allclose(asked.var(0), 5 * 2 / 9, rtol=0.1)
+    for tokens, first, n in ((instances.tokens[:, 0:6:2], 0, 9), (instances.tokens[:, 1:6:2], 9, 10)):
+        share = np.bincount(tokens.ravel() - first, minlength=n) / tokens.size
+        np.testing.assert_allclose(share, 1 / n, atol=5 * np.sqrt(1 / n / tokens.size))
+
+
+def test_the_defaults_are_the_papers_hardest_setting() -> None:
+    p = MQARParameters()
+    assert (p.vocabulary, p.n_pairs, p.n_queries, p.length) == (8192, 64, 64, 512)
+    assert (p.n_keys, p.n_slots) == (4095, 192)
+    io = MQAR(p).io
+    assert (len(set(io.names)), io.vocab_size, io.separator, io.max_length) == (8192, 8192, 8191, 512)
+
+
+def test_splits_share_no_pairs_and_stay_when_training_grows() -> None:
+    found = {s: SMALL.identities(SMALL.generate(SPLITS, s)) for s in ("train", "validation", "test")}
+    held_out = found["test"] + found["validation"]
+    assert len(set(held_out)) == len(held_out) == 40
+    assert not set(held_out) & set(found["train"])
+    larger = Splits(train=90, validation=10, test=30, seed=0)
+    for split in ("validation", "test"):
+        assert SMALL.generate(larger, split).fingerprint == SMALL.generate(SPLITS, split).fingerprint
+    np.testing.assert_array_equal(SMALL.generate(larger, "train").tokens[:60], SMALL.generate(SPLITS, "train").tokens)
+
+
+def test_too_few_pairs_are_refused() -> None:
+    few = MQAR(MQARParameters(vocabulary=5, n_pairs=1, n_queries=1, length=4))  # two keys, two values
+    with pytest.raises(UserError, match="too few distinct lists of pairs"):
+        few.generate(Splits(train=1, validation=1, test=4, seed=0), "validation")
+
+
+def test_the_oracle_has_every_value() -> None:
+    test = SMALL.generate(SPLITS, "test")
+    table = score(SMALL, test, predict_in_batches(Oracle(SMALL, test), test)).table()
+    assert {name: found.value for name, found in table.items()} == {"token_accuracy": 1.0, "nll": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocabulary": 20, "n_pairs": 10}, r"n_pairs \(10\) is larger than the 9 keys of a vocabulary of 20"),
+        ({"n_pairs": 64, "length": 254}, r"length \(254\) is too short: 64 pairs and 64 queries take 256"),
+        ({"length": 511}, "multiple of 2"),
+        ({"power": 0}, "greater than 0"),
+        ({"power": 1.5}, "less than or equal to 1"),
+        ({"pairs": 3}, "did you mean 'n_pairs'"),
+    ],
+)
+def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, float], message: str, tmp_path: Path) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        MQARParameters(**fields)  # type: ignore[arg-type]
+    definition = {
+        "name": "tiny-mqar-v1",
+        "task": "mqar",
+        "parameters": fields,
+        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
+        "budget": {"train_tokens": 1},
+        "main_score": "token_accuracy",
+    }
+    path = tmp_path / "tiny-mqar-v1.yaml"
+    path.write_text(yaml.safe_dump(definition))
+    with pytest.raises(UserError, match=message) as said:
+        load_track(str(path))
+    assert "\n" not in str(said.value)

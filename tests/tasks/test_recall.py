@@ -1,0 +1,182 @@
+"""The task `recall`: instances against a slow reader that knows nothing of the generator, splits, bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import pytest
+import yaml
+
+from baselines.oracle import Oracle
+from regbench.metrics.scores import score
+from regbench.models.predictor import predict_in_batches
+from regbench.tasks.base import Splits
+from regbench.tasks.recall import Recall, RecallParameters
+from regbench.tracks import load_track
+from regbench.utils.errors import UserError
+
+SPLITS = Splits(train=60, validation=10, test=30, seed=0)
+PLAIN = {"key_tokens": 6, "value_tokens": 5, "n_keys": 4, "length": 40}
+NOISY = PLAIN | {"noise_tokens": 3, "noise_percent": 30}
+FUZZY = PLAIN | {"longest_key": 3, "longest_value": 3}
+MEMORY = PLAIN | {"n_keys": 6, "one_map": True, "length": 8}
+BOTH = FUZZY | {"noise_tokens": 2, "noise_percent": 40}
+
+
+def task_of(parameters: dict[str, object]) -> Recall:
+    return Recall(RecallParameters(**parameters))  # type: ignore[arg-type]
+
+
+def items(task: Recall, tokens: list[int]) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """The pairs ("pair", key, value) and pieces of noise ("noise", tokens, ()), read from kinds of tokens alone."""
+    p = task.parameters
+    kinds = ["key" if t < p.key_tokens else "value" if t < p.key_tokens + p.value_tokens else "noise" for t in tokens]
+    found, t = [], 0
+    while t < len(tokens):
+        if kinds[t] == "noise":
+            assert kinds[t : t + 2] == ["noise"] * 2
+            found.append(("noise", tuple(tokens[t : t + 2]), ()))
+            t += 2
+            continue
+        middle = t
+        while kinds[middle] == "key":
+            middle += 1
+        end = middle
+        while end < len(tokens) and kinds[end] == "value":
+            end += 1
+        assert t < middle < end
+        found.append(("pair", tuple(tokens[t:middle]), tuple(tokens[middle:end])))
+        t = end
+    return found
+
+
+@pytest.mark.parametrize("parameters", [PLAIN, NOISY, FUZZY, MEMORY, BOTH])
+def test_instances_are_what_the_definition_says(parameters: dict[str, object]) -> None:
+    task = task_of(parameters)
+    p, shared, lengths = task.parameters, {}, set()
+    for split in ("train", "validation", "test"):
+        instances = task.generate(SPLITS, split)
+        truth = task.truth(instances)
+        for row in range(len(instances)):
+            length = int(instances.lengths[row])
+            tokens = instances.tokens[row, :length].tolist()
+            assert (instances.tokens[row, length:] == task.io.separator).all()
+            assert p.length - length < p.longest_key + p.longest_value
+            map_of: dict[tuple[int, ...], tuple[int, ...]] = {}
+            scored: list[bool] = []
+            for kind, first, then in items(task, tokens):
+                if kind == "noise":
+                    scored += [False, False]
+                    continue
+                known = p.one_map or first in map_of
+                assert not (p.one_map and first in map_of)
+                assert map_of.setdefault(first, then) == then
+                scored += [False] * len(first) + [known] * len(then)
+                lengths.add((len(first), len(then)))
+            assert instances.scored[row, :length].tolist() == scored
+            assert not instances.scored[row, length:].any()
+            assert len(map_of) <= p.n_keys
+            assert not any(a != b and b[: len(a)] == a for a in map_of for b in map_of)
+            if p.one_map:
+                assert all(shared.setdefault(key, value) == value for key, value in map_of.items())
+        at = instances.scored
+        assert (truth.sum(-1) == at).all()
+        assert (truth[at].argmax(-1) == instances.tokens[at]).all()
+    assert lengths == {(a + 1, b + 1) for a in range(p.longest_key) for b in range(p.longest_value)}
+    assert not p.one_map or len(shared) == p.n_keys
+
+
+def test_keys_values_and_noise_are_uniform() -> None:
+    task = task_of(NOISY)
+    instances = task.generate(Splits(train=3000, validation=1, test=1, seed=2), "train")
+    pairs = instances.tokens.reshape(len(instances), -1, 2)
+    noise = pairs[..., 0] >= 11
+    assert abs(noise.mean() - 0.3) < 5 * np.sqrt(0.21 / noise.size)
+    first = pairs[:, 0][~noise[:, 0]]  # one pair an instance: pairs of one instance share a map
+    for tokens, low, n in ((first[:, 0], 0, 6), (first[:, 1], 6, 5), (pairs[noise], 11, 3)):
+        share = np.bincount(tokens.ravel() - low, minlength=n) / tokens.size
+        np.testing.assert_allclose(share, 1 / n, atol=5 * np.sqrt(1 / n / tokens.size))
+
+
+def test_a_longer_instance_has_pairs_to_its_end() -> None:
+    assert set(task_of(PLAIN).generate(SPLITS, "train").lengths) == {40}
+    lengths = task_of(FUZZY).generate(SPLITS, "train").lengths
+    assert 34 < lengths.min() < lengths.max() <= 40
+
+
+@pytest.mark.parametrize("parameters", [PLAIN, FUZZY, MEMORY])
+def test_splits_share_no_instance_and_stay_when_training_grows(parameters: dict[str, object]) -> None:
+    task = task_of(parameters)
+    found = {s: task.identities(task.generate(SPLITS, s)) for s in ("train", "validation", "test")}
+    held_out = found["test"] + found["validation"]
+    assert len(set(held_out)) == len(held_out) == 40
+    assert not set(held_out) & set(found["train"])
+    larger = Splits(train=90, validation=10, test=30, seed=0)
+    for split in ("validation", "test"):
+        assert task.generate(larger, split).fingerprint == task.generate(SPLITS, split).fingerprint
+    assert task.identities(task.generate(larger, "train"))[:60] == found["train"]
+
+
+def test_another_seed_has_another_map() -> None:
+    maps = []
+    for seed in (0, 1):
+        instances = task_of(MEMORY).generate(Splits(train=60, validation=10, test=30, seed=seed), "train")
+        maps.append({(int(a), int(b)) for row in instances.tokens for a, b in row.reshape(-1, 2)})
+    assert [len(pairs) for pairs in maps] == [6, 6]
+    assert maps[0] != maps[1]
+
+
+def test_too_few_instances_are_refused() -> None:
+    few = {"key_tokens": 2, "value_tokens": 2, "n_keys": 2, "one_map": True, "length": 4}
+    with pytest.raises(UserError, match="too few distinct instances"):
+        task_of(few).generate(SPLITS, "test")  # two orders of two keys
+
+
+def test_the_oracle_has_every_value() -> None:
+    task = task_of(BOTH)
+    test = task.generate(SPLITS, "test")
+    table = score(task, test, predict_in_batches(Oracle(task, test), test)).table()
+    assert {name: found.value for name, found in table.items()} == {"token_accuracy": 1.0, "nll": 0.0}
+
+
+def test_an_instance_is_shown_in_one_line() -> None:
+    task = task_of(NOISY)
+    instances = task.generate(SPLITS, "test")
+    names = [task.io.names[t] for t in instances.tokens[0, : instances.lengths[0]]]
+    assert task.show(instances, 0).plain.split() == names
+    assert task.statistics(instances)["noise_share"] == pytest.approx(0.3, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_keys": 9}, r"n_keys \(9\) is larger than key_tokens \(8\)"),
+        ({"noise_percent": 20}, r"noise_percent \(20\) and noise_tokens \(0\) must both be 0 or both be larger"),
+        ({"noise_tokens": 2}, "must both be 0"),
+        (
+            {"longest_key": 3, "longest_value": 3, "length": 11},
+            r"length \(11\) is too short: two of the longest pairs take 12",
+        ),
+        ({"one_map": True, "length": 17}, r"length \(17\) is too long: with one_map no key occurs twice"),
+        ({"noise_percent": 100, "noise_tokens": 1}, "less than or equal to 99"),
+        ({"noise": 2}, "unknown key 'noise'"),
+    ],
+)
+def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        task_of(fields)
+    definition = {
+        "name": "tiny-recall-v1",
+        "task": "recall",
+        "parameters": fields,
+        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
+        "budget": {"train_tokens": 1},
+        "main_score": "token_accuracy",
+    }
+    path = tmp_path / "tiny-recall-v1.yaml"
+    path.write_text(yaml.safe_dump(definition))
+    with pytest.raises(UserError, match=message) as said:
+        load_track(str(path))
+    assert "\n" not in str(said.value)

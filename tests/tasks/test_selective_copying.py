@@ -1,0 +1,104 @@
+"""The task `selective_copying`: instances against the definition, splits, bad input."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import pytest
+import yaml
+
+from baselines.oracle import Oracle
+from regbench.metrics.scores import score
+from regbench.models.predictor import predict_in_batches
+from regbench.tasks.base import Splits
+from regbench.tasks.selective_copying import SelectiveCopying, SelectiveCopyingParameters
+from regbench.tracks import load_track
+from regbench.utils.errors import UserError
+
+SMALL = SelectiveCopying(SelectiveCopyingParameters(n_symbols=4, n_copied=4, length=14))
+SPLITS = Splits(train=60, validation=10, test=30, seed=0)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"n_symbols": 4, "n_copied": 4, "length": 14},
+        {"n_symbols": 30, "n_copied": 1, "length": 20},
+        {"n_symbols": 300, "n_copied": 5, "length": 11},  # no blank
+        {},
+    ],
+)
+def test_instances_are_what_the_definition_says(parameters: dict[str, int]) -> None:
+    task = SelectiveCopying(SelectiveCopyingParameters(**parameters))
+    p, instances = task.parameters, task.generate(SPLITS, "test")
+    truth, progress = task.truth(instances), task.progress(instances)
+    assert instances.tokens.shape == (30, p.length)
+    for row in range(30):
+        names = [task.io.names[token] for token in instances.tokens[row]]
+        begins = names.index(">")
+        copied = [name for name in names[:begins] if name != "."]
+        assert names[begins + 1 :] == copied
+        assert len(copied) == p.n_copied
+        assert np.flatnonzero(instances.scored[row]).tolist() == list(range(begins + 1, p.length))
+        assert progress[row].tolist() == [-1] * (begins + 1) + list(range(p.n_copied))
+        assert [task.io.names[i] for i in truth[row, begins + 1 :].argmax(-1)] == copied
+        assert (truth[row].sum(-1) == instances.scored[row]).all()
+        assert task.show(instances, row).plain.split() == names
+
+
+def test_every_set_of_places_is_equally_likely_and_symbols_are_uniform() -> None:
+    task = SelectiveCopying(SelectiveCopyingParameters(n_symbols=60, n_copied=2, length=8))  # 5 places
+    instances = task.generate(Splits(train=9000, validation=1, test=1, seed=2), "train")
+    places = Counter(tuple(np.flatnonzero(row[:5] < 60).tolist()) for row in instances.tokens)
+    assert set(places) == set(combinations(range(5), 2))
+    np.testing.assert_allclose([places[p] / 9000 for p in sorted(places)], 0.1, atol=5 * np.sqrt(0.09 / 9000))
+    share = np.bincount(instances.tokens[:, -2:].ravel(), minlength=60) / 18000
+    np.testing.assert_allclose(share, 1 / 60, atol=5 * np.sqrt(1 / 60 / 18000))
+
+
+def test_splits_share_no_instance_and_stay_when_training_grows() -> None:
+    found = {s: SMALL.identities(SMALL.generate(SPLITS, s)) for s in ("train", "validation", "test")}
+    held_out = found["test"] + found["validation"]
+    assert len(set(held_out)) == len(held_out) == 40
+    assert not set(held_out) & set(found["train"])
+    larger = Splits(train=90, validation=10, test=30, seed=0)
+    for split in ("validation", "test"):
+        assert SMALL.generate(larger, split).fingerprint == SMALL.generate(SPLITS, split).fingerprint
+    assert SMALL.identities(SMALL.generate(larger, "train"))[:60] == found["train"]
+
+
+def test_the_oracle_has_every_symbol() -> None:
+    test = SMALL.generate(SPLITS, "test")
+    table = score(SMALL, test, predict_in_batches(Oracle(SMALL, test), test)).table()
+    assert {name: found.value for name, found in table.items()} == {"token_accuracy": 1.0, "nll": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_copied": 16, "length": 32}, r"length \(32\) is too short: 16 symbols and their copy take 33"),
+        ({"n_symbols": 1}, "greater than or equal to 2"),
+        ({"n_copied": 0}, "greater than or equal to 1"),
+        ({"n_copies": 3}, "did you mean 'n_copied'"),
+    ],
+)
+def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        SelectiveCopyingParameters(**fields)
+    definition = {
+        "name": "tiny-copying-v1",
+        "task": "selective_copying",
+        "parameters": fields,
+        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
+        "budget": {"train_tokens": 1},
+        "main_score": "token_accuracy",
+    }
+    path = tmp_path / "tiny-copying-v1.yaml"
+    path.write_text(yaml.safe_dump(definition))
+    with pytest.raises(UserError, match=message) as said:
+        load_track(str(path))
+    assert "\n" not in str(said.value)
