@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 from regbench.utils import compiled
 
 if TYPE_CHECKING:
+    from regbench.analysis.trained import load as load
     from regbench.data.instances import Instances as Instances
     from regbench.models.mixer import Mixer as Mixer
     from regbench.models.mixer import Options as Options
     from regbench.models.mixer import Paper as Paper
     from regbench.models.model import Model as Model
+    from regbench.models.model import shift_in as shift_in
     from regbench.models.predictor import Baseline as Baseline
     from regbench.models.predictor import Predictor as Predictor
     from regbench.results import Result as Result
     from regbench.results import read_result as read_result
+    from regbench.runner import evaluate as evaluate
     from regbench.runner import resume as resume
     from regbench.runner import run as run
     from regbench.tasks.base import Parameters as Parameters
@@ -36,10 +39,13 @@ _HOMES = {
     "Options": "regbench.models.mixer",
     "Paper": "regbench.models.mixer",
     "Model": "regbench.models.model",
+    "shift_in": "regbench.models.model",
     "Baseline": "regbench.models.predictor",
     "Predictor": "regbench.models.predictor",
     "Result": "regbench.results",
     "read_result": "regbench.results",
+    "evaluate": "regbench.runner",
+    "load": "regbench.analysis.trained",
     "resume": "regbench.runner",
     "run": "regbench.runner",
     "Instances": "regbench.data.instances",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import statistics
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 import pydantic
@@ -14,6 +15,9 @@ from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.guard import Folder, Refused, parse_json
 from regbench.utils.settings import Strict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RESULT_BYTES = 4 << 20
 """The most bytes of a result that is read. Twenty seeds take about one eighth of it."""
@@ -153,8 +157,27 @@ class Code(Strict):
     dirty: bool | None
 
 
+class Evaluation(Strict):
+    """How predictions were scored that regbench has not trained; see `regbench.evaluate`.
+
+    Attributes:
+        given: What was handed over.
+        predicts: Whether row t predicts token t ("this") or token t + 1 ("next").
+        kind: What the numbers of a row were. None for vectors.
+        split: The instances that were predicted.
+    """
+
+    given: Literal["model", "module", "predictor", "callable", "array"]
+    predicts: Literal["this", "next"]
+    kind: Literal["logits", "log_probabilities", "probabilities"] | None
+    split: Literal["validation", "test"]
+
+
 class Result(Strict):
-    """One entry: an architecture on a track, over one or more seeds."""
+    """One entry: an architecture on a track, over one or more seeds.
+
+    The result of `regbench.evaluate` has an `evaluation`, one record in `seeds`, and zeros where a training would stand.
+    """
 
     schema_version: Literal[1] = 1
     track: TrackRecord
@@ -165,6 +188,50 @@ class Result(Strict):
     selection: Selection
     environment: Environment
     code: Code
+    evaluation: Evaluation | None = None
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{m} {self.score(m).value:.3f} ± {self.score(m).stderr:.3f}" for m in self.metrics)
+        seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        return f"<Result: {self.architecture.name} on {self.track.name}, {self.split} split{seeds}: {scores}>"
+
+    __str__ = __repr__
+
+    def to_frame(self) -> pd.DataFrame:
+        """The scores as a table of pandas: a row for each seed, then one for each baseline.
+
+        Columns are `predictor`, `kind` ("seed" or "baseline"), `seed`, and for each metric `METRIC` and `METRIC_stderr`. The
+        normalized score by the main score is `normalized`: 0 at the unigram model, 100 at the oracle.
+        """
+        import pandas as pd  # it loads slowly
+
+        main = self.track.main_score
+        anchors = {record.anchor: record.scores[main].value for record in self.baselines.values()}
+        start, end = anchors.get("start"), anchors.get("end")
+        named: list[tuple[str, str, int | None, dict[str, ScoreRecord]]]
+        named = [(self.architecture.name, "seed", one.seed, one.scores) for one in self.seeds]
+        named += [(name, "baseline", None, record.scores) for name, record in self.baselines.items()]
+        rows = []
+        for name, kind, seed, scores in named:
+            row: dict[str, Any] = {"predictor": name, "kind": kind, "seed": seed}
+            for metric in self.metrics:
+                row |= {metric: scores[metric].value, f"{metric}_stderr": scores[metric].stderr}
+            if start is not None and end is not None and start != end:
+                row["normalized"] = 100 * (scores[main].value - start) / (end - start)
+            rows.append(row)
+        return pd.DataFrame(rows).astype({"seed": "Int64"})
+
+    def _repr_html_(self) -> str:
+        """The table for a notebook."""
+        title = html.escape(f"{self.architecture.name} on {self.track.name}, {self.split} split")
+        frame = self.to_frame().drop(columns=[f"{metric}_stderr" for metric in self.metrics])
+        table: str = frame.to_html(index=False, float_format="{:.3f}".format, na_rep="", border=0)
+        return f"<p><b>{title}</b></p>{table}"
+
+    @property
+    def split(self) -> str:
+        """The split that the scores are of: the test split of every run."""
+        return "test" if self.evaluation is None else self.evaluation.split
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Self:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 import yaml
+from rich.console import Console
 
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
+from regbench.evaluation.any_predictor import evaluate_predictor
 from regbench.evaluation.baselines import score_baselines
+from regbench.evaluation.given import Kind, Predicts
 from regbench.evaluation.predictions import predict
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.backbone import resolve_options, split_settings
@@ -42,6 +46,7 @@ from regbench.training.checkpoint import TRAINED_FILE, Trained, load_tensors, re
 from regbench.training.options import resolve_training
 from regbench.training.progress import Reporter
 from regbench.training.provenance import describe_code, describe_environment, peak_memory
+from regbench.training.terminal import TerminalReporter
 from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
@@ -75,7 +80,7 @@ class _Plan:
 def run(
     track: str = "pfa-small-v1",
     arch: str = "mamba",
-    seeds: Sequence[int] = (0,),
+    seeds: int | Sequence[int] = (0,),
     *,
     settings: Mapping[str, Any] | None = None,
     backend: str = "auto",
@@ -89,13 +94,13 @@ def run(
     Args:
         track: the name of a built-in track, or the path of a YAML file.
         arch: a registered name, or `path/to/file.py[:Class]`.
-        seeds: one model is trained for each.
+        seeds: one model is trained for each. A single number is one seed.
         settings: options of the architecture by name, and training options as `training.NAME`.
         backend: the implementation of the ops; see `regbench.ops.backend`.
         device: "cpu", "cuda", or "auto".
         trials: how many configurations were tried on the validation split before this one. The result records it.
         out: the run folder; by default a new one under `runs/`.
-        reporter: is told what the run does.
+        reporter: is told what the run does. By default it is drawn on stderr, or in the notebook; `Reporter()` says nothing.
 
     Raises:
         UserError: anything in the input is wrong.
@@ -104,7 +109,7 @@ def run(
         config = Config(
             track=track,
             architecture=arch,
-            seeds=tuple(seeds),
+            seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
             settings=dict(settings or {}),
             backend=backend,
             device=device,
@@ -112,11 +117,69 @@ def run(
         )
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, "run", Config.model_fields)) from None
-    reporter = reporter or Reporter()
-    plan, folder = _begin(config, out, reporter)
-    with explain_full_disk(folder), exclusive(folder):
-        write_config(folder, config)
-        return _execute(plan, folder, reporter)
+    with _shown(reporter) as reporter:
+        plan, folder = _begin(config, out, reporter)
+        with explain_full_disk(folder), exclusive(folder):
+            write_config(folder, config)
+            return _execute(plan, folder, reporter)
+
+
+@contextmanager
+def _shown(reporter: Reporter | None) -> Iterator[Reporter]:
+    """The reporter, or one that draws on stderr or in the notebook."""
+    if reporter is not None:
+        yield reporter
+        return
+    with TerminalReporter(Console(stderr=True)) as drawn:
+        yield drawn
+
+
+def evaluate(
+    track: str | Path | Track,
+    predictor: Any,
+    predicts: Predicts | None = None,
+    kind: Kind | None = None,
+    *,
+    split: Literal["test", "validation"] = "test",
+    name: str | None = None,
+    device: str = "cpu",
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Scores any predictor beside the baselines of a track. Nothing is trained.
+
+    Args:
+        track: A loaded track, the name of a built-in one, or the path of a YAML file.
+        predictor: A PyTorch module or a callable, from tokens (B, L) int64 to rows (B, L, V) or to an object with `.logits`; or
+            an array (N, L, V) with the rows of every instance; or one of regbench's own models or predictors, which need
+            neither `predicts` nor `kind`. For a task of vectors the rows are the predicted vectors.
+        predicts: "this": row t predicts token t, and was made without it. "next": row t predicts token t + 1. A model of the
+            next token is given a separator before the tokens. An array of the next token has no row for the first token,
+            which counts as uniform.
+        kind: What a row holds: "logits", "log_probabilities" or "probabilities". Left out for a task of vectors.
+        split: The instances that are predicted.
+        name: The name in tables. By default the name of the class or of the function.
+        device: Where a callable finds its tokens. A module finds them where its weights are.
+        out: A new folder for `result.json`, the predictions, the pictures and `report.html`. None: nothing is written.
+        reporter: Is told what happens.
+
+    Returns:
+        The result. It has one record in `seeds`, and `evaluation` says how it was made.
+
+    Raises:
+        UserError: The predictor sees what it predicts, is shifted by one place, or its rows are not what they are said to be.
+    """
+    loaded = track if isinstance(track, Track) else load_track(str(track))
+    folder, reporter = None if out is None else Path(out), reporter or Reporter()
+    if folder is not None and any((folder / file).exists() for file in ("result.json", "config.yaml")):
+        raise UserError(f"{folder} holds a result already; choose another folder")
+    result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
+    if folder is not None:
+        with explain_full_disk(folder), exclusive(folder):
+            stored.save(folder / "seed-0" / "predictions.npz")
+            write_report(folder, result, loaded)
+            write_json(folder / "result.json", result.model_dump(mode="json"))
+    return result
 
 
 def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
@@ -254,6 +317,9 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
     with use_backend(config.backend):
         reporter.phase(f"making the instances of {track.name}")
         splits = {split: track.instances(split) for split in SPLITS}
+        first = folder / f"seed-{config.seeds[0]}"
+        if not (first / "scores.json").exists():  # the first training goes before the baselines, which may take minutes
+            _train(plan, config.seeds[0], first, reporter)
         baselines = score_baselines(track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
         seeds = [_seed(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
     result = Result(

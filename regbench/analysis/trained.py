@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from rich.console import Console
+from torch import Tensor
 
 from regbench.config import Config, read_config
 from regbench.models.backbone import build, resolve_options
-from regbench.models.model import Model
+from regbench.models.model import Model, ModelPredictor, token_tensor
+from regbench.models.predictor import check_tokens
 from regbench.results import read_result
 from regbench.tracks import Track, load_track
 from regbench.training.checkpoint import load_tensors
 from regbench.training.provenance import FILE
 from regbench.utils import registry
+from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming
 
 
@@ -39,6 +45,60 @@ class Trained:
     seed: int
     track: Track
     model: Model
+
+    def logits(self, tokens: NDArray[Any] | Tensor) -> Tensor:
+        """The logits (B, L, V) of tokens (B, L): those at t are for token t, and made without it. Of vectors, the predictions."""
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        with torch.inference_mode():
+            out: Tensor = self.model.eval()(token_tensor(np.asarray(tokens), device))
+        return out.cpu()
+
+    def predict(self, tokens: NDArray[Any] | Tensor) -> FloatArray:
+        """The distributions (B, L, V) of tokens (B, L): row t is for token t, made without it. Of vectors, the predictions."""
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        return ModelPredictor(self.model, device).predict(np.asarray(tokens))
+
+    def stream(self, tokens: Iterable[int]) -> Iterator[FloatArray]:
+        """Reads one token at a time through the recurrent form.
+
+        Args:
+            tokens: The tokens. Each is taken after the distribution before it was given out, so that a caller can choose it.
+
+        Yields:
+            The distribution (V,) of the first token, then after each token that of the next.
+
+        Raises:
+            UserError: The architecture has no recurrent form, or a token is outside of the vocabulary.
+        """
+        model: Any = self.model.eval()
+        if not hasattr(model, "step") or self.track.task.io.kind != "tokens":
+            raise UserError(f"'{self.architecture}' on {self.track.name} has no recurrent form to stream by")
+        state, token, waiting = model.init_state(1), self.track.task.io.separator, iter(tokens)
+        while True:
+            with torch.inference_mode():
+                logits, state = model.step(torch.tensor([token]), state)
+            yield cast(FloatArray, logits[0].double().softmax(-1).numpy())
+            try:
+                token = next(waiting)
+            except StopIteration:
+                return
+            check_tokens(np.array([[token]]), self.track.task.io.vocab_size)
+
+
+def load(folder: str | Path, seed: int | None = None) -> Trained:
+    """The trained model of a run folder, on the CPU.
+
+    Args:
+        folder: The run folder.
+        seed: One of its seeds. None: the first.
+
+    Returns:
+        The model, with `predict`, `logits` and `stream`. `regbench.evaluate` takes it as it is.
+
+    Raises:
+        UserError: See `load_trained`.
+    """
+    return load_trained(folder, seed)
 
 
 def read_run(folder: Path) -> Config:

@@ -7,6 +7,7 @@ every built-in architecture.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,7 @@ from regbench.models.model import Model, shift_in, token_tensor
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
-from regbench.training.trainer import make_optimizer, train_step
+from regbench.training.trainer import autocast, make_optimizer, train_step
 from regbench.utils.errors import UserError, blame
 
 TOLERANCE = 1e-5
@@ -47,6 +48,9 @@ TRAINED_TOLERANCE = 1e-3
 
 STEPS = (0.1, 0.01, 0.0)
 """The standard deviations of the noise that moves weights from their start. The first that keeps the output finite is used."""
+
+LARGEST_RATE = 1e-2
+"""The learning rate of the two steps of `trains` is not above this."""
 
 OVERFIT_STEPS = 400
 OVERFIT_RATES = (3e-3, 1e-2)
@@ -113,7 +117,8 @@ def shape(subject: Subject) -> str | None:
     for part in (tokens, tokens[:, :1]):
         wanted, out = (*part.shape[:2], width), model(part)
         if not isinstance(out, Tensor):
-            return f"it returns {type(out).__name__}, not a tensor {wanted}"
+            hint = "; take its first, with [0]" if isinstance(out, tuple | list) and out else ""
+            return f"it returns {type(out).__name__}, not a tensor {wanted}{hint}"
         if out.shape != wanted:
             return f"it returns the shape {tuple(out.shape)}, not {wanted}"
     return None
@@ -180,22 +185,37 @@ def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterabl
         after = model(changed)
         if _differ(before[:, : t + 1], after[:, : t + 1], tolerance):
             first = int((after - before)[:, : t + 1].abs().amax(dim=(0, 2)).argmax())
-            return f"it sees the future: changing token {t} changes the prediction of token {first}"
+            itself = t == 0 or not _differ(before[:, :t], after[:, :t], tolerance)
+            hint = (
+                "; shift its inputs: regbench.shift_in(tokens, io.separator)" if itself and _is_whole(subject) else ""
+            )
+            return f"it sees the future: changing token {t} changes the prediction of token {first}{hint}"
     return None
 
 
+def _is_whole(subject: Subject) -> bool:
+    """Whether the architecture is a whole model, which shifts its tokens itself."""
+    return isinstance(subject.cls, type) and issubclass(subject.cls, Model)
+
+
 def trains(subject: Subject) -> str | None:
-    """Two training steps work at the longest length, in the run's precision. Every parameter gets a finite gradient."""
+    """Two training steps work at the longest length, in the run's precision. Every parameter gets a finite gradient.
+
+    The steps are small, so that a large learning rate is not blamed on the architecture. In training mode, too, no prediction
+    may depend on what follows.
+    """
     model, tokens = subject.moved(), subject.tokens(2, length=None)
     if not model(tokens).isfinite().all():
         return None  # `finite` reports it
     model.train()
     batch = tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-    optimizer = make_optimizer(model, subject.training)
+    small = min(subject.training.learning_rate, LARGEST_RATE)
+    training = subject.training.model_copy(update={"learning_rate": small})
+    optimizer = make_optimizer(model, training)
     for _ in range(2):
         try:
             with torch.enable_grad():
-                terms = train_step(model, optimizer, batch, subject.training)
+                terms = train_step(model, optimizer, batch, training)
         except UserError:
             raise
         except Exception as error:
@@ -205,7 +225,36 @@ def trains(subject: Subject) -> str | None:
         fault = _gradient_fault(model)
         if fault:
             return fault
-    return None
+    return _leaks_in_training(subject)
+
+
+def _leaks_in_training(subject: Subject) -> str | None:
+    """Whether a prediction depends on later tokens in training mode alone, under one state of the random generator.
+
+    Statistics over the positions of a sequence, as in batch normalisation, do this.
+    """
+    model, tokens = subject.moved(), subject.tokens()
+    half = tokens.shape[1] // 2
+    changed, later = tokens.clone(), tokens[:, half:] + 1
+    changed[:, half:] = later if isinstance(subject.io, VectorIO) else later % subject.io.vocab_size
+
+    def differ(one: Tensor, other: Tensor) -> bool:
+        outputs = []
+        for inputs in (one, other):
+            torch.manual_seed(0)  # the same dropout
+            with autocast(tokens.device, subject.training) if model.training else nullcontext():
+                outputs.append(model(inputs)[:, : half + 1].float())
+        return bool(outputs[0].isfinite().all()) and _differ(outputs[0], outputs[1], CAUSAL_TOLERANCE)
+
+    if differ(tokens, changed):
+        return None  # `causal` reports it
+    model.train()
+    if differ(tokens, tokens) or not differ(tokens, changed):  # what is random is reported by `deterministic`
+        return None
+    return (
+        f"in training mode it sees the future: changing the tokens from {half} on changes predictions up to {half}; "
+        "batch normalisation over positions does this, layer normalisation does not"
+    )
 
 
 def _gradient_fault(model: Model) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from regbench.cli import commands
+from regbench.training.options import TrainingOptions
 from regbench.utils import threads
 from regbench.utils.errors import UserError, nearest, printable
 
@@ -62,6 +64,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         UserError: the command or an option is unknown, or a value is wrong. Names the nearest known one.
     """
     parser, subparsers = _parsers()
+    if not arguments or arguments[0] == "help":  # `regbench`, `regbench help`, `regbench help run`
+        arguments = [*arguments[1:2], "--help"]
     name = next((argument for argument in arguments if not argument.startswith("-")), None)
     if name is not None and name not in subparsers:
         raise UserError(f"unknown command '{name}'{nearest(name, subparsers)}")
@@ -69,6 +73,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         flags = [flag for action in subparsers[str(name)]._actions for flag in action.option_strings]
         hint = nearest(unknown[0], flags) if unknown[0].startswith("-") else ""
+        key = unknown[0].removeprefix("--").partition("=")[0].replace("-", "_")
+        if key in TrainingOptions.model_fields and "--set" in flags:
+            hint = f"; did you mean '--set training.{key}=VALUE'?"
         raise UserError(f"unrecognized argument '{unknown[0]}'{hint}")
     return parsed
 
@@ -81,6 +88,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"regbench {importlib.metadata.version('regbench')}")
     found: dict[str, argparse.ArgumentParser] = {}
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for module in pkgutil.iter_modules(commands.__path__):

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
-from regbench.cli.progress import TerminalReporter
+from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
         metrics: the scores of its track.
     """
     table = Table(
-        title=f"{result.track.name}, test split",
+        title=f"{result.track.name}, {result.split} split",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -37,13 +37,13 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
     if normalized:
         table.add_column("normalized\nscore", justify="right", no_wrap=True)
     for row in rows:
-        cells = [f"{row.scores[m].value:.3f} {_error(row.scores[m].stderr)}" for m in result.metrics]
+        cells = [f"{row.scores[m].value:.3f} {small_error(row.scores[m].stderr)}" for m in result.metrics]
         if normalized:
             cells.append("—" if row.normalized is None else f"{100 * row.normalized:.0f}")
         table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
 
 
-def _error(stderr: float) -> str:
+def small_error(stderr: float) -> str:
     """A standard error without the zero before the point: `±.004`."""
     return f"±{stderr:.3f}".replace("±0.", "±.")

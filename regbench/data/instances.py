@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,23 @@ def smallest_integer_type(largest: int) -> np.dtype[Any]:
     return np.min_scalar_type(largest)
 
 
+class Instance(TypedDict):
+    """One sequence. A `DataLoader` of `Instances` puts such dictionaries into batches of the length L.
+
+    Attributes:
+        tokens: (L,) int64, padded on the right. Of vectors (L, D) float32.
+        scored: (L,) bool, the positions that count.
+        length: The number of real tokens.
+    """
+
+    tokens: NDArray[Any]
+    scored: NDArray[np.bool_]
+    length: int
+
+
 @dataclass(frozen=True)
 class Instances:
-    """N sequences, padded on the right to a common length L.
+    """N sequences, padded on the right to a common length L. `instances[0]` is one, `instances[:8]` are several.
 
     Attributes:
         tokens: (N, L) in the smallest unsigned integer type. Where a token is a vector, (N, L, D) float32.
@@ -56,8 +70,22 @@ class Instances:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, rows: slice | IntArray) -> Self:
-        """The chosen instances. Padding that all of them share is cut off."""
+    @overload
+    def __getitem__(self, rows: int) -> Instance: ...
+
+    @overload
+    def __getitem__(self, rows: slice | IntArray) -> Self: ...
+
+    def __getitem__(self, rows: int | slice | IntArray) -> Instance | Self:
+        """The chosen instances, without the padding that all of them share. For one number, that instance.
+
+        Raises:
+            IndexError: There is no such instance.
+        """
+        if isinstance(rows, int | np.integer):
+            kind = np.float32 if self.tokens.ndim == 3 else np.int64  # types that PyTorch has
+            tokens = self.tokens[rows].astype(kind)
+            return {"tokens": tokens, "scored": self.scored[rows].copy(), "length": int(self.lengths[rows])}
         lengths = self.lengths[rows]
         longest = int(lengths.max(initial=0))
         return replace(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, defaults_of, kept_predictions, predict_baseline
 from regbench.evaluation.predictions import Predictions, read_predictions
+from regbench.metrics.significance import Sample
 from regbench.models.predictor import Baseline
-from regbench.results import ScoreRecord, read_result
+from regbench.results import Result, ScoreRecord, read_result
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
@@ -40,15 +41,67 @@ class ComparedPredictor:
         label: The name that the user gave to it, if any.
         name: Its usual name.
         long_name: Its name where another predictor has the same usual one.
-        source: The baseline, or the run folder with the predictions.
-        seeds: The seeds of the run.
+        source: The baseline, the run, or scores without predictions.
     """
 
     label: str | None
     name: str
     long_name: str
-    source: Baseline | Path
-    seeds: Sequence[int] = ()
+    source: Baseline | Run | KnownScores
+
+
+class NoDistances(UserError):
+    """Raised where predictors have scores, but no distributions to compare."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its result, and its folder, which holds the predictions of each seed."""
+
+    result: Result
+    folder: Path
+
+
+@dataclass(frozen=True)
+class KnownScores:
+    """The scores of a predictor on a test split.
+
+    Attributes:
+        name: Its usual name.
+        scores: By metric the mean over seeds. Its error is over seeds, or with one seed over instances.
+        main: By the main score the scores of each seed, and the sums over each instance's positions.
+    """
+
+    name: str
+    scores: Mapping[str, ScoreRecord]
+    main: Sample
+
+
+class Board(Protocol):
+    """Where scores of predictors are found by name, without their predictions."""
+
+    def scores(self, name: str, track: Track) -> KnownScores | None:
+        """The scores of one predictor on a track. None where there is none of that name."""
+
+    def names(self, track: Track) -> list[str]:
+        """The names that there are."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The predictors of a comparison.
+
+    Attributes:
+        track: The track.
+        test: Its test split.
+        compared: The predictors, as they were given.
+        names: What each is called.
+    """
+
+    track: Track
+    test: Instances
+    compared: Sequence[ComparedPredictor]
+    names: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -122,30 +175,66 @@ def compare(
     Raises:
         UserError: An unknown predictor, a run on another track, or nothing to compare.
     """
-    if tokens < 1:
-        raise UserError(f"tokens must be at least 1, not {tokens}")
+    return distances(find_predictors(predictors, track), tokens=tokens, order=order, announce=announce)
+
+
+def find_predictors(predictors: Sequence[str], track: str | None = None, board: Board | None = None) -> Found:
+    """Finds the predictors of a comparison.
+
+    Args:
+        predictors: As `compare` takes them.
+        track: A track's name or file. By default it is that of the run folders, else pfa-small-v1.
+        board: Is asked for what is neither a baseline nor a run folder.
+
+    Raises:
+        UserError: An unknown predictor, a run on another track, or fewer than two predictors.
+    """
     loaded = load_track(track or _track_of(predictors))
-    if loaded.task.io.kind != "tokens":
-        raise UserError(f"{loaded.name} has no distributions over tokens to compare")
-    if not loaded.task.knows_truth:
-        raise UserError(
-            f"nothing to compare on {loaded.name}: no truth is known there, so only the probability of each token is kept; "
-            "the distance between two predictors needs whole distributions"
-        )
     test = loaded.instances("test")
-    early = first_tokens(test, tokens)
-    if not early.scored.any():
-        raise UserError(f"nothing is scored among the first {tokens} tokens of {loaded.name}")
     baselines = default_baselines(loaded, test)
-    compared = [one for spec in predictors for one in _find(spec, loaded, test, baselines)]
+    compared = [one for spec in predictors for one in _find(spec, loaded, test, baselines, board)]
     if len(compared) < 2:
         raise UserError(f"a comparison needs at least two predictors, not {len(compared)}")
-    names = _names(compared)
-    seeds = [_predictions(one, loaded, test, early, announce) for one in compared]
+    return Found(loaded, test, compared, _names(compared))
+
+
+def distances(
+    found: Found,
+    *,
+    tokens: int = 100,
+    order: Literal["similar", "given"] = "similar",
+    announce: Announce = lambda name, done, total: None,
+) -> Comparison:
+    """Computes what `compare` computes, of predictors that are found. Those without predictions are left out.
+
+    Raises:
+        UserError: There is nothing to compare.
+    """
+    track = found.track
+    if tokens < 1:
+        raise UserError(f"tokens must be at least 1, not {tokens}")
+    if track.task.io.kind != "tokens":
+        raise NoDistances(f"{track.name} has no distributions over tokens to compare")
+    if not track.task.knows_truth:
+        raise NoDistances(
+            f"nothing to compare on {track.name}: no truth is known there, so only the probability of each token is kept; "
+            "the distance between two predictors needs whole distributions"
+        )
+    early = first_tokens(found.test, tokens)
+    if not early.scored.any():
+        raise UserError(f"nothing is scored among the first {tokens} tokens of {track.name}")
+    chosen = [
+        (name, one.source)
+        for name, one in zip(found.names, found.compared, strict=True)
+        if not isinstance(one.source, KnownScores)
+    ]
+    if len(chosen) < 2:
+        raise NoDistances("an entry of the leaderboard has scores, but no predictions: distances need two others")
+    seeds = [_predictions(source, track, found.test, early, announce) for _, source in chosen]
     distance, stderr = _distances(seeds, early)
-    positions = int(early.scored.sum())
+    positions, names = int(early.scored.sum()), [name for name, _ in chosen]
     comparison = Comparison(
-        loaded.name, tokens, len(early), positions, names, [len(one) for one in seeds], distance, stderr
+        track.name, tokens, len(early), positions, names, [len(one) for one in seeds], distance, stderr
     )
     return comparison.ordered(similar_order(comparison.distance)) if order == "similar" else comparison
 
@@ -208,7 +297,9 @@ def _split(spec: str) -> tuple[str | None, str]:
     return (None, spec) if Path(spec).exists() or not equals or not label or not rest else (label, rest)
 
 
-def _find(spec: str, track: Track, test: Instances, baselines: Sequence[Baseline]) -> list[ComparedPredictor]:
+def _find(
+    spec: str, track: Track, test: Instances, baselines: Sequence[Baseline], board: Board | None
+) -> list[ComparedPredictor]:
     """The predictors that one argument stands for."""
     label, name = _split(spec)
     if Path(name).is_dir():
@@ -220,10 +311,16 @@ def _find(spec: str, track: Track, test: Instances, baselines: Sequence[Baseline
         chosen = [b for b in baselines if type(b) is cls]
     if not chosen and (name in registered or registry.is_file(name)):
         raise UserError(f"the baseline '{name}' has no place on {track.name}")
+    scores = board.scores(name, track) if board is not None and not chosen else None
+    if scores is not None:
+        return [ComparedPredictor(label, scores.name, f"{scores.name}, entry", scores)]
     if not chosen:
         if "/" in name or name.endswith((".json", ".npz")):
             raise UserError(f"there is no run folder {name}")
-        raise UserError(f"unknown predictor '{name}'{nearest(name, [*(b.name for b in baselines), *registered])}")
+        entries = [] if board is None else board.names(track)
+        raise UserError(
+            f"unknown predictor '{name}'{nearest(name, [*(b.name for b in baselines), *registered, *entries])}"
+        )
     if label is not None and len(chosen) > 1:
         raise UserError(f"'{name}' stands for several predictors, which cannot all be called '{label}'")
     return [ComparedPredictor(label, baseline.name, baseline.name, baseline) for baseline in chosen]
@@ -232,28 +329,29 @@ def _find(spec: str, track: Track, test: Instances, baselines: Sequence[Baseline
 def _run(folder: Path, label: str | None, track: Track, test: Instances) -> ComparedPredictor:
     """The run in a folder, if it is on the track as it is now."""
     result = read_result(folder)
+    if result.split != "test":
+        raise UserError(f"{folder} is of the {result.split} split; a comparison is on the test split")
     if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
         now = f"what {track.name} is now" if result.track.name == track.name else track.name
         raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")
-    seeds = [seed.seed for seed in result.seeds]
-    return ComparedPredictor(label, result.architecture.name, folder.resolve().name, folder, seeds)
+    return ComparedPredictor(label, result.architecture.name, folder.resolve().name, Run(result, folder))
 
 
 # --- From predictors to distances. ---
 
 
 def _predictions(
-    one: ComparedPredictor, track: Track, test: Instances, early: Instances, announce: Announce
+    source: Baseline | Run, track: Track, test: Instances, early: Instances, announce: Announce
 ) -> list[FloatArray]:
     """What each seed predicts at the P scored positions of `early`, (P, V) each. A baseline has one seed."""
-    if isinstance(one.source, Baseline):
-        return [_at_scored(_of_baseline(one.source, track, test, early, announce), early)]
+    if isinstance(source, Baseline):
+        return [_at_scored(_of_baseline(source, track, test, early, announce), early)]
     found = []
-    for seed in one.seeds:
-        predictions = read_predictions(one.source, seed, track.task, test)
+    for seed in source.result.seeds:
+        predictions = read_predictions(source.folder, seed.seed, track.task, test)
         assert isinstance(predictions, Predictions)  # the task knows its truth
         if not np.isfinite(predictions.packed).all():
-            raise UserError(f"the predictions of seed {seed} in {one.source} hold NaN or infinity")
+            raise UserError(f"the predictions of seed {seed.seed} in {source.folder} hold NaN or infinity")
         found.append(_at_scored(predictions, early))
     return found
 

@@ -174,10 +174,19 @@ def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPre
     """Asks a trained model for its predictions, in the form that the task's scores need.
 
     Raises:
+        UserError: See `store`.
+    """
+    batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
+    return store(task, predict_in_batches(predictor, instances, batch_size), instances)
+
+
+def store(task: Task, batches: Iterable[FloatArray], instances: Instances) -> StoredPredictions:
+    """Packs consecutive batches (B, L, V) of a model's predictions, in the form that the task's scores need.
+
+    Raises:
         UserError: The task does not know its truth, and the predictions are not distributions. Others are checked when they
             are scored.
     """
-    batches = predict_in_batches(predictor, instances, rows_at_once(task.io, instances.tokens.shape[1], 64))
     if not task.knows_truth:
         return CompactPredictions.pack(batches, instances, np.float32, task.io.vocab_size)
     return Predictions.pack(batches, instances, np.float32 if isinstance(task.io, VectorIO) else np.float16)

@@ -76,9 +76,14 @@ class RunFolder:
         Raises:
             Refused: It is not a result.
         """
-        return _validated(
+        result = _validated(
             Result, parse_json(self.folder.read("result.json", RESULT_BYTES), "result.json"), "result.json"
         )
+        if result.evaluation is not None:
+            raise Refused(
+                "result.json is of `regbench.evaluate`: an entry is trained by `regbench run`, under the track's budget"
+            )
+        return result
 
     @cached_property
     def config(self) -> Config:

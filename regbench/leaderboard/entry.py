@@ -97,6 +97,13 @@ class Entry(Strict):
     instances: InstanceScores
     digest: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
 
+    @pydantic.field_validator("result")
+    @classmethod
+    def _trained_here(cls, result: Result) -> Result:
+        if result.evaluation is not None:
+            raise ValueError("a result of `regbench.evaluate` is no entry")
+        return result
+
     @classmethod
     def seal(cls, name: str, configuration: Config, result: Result, instances: InstanceScores) -> Self:
         """An entry with its digest.

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from regbench.utils.errors import UserError
 
@@ -59,10 +59,12 @@ class Sample:
     Attributes:
         seeds: (K,), the score of each seed.
         instances: (N,), the sum over each instance's positions, averaged over seeds.
+        trained: Whether another seed would give another score. False of a baseline.
     """
 
     seeds: Sequence[float]
     instances: NDArray[np.float64]
+    trained: bool = True
 
     @property
     def mean(self) -> float:
@@ -97,6 +99,13 @@ class Change:
     def allowed(self) -> float:
         """The largest change that chance explains."""
         return student_quantile(self.level, self.freedom) * self.noise
+
+    @property
+    def p(self) -> float:
+        """The two-sided p-value: how often chance alone gives so large a change."""
+        if self.noise == 0.0:
+            return float(self.change == 0.0)
+        return 2.0 * float(stdtr(self.freedom, -abs(self.change) / self.noise))
 
     @property
     def worse(self) -> bool:
@@ -139,6 +148,8 @@ def compare(
     change = got.mean - expected.mean
     prior = SEED_NOISE * abs(expected.mean) if seed_noise is None else seed_noise
     seeds, freedom = seed_error(expected.seeds, got.seeds, prior)
+    parts = [(1 / len(sample.seeds), sample.trained) for sample in (expected, got)]
+    seeds *= math.sqrt(sum(part for part, trained in parts if trained) / sum(part for part, _ in parts))
     instances = _paired_error(got.instances - expected.instances, counts)
     total = seeds**2 + instances**2
     if total > 0.0:  # of a sum of two variances, by Satterthwaite

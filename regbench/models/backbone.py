@@ -126,7 +126,8 @@ def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None
     who, dtype = f"the mixer {type(mixer).__name__} returns{method}", str(x.dtype).removeprefix("torch.")
     if not isinstance(mixed, Tensor):
         got = "None" if mixed is None else type(mixed).__name__
-        raise UserError(f"{who} {got}, not a tensor {tuple(x.shape)} of {dtype}")
+        hint = "; take its first, with [0]" if isinstance(mixed, tuple | list) and mixed else ""
+        raise UserError(f"{who} {got}, not a tensor {tuple(x.shape)} of {dtype}{hint}")
     if mixed.shape != x.shape:
         raise UserError(f"{who} the shape {tuple(mixed.shape)}, not {tuple(x.shape)}")
     raise UserError(f"{who} {str(mixed.dtype).removeprefix('torch.')}, not {dtype}")

@@ -57,9 +57,11 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
         return Drawn(why_not=f"the track {name} that this run was made on is not here; one of your own: --track FILE")
     if not isinstance(track.task.io, TokenIO):
         return Drawn(why_not="the task has vectors, not tokens")
-    test = track.instances("test")
-    if test.fingerprint != result.track.fingerprints["test"]:
-        return Drawn(why_not=f"the code that makes the test instances of {track.name} has changed since this run")
+    test = track.instances(result.split)
+    if test.fingerprint != result.track.fingerprints[result.split]:
+        return Drawn(
+            why_not=f"the code that makes the {result.split} instances of {track.name} has changed since this run"
+        )
     models: list[StoredPredictions] = []
     for seed in result.seeds:
         if not (folder / f"seed-{seed.seed}" / "predictions.npz").exists():

@@ -32,6 +32,8 @@ from regbench.utils.files import atomic_write
 def write_report(folder: Path, result: Result, track: Track | None, instance: int | None = None) -> Path:
     """Writes `report.html` and the pictures, `score_by_position.png` and `training.png`, into a run's folder.
 
+    A model that was not trained here has no `training.png`.
+
     Args:
         folder: the folder of the run, with its predictions. Where they are missing, the page says so and draws no instances.
         result: the result of the run.
@@ -49,7 +51,8 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
         raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
     metrics = METRICS if track is None else track.metrics
     plot_scores_by_position(result, folder / "score_by_position.png", metrics)
-    plot_training(result, folder / "training.png")
+    if result.evaluation is None:
+        plot_training(result, folder / "training.png")
     path = folder / "report.html"
     with atomic_write(path) as file:
         file.write(build_report(result, drawn, metrics))
@@ -97,6 +100,7 @@ def build_report(result: Result, drawn: Drawn | None = None, metrics: Metrics = 
         data={
             "metrics": [metric_words(metrics[m], axis(result, m)) for m in result.metrics],
             "loss": label(loss),
+            "split": result.split.capitalize(),
             "series": _series(result, rows),
             "training": [
                 {
@@ -158,11 +162,16 @@ def _series(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
 def _provenance(result: Result) -> dict[str, dict[str, str]]:
     """What the run was made from and with: by heading, names and values."""
     a, e, code = result.architecture, result.environment, result.code
+    made: dict[str, dict[str, Any]] = {
+        "Training": result.training | {"tokens": " ".join(f"{seed.tokens:,}" for seed in result.seeds)},
+        "Selection": {"split": result.selection.split, "trials": result.selection.trials},
+    }
+    if result.evaluation is not None:
+        made = {"Evaluation": result.evaluation.model_dump()}
     backends = {"backend": e.backend, "backend in training": e.training_backend}
     tables: dict[str, dict[str, Any]] = {
         "Architecture": {"name": a.name, "source": a.source, "SHA-256": a.source_sha256[:16], **a.options},
-        "Training": result.training | {"tokens": " ".join(f"{seed.tokens:,}" for seed in result.seeds)},
-        "Selection": {"split": result.selection.split, "trials": result.selection.trials},
+        **made,
         "Track": {
             "name": result.track.name,
             "digest": result.track.digest[:16],

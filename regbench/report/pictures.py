@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -152,8 +153,10 @@ def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str,
     bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.03)
     bar.set_label("total variation distance")
     bar.outline.set_visible(False)
-    figure.suptitle(title, x=0.02, ha="left", fontsize=12)
-    figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9, color="#555555")
+    width = figure.get_figwidth()  # a letter is about a tenth of an inch at size 12, and less at 9: no line is cut off
+    figure.suptitle(fill(title, int(10.5 * width)), x=0.02, ha="left", fontsize=12)
+    lines = "\n".join(fill(line, int(14 * width)) for line in subtitle.splitlines())
+    figure.supxlabel(lines, x=0.02, ha="left", fontsize=9, color="#555555")
     _save(figure, path, 150)
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 
@@ -20,6 +20,9 @@ from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming, describe_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
+
+if TYPE_CHECKING:
+    from regbench.tracks.dataset import InstanceDataset
 
 SPLITS = ("train", "validation", "test")
 _FOLDER = Path(__file__).parent
@@ -111,6 +114,12 @@ class Track:
                 f"{where} differs from the {definition.name} that results were made on: give a changed track a new version"
             )
 
+    def __repr__(self) -> str:
+        d = self.definition
+        sizes = f"{d.splits.train:,} training, {d.splits.validation:,} validation, {d.splits.test:,} test instances"
+        budget = f"{d.budget.train_tokens:,} training tokens"
+        return f"<Track {d.name}: task {self.task_name}; {sizes}; budget {budget}; ranked by {d.main_score}>"
+
     def instances(self, split: str) -> Instances:
         """The instances of a split. They come from the cache if it has them.
 
@@ -143,6 +152,12 @@ class Track:
                 f"{self.frozen['fingerprints'][split][:12]} when the track was frozen: results cannot be compared"
             )
         return instances
+
+    def dataset(self, split: str) -> InstanceDataset:
+        """The instances of a split for a training loop of one's own: a PyTorch `Dataset` with a `collate` function."""
+        from regbench.tracks.dataset import InstanceDataset  # PyTorch loads slowly
+
+        return InstanceDataset(self.instances(split), self.task.io.separator)
 
     def _generate(self, split: str) -> Instances:
         """Makes a split now. The form of a task that is not built in is checked before the cache gets the instances."""

@@ -59,5 +59,8 @@ class Reporter:
     def phase(self, text: str) -> None:
         """A new phase begins."""
 
+    def estimated(self, seconds: float) -> None:
+        """The first steps of a training were timed. The rest is expected to take so long; validation is not counted."""
+
     def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None:
         """Training has come to `progress`, of `total_steps`; `loss` is the mean since the last call."""

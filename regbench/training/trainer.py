@@ -28,6 +28,9 @@ from regbench.training.progress import Progress, Reporter
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError, blaming, nearest
 
+TIMED_STEPS = 6
+"""After so many steps the duration of a training is estimated."""
+
 
 def find_device(name: str) -> torch.device:
     """The device that "cpu", "cuda", "cuda:1" or "auto" stands for.
@@ -144,7 +147,9 @@ class Trainer:
         every = max(1, total // 200)
         started, offset = time.perf_counter(), self.progress.seconds
         saved, logged = started, (started, self.progress.tokens)
+        first = logged
         running: list[Tensor] = []
+        begun = self.progress.step
         self.model.train()
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as log:
             while self.progress.step < total:
@@ -152,6 +157,11 @@ class Trainer:
                 running.append(torch.stack(list(terms.values())))
                 step, now = self.progress.step, time.perf_counter()
                 self.progress.seconds = offset + now - started
+                if step == begun + 1:  # what is compiled is compiled by then
+                    first = (now, self.progress.tokens)
+                elif step == begun + TIMED_STEPS and reporter is not None:
+                    rest = sum(tokens for tokens, _ in self.plan[step:])
+                    reporter.estimated(rest * (now - first[0]) / (self.progress.tokens - first[1]))
                 if step % every == 0 or step in evaluate_at:
                     means = torch.stack(running).mean(0).tolist()
                     running.clear()

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from torch import Tensor
 
+import regbench
 from regbench import cli
 from regbench.analysis.trained import analysis_of, load_trained
+from regbench.evaluation.predictions import predict, read_predictions
+from regbench.models.backbone import build
+from regbench.tracks import Track
 from regbench.training.provenance import FILE
 from regbench.utils.errors import UserError
 
@@ -111,3 +118,33 @@ def test_an_architecture_names_its_analysis(tmp_path: Path, monkeypatch: pytest.
 def test_architectures_without_an_analysis_are_refused() -> None:
     with pytest.raises(UserError, match="^architecture 'lstm' has no analysis of its own; these have: cgt$"):
         analysis_of("lstm", "transformer")
+
+
+def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
+    """It predicts what the run stored, and streams what it predicts."""
+    tokens = tiny.instances("test").tokens
+    model = regbench.load(run_folder, seed=4)
+    stored = read_predictions(run_folder / "seed-4" / "predictions.npz", tiny.task)
+    assert predict(tiny.task, model, tiny.instances("test")).digest == stored.digest
+    np.testing.assert_allclose(model.logits(tokens).double().softmax(-1), model.predict(tokens), atol=1e-12)
+    with pytest.raises(UserError, match=r"has no seed 1; it has 0, 4"):
+        regbench.load(run_folder, seed=1)
+    settings = {"d_model": 8, "training.train_tokens": 500}
+    regbench.run(str(tiny_file), "lstm", settings=settings, out=tmp_path / "lstm")
+    lstm = regbench.load(tmp_path / "lstm")
+    row = tokens[0, :5]
+    streamed = list(lstm.stream(row.tolist()))
+    assert len(streamed) == len(row) + 1
+    np.testing.assert_allclose(streamed[:-1], lstm.predict(row[None])[0], atol=1e-5)
+    with pytest.raises(UserError, match="token 99 is outside the vocabulary"):
+        list(lstm.stream([99]))
+    parallel = replace(lstm, model=build(Parallel, Parallel.Options(d_model=8), tiny.task.io))
+    with pytest.raises(UserError, match="has no recurrent form to stream by"):
+        next(parallel.stream([]))
+
+
+class Parallel(regbench.Mixer):
+    """Has no recurrent form."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x

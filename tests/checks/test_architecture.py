@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from regbench.checks.contract import examine, refuse
 from regbench.data.instances import Instances
 from regbench.models.backbone import resolve_options
 from regbench.models.mixer import Mixer
+from regbench.models.model import Model
 from regbench.ops.backend import known_ops, use_backend
 from regbench.tasks.base import TokenIO
 from regbench.training.options import TrainingOptions
@@ -218,7 +220,9 @@ def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
             o.fault for o in examine(Subject(Looks, resolve_options(Looks, {}), IO, training=training), [trains])
         ] == [None]
     assert {half for train, half, length in seen if train} == {False, True}
-    assert {length for train, half, length in seen if train} == {36}
+    assert {length for train, half, length in seen if train} == {36, 32}, (
+        "steps at the longest, leaks at a short length"
+    )
     assert not any(half for train, half, length in seen if not train)
 
 
@@ -322,3 +326,54 @@ def test_preflight_refuses_in_one_line(cls: type[Mixer], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         refuse(Subject(cls, resolve_options(cls, {}), IO), (*SCORABLE, trains), "architecture 'x'")
     assert "\n" not in str(caught.value)
+
+
+class NormalisesOverTime(Good):
+    """In evaluation mode batch normalisation is a fixed map; in training mode it takes means over positions."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.normalise = nn.BatchNorm1d(options.d_model)  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> Tensor:
+        normalised: Tensor = self.normalise(super().forward(x).transpose(1, 2)).transpose(1, 2)
+        return normalised
+
+
+def test_a_leak_that_training_mode_alone_has_is_refused() -> None:
+    subject = Subject(NormalisesOverTime, NormalisesOverTime.Options(d_model=8, n_layers=1), IO)
+    with torch.no_grad():
+        assert causal(subject) is None
+        fault = trains(subject)
+        dropout = Subject(Good, Good.Options(d_model=8, n_layers=1, dropout=0.5), IO)
+        assert trains(dropout) is None
+    assert fault is not None
+    assert fault.startswith("in training mode it sees the future: changing the tokens from 16 on changes predictions")
+
+
+def test_a_large_learning_rate_is_not_blamed_on_the_architecture() -> None:
+    training = TrainingOptions(learning_rate=1e30)
+    subject = Subject(Good, Good.Options(d_model=8, n_layers=1), IO, training=training)
+    with torch.no_grad():
+        assert trains(subject) is None
+
+
+class ShiftsNothing(Model):
+    """A whole model that forgets to shift its tokens."""
+
+    def __init__(self, options: Any, io: TokenIO) -> None:
+        super().__init__(options, io)
+        self.table = nn.Embedding(io.vocab_size, io.vocab_size)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.table(tokens)
+        return logits
+
+
+def test_a_model_that_does_not_shift_is_told_how() -> None:
+    with torch.no_grad():
+        fault = causal(Subject(ShiftsNothing, ShiftsNothing.Options(), IO))
+    assert fault == (
+        "it sees the future: changing token 0 changes the prediction of token 0; "
+        "shift its inputs: regbench.shift_in(tokens, io.separator)"
+    )

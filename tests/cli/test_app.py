@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from regbench import cli
 from regbench.tracks import load_track, track_names
+from regbench.training.terminal import TerminalReporter
 
 PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 
@@ -133,7 +135,6 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
     ("arguments", "message"),
     [
         (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
-        ([], "the following arguments are required: COMMAND"),
         (["run", "--arch", "manba"], "unknown architecture 'manba'; did you mean 'mamba'"),
         (["run", "--track", "pfa-smal-v1"], "unknown track 'pfa-smal-v1'; did you mean 'pfa-small-v1'"),
         (["run", "--arch", "mamba", "--set", "d_stat=3"], "option: unknown key 'd_stat'; did you mean 'd_state'"),
@@ -337,3 +338,58 @@ def test_help_names_every_command_and_gives_examples(capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     for text in ("run", "ls", "data", "examples:", "--arch my_mixer.py"):
         assert text in out
+
+
+@pytest.mark.parametrize("arguments", [(), ("help",), ("--help",), ("help", "run"), ("--version",)])
+def test_help_and_version_are_no_errors(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    if arguments == ("--version",):
+        assert re.fullmatch(r"regbench \d+\.\d+\.\d+\n", out)
+    else:
+        assert ("usage: regbench run" if "run" in arguments else "usage: regbench [-h] [--version] COMMAND") in out
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("--seeds", "did you mean '--seed'?"),
+        ("--epochs", "did you mean '--set training.epochs=VALUE'?"),
+        ("--batch-size", "did you mean '--set training.batch_size=VALUE'?"),
+    ],
+)
+def test_a_training_option_typed_as_a_flag_gets_a_hint(
+    capsys: pytest.CaptureFixture[str], flag: str, hint: str
+) -> None:
+    code, _, err = said(capsys, "run", flag, "3")
+    assert code == 2
+    assert err == f"regbench: unrecognized argument '{flag}'; {hint}\n"
+
+
+def test_check_says_one_cause_once(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pair.py").write_text(PLUGIN.replace("return x", "return x, None"))
+    code, out, _ = said(capsys, "check", "--arch", "pair.py")
+    assert code == 1
+    lines = [line for line in out.splitlines() if "FAILS" in line]
+    assert len(lines) > 5
+    assert lines[0].endswith("take its first, with [0]")
+    assert sum("take its first" in line for line in lines) == 1
+    assert all(line.endswith("for the same reason as shape") for line in lines[1:])
+
+
+def test_the_baselines_are_scored_after_training(capsys: pytest.CaptureFixture[str], tiny_file: Path) -> None:
+    """So nobody waits for them before the training is known to work; and an estimate comes before the training."""
+    Path("one.yaml").write_text(tiny_file.read_text().replace("seed: 3", "seed: 11"))
+    few = ("--arch", "lstm", "--set", "d_model=8", "--set", "training.train_tokens=1000")
+    code, _, err = said(capsys, "run", "--track", "one.yaml", *few)
+    assert code == 0
+    assert 0 < err.index("training, seed 0") < err.index("scoring the baseline") < err.index("scoring the test split")
+
+
+def test_the_estimate_is_printed_where_it_is_long(capsys: pytest.CaptureFixture[str]) -> None:
+    with TerminalReporter(Console(stderr=True)) as reporter:
+        reporter.estimated(2.0)
+        reporter.estimated(7260.0)
+    assert capsys.readouterr().err == "the training will take about 2:01:00 (hours:minutes:seconds)\n"

@@ -158,6 +158,7 @@ def test_the_command_prints_draws_and_writes(
     arguments = ["compare", "oracle", "ngram", str(runs["two"]), "--track", str(tiny_file), "--tokens", "9"]
     assert cli.main([*arguments, "--order", "given", "--out", "a/who.png", "--csv", "who.csv"]) == 0
     out = capsys.readouterr().out
+    assert all(len(line.rstrip()) <= 80 for line in out.partition("difference:")[0].splitlines())
     rows = [line for line in out.splitlines() if line[1:3] in ("1 ", "2 ", "3 ", "4 ", "5 ")]
     assert [row.split()[1] for row in rows] == ["oracle", "unigram", "2-gram", "3-gram", "last"]
     assert all(len(row) <= 80 for row in rows)
@@ -203,14 +204,17 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert list(Path().iterdir()) == []
 
 
-def test_a_task_without_truth_is_refused_in_one_line(
-    text_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Track, "instances", None)  # and before anything is generated
-    assert cli.main(["compare", "uniform", "3-gram", "--track", str(text_file)]) == 2
+def test_a_task_without_truth_has_scores_and_no_distances(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", "uniform", "3-gram", "--track", str(text_file)]) == 0
+    out = capsys.readouterr().out
+    assert {"3-gram", "uniform"} <= {line.split()[0] for line in out.splitlines() if line.strip()}
+    assert "no distances: nothing to compare on markov-text-v1: no truth is known there" in out
+    assert cli.main(["compare", "uniform", "3-gram", "--track", str(text_file), "--csv", "who.csv"]) == 2
     error = capsys.readouterr().err
-    assert "nothing to compare on markov-text-v1: no truth is known there" in error
+    assert "nothing to compare on markov-text-v1" in error
     assert error.count("\n") == 1
+    with pytest.raises(UserError, match="nothing to compare"):
+        compare(["uniform", "3-gram"], str(text_file))
 
 
 def test_a_run_on_another_track_is_refused(runs: dict[str, Path]) -> None:

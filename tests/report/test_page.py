@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 import regbench
 from regbench import cli
@@ -23,6 +24,7 @@ from regbench.report import build_report, track_of, write_report
 from regbench.report.content import human_bytes, human_seconds, score_rows
 from regbench.report.html import render_page
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
+from regbench.report.pictures import plot_heat_map
 from regbench.results import Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -403,3 +405,16 @@ class TestInABrowser:
         assert names[:4] == [f"{HOSTILE} on tiny-v1", HOSTILE, f"oracle {HOSTILE}", f"position 0: {HOSTILE}"]
         assert HOSTILE in names[4:]
         assert (images, scripts) == (0, 5)  # three of the page, two of this test
+
+
+def test_the_caption_of_a_heat_map_is_inside_the_picture(tmp_path: Path) -> None:
+    """Few predictors make a narrow picture, and the caption is long."""
+    caption = (
+        "pfa-small-v1, test split: 43,626 scored positions among the first 100 tokens of 500 instances\nmamba: 3 seeds."
+    )
+    title = "Who predicts like whom: pfa-small-v1, the first 100 tokens"
+    plot_heat_map(["2-gram", "oracle"], np.array([[0.0, 0.4], [0.4, 0.0]]), title, caption, tmp_path / "map.png")
+    picture = imread(tmp_path / "map.png")[..., :3]
+    assert picture.min() < 0.5
+    for edge in (picture[:, -4:], picture[:, :4], picture[-4:], picture[:4]):
+        assert edge.min() > 0.95

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from rich.console import Console
 from rich.markup import escape
@@ -40,20 +41,25 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         pass  # an unknown op or implementation is refused at once
     own, training = split_settings(given_settings(arguments))
     meaning = {check.__name__: (check.__doc__ or "").partition("\n")[0] for check in CONTRACT}
-    faults = 0
+    faults, progress = 0, Console(stderr=True)
     for name in names:
         with apart_from_stdout():
             cls = registry.load(registry.ARCHITECTURE, name)
         subject = Subject(cls, resolve_options(cls, own), track.task.io, device, resolve_training(cls, training))
         console.print(f"[bold]{registry.short_name(name)}[/]")
         ran: dict[str, str] = {}
+        causes: dict[str, str] = {}  # by fault the check that found it first
         for check in CONTRACT:
-            with apart_from_stdout(), use_backend(backend) as used:
+            with apart_from_stdout(), use_backend(backend) as used, progress.status(f"checking: {check.__name__}"):
                 (outcome,) = examine(subject, [check])
             ran |= used
             faults += outcome.fault is not None
             mark = "[red]FAILS[/]" if outcome.fault else "  —  " if outcome.note else "[green]holds[/]"
             text = outcome.fault or outcome.note or meaning[outcome.check]
+            if outcome.fault:
+                cause = re.sub(r"\d+", "", outcome.fault)  # shapes and positions may differ
+                if causes.setdefault(cause, outcome.check) != outcome.check:
+                    text = f"for the same reason as {causes[cause]}"
             console.print(f"  {mark}  {outcome.check:18} {escape(text)}", highlight=False, soft_wrap=True)
         if not arguments.all:
             require_use(backend, ran)

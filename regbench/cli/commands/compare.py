@@ -1,9 +1,11 @@
-"""Measure how differently any two predictors predict."""
+"""Compare predictors: their scores, whether they differ by more than chance, and how differently they predict."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,16 +13,20 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import one_of
+from regbench.cli.tables import small_error
 
 if TYPE_CHECKING:
-    from regbench.evaluation.comparison import Comparison
+    from regbench.evaluation.comparison import Comparison, Found
+    from regbench.evaluation.score_table import ScoreRow
 
 DESCRIPTION = (
-    "The total variation distance between every two of the predictors given, over the scored positions among the first tokens "
-    "of the test split, as a table and a picture (ICLL Figure 6)."
+    "Scores predictors on the test split: the difference of each from the first, on the same instances, and whether seeds and "
+    "instances explain it. Below, the total variation distance between every two of them, over the scored positions among the "
+    "first tokens of each instance, as a table and a picture (ICLL Figure 6). Entries of the leaderboard have scores alone."
 )
 EXAMPLES = """\
 examples:
+  regbench compare runs/mine mamba 3-gram                     a run, an entry of the leaderboard, a baseline
   regbench compare uniform ngram Bayes oracle
   regbench compare oracle 3-gram runs/pfa-small-v1/transformer-20260101-120000 small=runs/mine --out who.png
 """
@@ -32,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "predictor",
         nargs="+",
         metavar="PREDICTOR",
-        help="a baseline (3-gram, Bayes, ...; ngram: all its forms; your own FILE.py[:CLASS]) or a run folder; "
-        "LABEL=PREDICTOR names it",
+        help="a baseline (3-gram, Bayes, ...; ngram: all its forms; your own FILE.py[:CLASS]), a run folder, or an entry of the "
+        "leaderboard by its name or file; LABEL=PREDICTOR names it",
     )
     parser.add_argument("--track", metavar="T", help="default: that of the run folders, else pfa-small-v1")
     parser.add_argument(
@@ -60,23 +66,77 @@ def _seeds(found: Comparison) -> str:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the table; draws and writes what is asked for."""
-    from regbench.evaluation.comparison import compare
-    from regbench.report.pictures import plot_heat_map
+    """Prints the scores and the distances; draws and writes what is asked for."""
+    from regbench.evaluation.comparison import NoDistances, distances, find_predictors
+    from regbench.evaluation.score_table import SIGNIFICANCE, score_table
+    from regbench.leaderboard.standing import Entries
     from regbench.utils.errors import UserError
-    from regbench.utils.files import explain_full_disk
 
     if arguments.out and not arguments.out.endswith(".png"):
         raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
-    progress = Console(stderr=True)
+    progress, told = Console(stderr=True), set()
 
     def announce(name: str, done: int, total: int) -> None:
-        if done == total:
+        if done == total and name not in told:
+            told.add(name)
             progress.print(f"predicted by {name}: {total} instances", highlight=False)
 
-    found = compare(
-        arguments.predictor, arguments.track, tokens=arguments.tokens, order=arguments.order, announce=announce
+    found = find_predictors(arguments.predictor, arguments.track, Entries())
+    compared, why_not = None, ""
+    try:
+        compared = distances(found, tokens=arguments.tokens, order=arguments.order, announce=announce)
+    except NoDistances as reason:
+        if arguments.out or arguments.csv:
+            raise
+        why_not = str(reason)
+    rows = score_table(found, announce)
+    console.print(_scores(rows, found), highlight=False)
+    console.print(
+        f"difference: from {found.names[0]}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the noise of "
+        "instances and seeds",
+        highlight=False,
     )
+    if compared is None:
+        console.print(f"no distances: {why_not}", highlight=False, soft_wrap=True)
+        return 0
+    _show_distances(compared, arguments, console)
+    return 0
+
+
+def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
+    """The table of scores, narrow enough for 80 columns. Only the main score has its error."""
+    main = found.track.definition.main_score
+    others = [metric for metric in found.track.task.scores if metric != main]
+    table = Table(
+        title=f"{found.track.name}, test split",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    table.add_column("predictor", overflow="fold", min_width=11)
+    table.add_column("seeds", justify="right", no_wrap=True)
+    for metric in (found.track.metrics[name] for name in (main, *others)):
+        head = fill(f"{metric.label} {metric.arrow}", 11 if metric.name == main else 8, break_long_words=False)
+        table.add_column(head, justify="right", no_wrap=True)
+    for head in ("difference", "p", "verdict"):
+        table.add_column(head, no_wrap=True, justify="left" if head == "verdict" else "right")
+    for row in rows:
+        record, gap, p = row.scores[main], "", ""
+        if row.change is not None:
+            difference = record.value - next(one for one in rows if one.change is None).scores[main].value
+            gap = f"{difference:+.3f} {small_error(row.change.noise)}"
+            p = "<.001" if row.change.p < 0.001 else f"{row.change.p:.3f}".removeprefix("0")
+        cells = [f"{record.value:.3f} {small_error(record.stderr)}", *(f"{row.scores[m].value:.3f}" for m in others)]
+        table.add_row(row.name, str(row.seeds or ""), *cells, gap, p, row.verdict)
+    return table
+
+
+def _show_distances(found: Comparison, arguments: argparse.Namespace, console: Console) -> None:
+    """Prints the table of distances; draws and writes what is asked for."""
+    from regbench.report.pictures import plot_heat_map
+    from regbench.utils.files import explain_full_disk
+
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("TVD", no_wrap=True)
     for number in range(len(found.names)):  # names would not fit 80 columns
@@ -101,4 +161,3 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         if arguments.csv:
             found.write_csv(Path(arguments.csv))
             console.print(f"every pair: {arguments.csv}", highlight=False, soft_wrap=True)
-    return 0

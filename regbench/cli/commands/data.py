@@ -1,8 +1,9 @@
-"""Show the statistics and one instance of a track."""
+"""Show the statistics and one instance of a track, or write it as Parquet."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,9 @@ def configure(data: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     data.add_argument("track", metavar="TRACK", help="a name from `regbench ls tracks`, or a YAML file")
     data.add_argument("--fingerprint", action="store_true", help="print only the fingerprints of its splits")
+    data.add_argument(
+        "--to", metavar="DIR", help="write every split there as Parquet, which `datasets.load_dataset` reads"
+    )
     data.add_argument("--instance", type=int, default=0, metavar="N", help="which test instance to draw (default: 0)")
 
 
@@ -28,6 +32,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.fingerprint:
         for split, instances in splits.items():
             print(f"{split} {instances.fingerprint}")
+        return 0
+    if arguments.to is not None:
+        from regbench.tracks.dataset import write_parquet
+
+        for path in write_parquet(track, Path(arguments.to)):
+            console.print(str(path), highlight=False, soft_wrap=True, markup=False)
         return 0
     test = splits["test"]
     if not 0 <= arguments.instance < len(test):

@@ -1,11 +1,13 @@
-"""List architectures, baselines, tasks, tracks and suites."""
+"""List architectures, baselines, tasks, tracks, suites, runs and training options."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import pydantic
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -18,19 +20,36 @@ from regbench.utils.errors import UserError
 def configure(listing: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     listing.add_argument(
-        "kind", nargs="?", type=one_of(*registry.KINDS, "tracks", "suites"), metavar="KIND", help="only these"
+        "kind",
+        nargs="?",
+        type=one_of(*registry.KINDS, "tracks", "suites", "runs", "training"),
+        metavar="KIND",
+        help=f"{', '.join(registry.KINDS)}, tracks, suites, runs (those under runs/), or training (its options)",
     )
-    listing.add_argument("name", nargs="?", help="with `architectures`: show the options of this one")
+    listing.add_argument(
+        "name", nargs="?", help="with `architectures`: show the options of this one; with `runs`: look in this folder"
+    )
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the lists asked for."""
+    if arguments.kind == "runs":
+        return _list_runs(Path(arguments.name or "runs"), console)
     if arguments.name is not None:
         if arguments.kind != "architectures":
-            raise UserError("a NAME goes with `regbench ls architectures` only")
+            raise UserError("a NAME goes with `regbench ls architectures` and `regbench ls runs` only")
         return _describe_architecture(arguments.name, console)
     if arguments.kind == "architectures":
         return _compare_architectures(console)
+    if arguments.kind == "training":
+        from regbench.training.options import TrainingOptions
+
+        console.print(
+            _options_table("training options, for --set training.OPTION=VALUE", TrainingOptions), highlight=False
+        )
+        return 0
+    if arguments.kind == "tracks":
+        return _compare_tracks(console)
     for plural in [arguments.kind] if arguments.kind else [*registry.KINDS, "tracks", "suites"]:
         table = Table(title=plural, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
         if plural in ("tracks", "suites"):
@@ -79,13 +98,89 @@ def _describe_architecture(name: str, console: Console) -> int:
     if cls.paper is not None:
         link = f", arXiv:{cls.paper.arxiv}" if cls.paper.arxiv else ""
         console.print(f"{cls.paper.authors} ({cls.paper.year}). {cls.paper.title}{link}", highlight=False)
-    table = Table(title=f"options of {registry.short_name(name)}, for --set", title_justify="left")
+    console.print(_options_table(f"options of {registry.short_name(name)}, for --set", cls.Options), highlight=False)
+    return 0
+
+
+def _options_table(title: str, options: type[pydantic.BaseModel]) -> Table:
+    """The fields of options: name, type, default, meaning."""
+    table = Table(title=title, title_justify="left")
     for column in ("option", "type", "default", "meaning"):
         table.add_column(column)
-    for key, field in cls.Options.model_fields.items():
+    for key, field in options.model_fields.items():
         default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
         table.add_row(key, *(escape(text) for text in (_type_name(field.annotation), default, field.description or "")))
-    console.print(table, highlight=False)
+    return table
+
+
+def _compare_tracks(console: Console) -> int:
+    """The length, vocabulary and budget of every track, how many entries it has, and how long they trained."""
+    from regbench.leaderboard.standing import Entries
+    from regbench.tasks.base import VectorIO
+    from regbench.tracks import load_track, track_names
+
+    table = Table(title="tracks", title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    heads = ("", "longest", "tokens", "instances", "budget", "entries", "minutes")
+    for head in heads:
+        table.add_column(head, justify="right" if head else "left", no_wrap=bool(head), overflow="fold")
+    for name in track_names():
+        track = load_track(name)
+        io, definition, entries = track.task.io, track.definition, Entries()
+        width = f"{io.d_in} numbers" if isinstance(io, VectorIO) else f"{io.vocab_size:,}"
+        sizes = (
+            f"{io.max_length:,}",
+            width,
+            f"{definition.splits.train:,}",
+            f"{definition.budget.train_tokens / 1e6:,.1f} M",
+        )
+        seconds = entries.seconds(track)
+        table.add_row(
+            f"[bold]{name}[/]", *sizes, str(len(entries.names(track))), f"{seconds / 60:.0f}" if seconds else ""
+        )
+    console.print(table, highlight=False, soft_wrap=True)
+    console.print(
+        "longest: length of the longest instance; tokens: in the vocabulary; instances: of the training split; budget: tokens; "
+        "minutes: of training one seed, the median over entries. `regbench ls` says what each track is.",
+        highlight=False,
+    )
+    return 0
+
+
+def _list_runs(folder: Path, console: Console) -> int:
+    """The runs below a folder, newest first: their main score, or how far they are from one."""
+    from regbench.config import read_config
+    from regbench.metrics.metric import METRICS
+    from regbench.results import read_result
+
+    if not folder.is_dir() and folder == Path("runs"):
+        console.print("no runs yet: `regbench run` makes them under runs/", highlight=False)
+        return 0
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; runs are under runs/, or say where: regbench ls runs DIR")
+    found = {path.parent for name in ("result.json", "config.yaml") for path in folder.rglob(name)}
+    table = Table(title=f"runs in {folder}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for place, head in enumerate(("folder", "track", "architecture", "seeds", "main score", "normalized")):
+        table.add_column(head, justify="right" if place > 2 else "left", overflow="fold", no_wrap=place > 2)
+    for run in sorted(found, key=lambda path: (-path.stat().st_mtime, str(path))):
+        name = escape(str(run.relative_to(folder)))
+        try:
+            if not (run / "result.json").exists():
+                config = read_config(run / "config.yaml")
+                facts = (registry.short_name(config.track), registry.short_name(config.architecture))
+                table.add_row(name, *map(escape, facts), str(len(config.seeds)), "not finished", "")
+                continue
+            result = read_result(run)
+        except UserError:
+            table.add_row(name, "cannot be read")
+            continue
+        main = result.track.main_score
+        label = METRICS[main].label if main in METRICS else main
+        ways = [seed.share_of_the_way[main] for seed in result.seeds if main in seed.share_of_the_way]
+        score = f"{label} {result.score(main).value:.3f}"
+        normalized = f"{100 * sum(ways) / len(ways):.0f}" if ways else ""
+        facts = (result.track.name, result.architecture.name)
+        table.add_row(name, *map(escape, facts), str(len(result.seeds)), score, normalized)
+    console.print(table if found else f"no runs in {folder}", highlight=False)
     return 0
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.findings import print_line
-from regbench.cli.progress import TerminalReporter
+from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
-from regbench.cli.progress import TerminalReporter
+from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -100,7 +101,43 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if reporter.folder:
         console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
         console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
+        _say_what_next(result, reporter.folder, console)
     return 0
+
+
+def _say_what_next(result: Result, folder: Path, console: Console) -> None:
+    """Prints the rank that the run would have on the leaderboard, the share of the budget it used, and the next command."""
+    from regbench.config import read_config
+    from regbench.leaderboard.entry import command_of
+    from regbench.leaderboard.standing import standing_of
+    from regbench.tracks import load_track
+
+    config = read_config(folder / "config.yaml")
+    track = load_track(config.track)
+    budget, used = track.definition.budget.train_tokens, min(seed.tokens for seed in result.seeds)
+    share = f"{100 * used / budget:.0f}" if used >= budget / 100 else "less than 1"
+    lines = [f"{share} % of the track's budget of {budget:,} training tokens used"]
+    standing = standing_of(result, track)
+    if standing is not None:
+        beside = (("above", standing.above[::-1]), ("below", standing.below))
+        near = [
+            f"{where}: {', '.join(f'{name} {score.value:.3f}' for name, score in some)}"
+            for where, some in beside
+            if some
+        ]
+        lines.insert(
+            0, f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
+        )
+    if len(result.seeds) < 3:
+        more = config.model_copy(update={"seeds": (0, 1, 2)})
+        lines.append(f"next, three seeds, as an entry needs: {command_of(more)}")
+    elif standing is not None:
+        lines.append(f"next: regbench submit {folder}")
+    else:
+        named = [] if config.track == result.track.name else ["--track", config.track]
+        lines.append(f"next: {shlex.join(['regbench', 'compare', str(folder), *list(result.baselines)[:2], *named])}")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _suite(arguments: argparse.Namespace, console: Console) -> int:

@@ -56,7 +56,7 @@ function instances() {
     const strings = instance.boundary.filter(Boolean).length + 1;
     const parts = strings > 1 ? ` in ${strings} parts` : "";
     const omitted = instance.omitted ? ` Rows for the ${instance.rows.length} tokens of most weight; ${instance.omitted.toLocaleString("en")} are left out.` : "";
-    byId("about").textContent = `Test instance ${instance.index}, ${instance.why} of ${total} by ${label}: ${scores}. ${instance.tokens.length} tokens${parts}.${omitted}`;
+    byId("about").textContent = `${data.split} instance ${instance.index}, ${instance.why} of ${total} by ${label}: ${scores}. ${instance.tokens.length} tokens${parts}.${omitted}`;
   };
   const controls = byId("strip-controls");
   const options = data.strips.instances.map((one, i) => [String(i), `${one.why} (${one.index})`]);
@@ -81,6 +81,6 @@ function instances() {
 }
 
 scoresByPosition();
-learning();
+if (data.training.some((seed) => seed.points.length)) learning();
 if (data.strips) instances();
 if (data.texts) runningTexts(data.texts, data.metrics.find((m) => m.key === data.texts.metric).label);

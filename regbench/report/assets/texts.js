@@ -107,7 +107,7 @@ function runningTexts(texts, label) {
   };
   const say = () => {
     const scores = instance.scores.map((s, i) => (texts.names.length > 1 ? `${texts.short[i]}: ${s.toFixed(3)}` : s.toFixed(3))).join(", ");
-    byId("about").textContent = `Test instance ${instance.index}, ${instance.why} of ${texts.total} by ${label}: ${scores}. ${instance.tokens.length} tokens.`;
+    byId("about").textContent = `${data.split} instance ${instance.index}, ${instance.why} of ${texts.total} by ${label}: ${scores}. ${instance.tokens.length} tokens.`;
   };
   const controls = byId("text-controls");
   const options = texts.instances.map((one, i) => [String(i), `${one.why} (${one.index})`]);

@@ -1,7 +1,8 @@
-"""How far a long command is, drawn on the terminal."""
+"""How far a run is, drawn on the terminal or in a notebook."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
@@ -49,6 +50,11 @@ class TerminalReporter(Reporter):
         """Prints a line in place of the bar."""
         self._clear()
         self._console.print(text, highlight=False, soft_wrap=True)
+
+    def estimated(self, seconds: float) -> None:
+        """Prints how long the training will take, where that is more than a moment."""
+        if seconds >= 5:
+            self.phase(f"the training will take about {timedelta(seconds=round(seconds))} (hours:minutes:seconds)")
 
     def trained(self, progress: TrainingProgress, total_steps: int, loss: float, tokens_per_second: float) -> None:
         """Moves the bar."""

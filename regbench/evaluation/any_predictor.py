@@ -1,0 +1,180 @@
+"""The evaluation of any predictor: guarded, and scored as a run scores its own, beside the same baselines."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regbench.data.instances import Instances
+from regbench.evaluation.baselines import score_baselines
+from regbench.evaluation.given import Given, check_shape, given
+from regbench.evaluation.guards import Evidence, probe
+from regbench.evaluation.predictions import StoredPredictions, store
+from regbench.metrics.scores import normalized_scores, score, score_records
+from regbench.models.model import parameter_count
+from regbench.models.predictor import rows_at_once
+from regbench.results import ArchitectureRecord, Evaluation, Result, SeedRecord, Selection, TrackRecord
+from regbench.tasks.base import Task, VectorIO
+from regbench.tracks import SPLITS, Track
+from regbench.training.provenance import describe_code, describe_environment
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError, nearest
+
+
+def evaluate_predictor(
+    track: Track,
+    predictor: Any,
+    predicts: str | None,
+    kind: str | None,
+    split: str,
+    name: str | None,
+    device: str,
+    announce: Callable[[str], None],
+) -> tuple[Result, StoredPredictions]:
+    """The result of any predictor, and its predictions. `regbench.runner.evaluate` explains the arguments.
+
+    `announce` is told what happens.
+    """
+    if split not in _SPLITS:
+        raise UserError(f"unknown split '{split}'{nearest(split, _SPLITS)}")
+    if name is not None and not (name.strip() and name.isprintable()):
+        raise UserError(f"a name for tables is needed, not {name!r}")
+    one = given(predictor, track.task, predicts, kind, device)
+    instances = track.instances(split)
+    announce(f"predicting the {split} split of {track.name}")
+    started = time.perf_counter()
+    stored = predictions_of(one, track.task, instances)
+    seconds = time.perf_counter() - started
+    scores, curves = score_records(score(track.task, instances, stored.batches()))
+    baselines = score_baselines(track, instances, lambda b: announce(f"scoring the baseline {b}"))
+    place = next((p.device for p in one.module.parameters()), None) if one.module is not None else None
+    record = SeedRecord(
+        seed=0,
+        scores=scores,
+        share_of_the_way=normalized_scores(scores, baselines),
+        curves=curves,
+        training_curve=[],
+        best_step=0,
+        steps=0,
+        tokens=0,
+        seconds=round(seconds, 3),
+        tokens_per_second=round(instances.n_tokens / max(seconds, 1e-9), 1),
+        peak_memory_bytes=0,
+        predictions_sha256=stored.digest,
+    )
+    result = Result(
+        track=TrackRecord(
+            name=track.name,
+            version=track.version,
+            digest=track.definition.digest,
+            main_score=track.definition.main_score,
+            fingerprints={part: track.instances(part).fingerprint for part in SPLITS},
+        ),
+        architecture=ArchitectureRecord(
+            name=name or _name_of(predictor),
+            source=one.what,
+            source_sha256=_weights_digest(one.module) if one.module is not None else stored.digest,
+            options={},
+            parameters=parameter_count(one.module) if one.module is not None else 0,
+            state_bytes=None,
+        ),
+        training={},
+        seeds=[record],
+        baselines=baselines,
+        selection=Selection(),
+        environment=describe_environment(place or torch.device("cpu"), {}, {}, "float32"),
+        code=describe_code(),
+        evaluation=Evaluation.model_validate(
+            {"given": one.what, "predicts": one.predicts, "kind": one.kind, "split": split}
+        ),
+    )
+    return result, stored
+
+
+_SPLITS = ("test", "validation")
+
+
+def _name_of(predictor: Any) -> str:
+    """The name of an object's class, or of a function. An array is called "predictions"."""
+    if isinstance(predictor, np.ndarray | Tensor):
+        return "predictions"
+    name = getattr(predictor, "__name__", None) or getattr(predictor, "name", None)
+    named = isinstance(name, str) and name.isprintable() and name != "<lambda>"
+    return str(name) if named else "callable" if name == "<lambda>" else type(predictor).__name__
+
+
+def _weights_digest(module: nn.Module) -> str:
+    """SHA-256 of every tensor of a module, with its name, shape and type."""
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        if isinstance(tensor, Tensor):
+            raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode() + raw.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def predictions_of(one: Given, task: Task, instances: Instances) -> StoredPredictions:
+    """What it predicts for every instance, in the form in which a run keeps its predictions.
+
+    Raises:
+        UserError: It sees what it predicts, it is shifted by one place, or its rows are not what they are said to be.
+    """
+    if one.rows is None:
+        training = one.module is not None and one.module.training
+        if one.module is not None:
+            one.module.eval()
+        try:
+            probe(one, instances)
+            return _stored(one, task, instances)
+        finally:
+            if one.module is not None:
+                one.module.train(training)
+    return _stored(one, task, instances)
+
+
+def _stored(one: Given, task: Task, instances: Instances) -> StoredPredictions:
+    """Asks for all predictions, and weighs them against the tokens and the truth on the way."""
+    evidence = Evidence(task)
+    batches = _batches(one, instances) if one.rows is None else _rows_of_array(one, instances)
+
+    def watched() -> Iterator[FloatArray]:
+        start = 0
+        for batch in batches:
+            evidence.add(batch, instances[start : start + len(batch)])
+            start += len(batch)
+            yield batch
+
+    stored = store(task, watched(), instances)
+    if not isinstance(task.io, VectorIO):
+        evidence.judge(one)
+    return stored
+
+
+def _batches(one: Given, instances: Instances) -> Iterator[FloatArray]:
+    """Predictions as a run asks for them, a batch at a time."""
+    size = rows_at_once(one.io, instances.tokens.shape[1], 64)
+    for start in range(0, len(instances), size):
+        yield one.predict(instances[start : start + size].tokens)
+
+
+def _rows_of_array(one: Given, instances: Instances) -> Iterator[FloatArray]:
+    """The rows of an array, each beside the token that it predicts."""
+    assert one.rows is not None
+    n, length = instances.scored.shape
+    width = one.io.d_out if isinstance(one.io, VectorIO) else one.io.vocab_size
+    check_shape(one.rows, (n, length, width), one.what)
+    size = rows_at_once(one.io, length, 64)
+    for start in range(0, n, size):
+        some = instances[start : start + size]
+        shape = some.scored.shape
+        rows = one.distributions(one.rows[start : start + size, : shape[1]], shape, some.lengths)
+        if one.predicts == "next":  # nothing predicts the first token
+            first = 0.0 if isinstance(one.io, VectorIO) else 1.0 / width
+            rows = np.concatenate([np.full_like(rows[:, :1], first), rows[:, :-1]], axis=1)
+        yield rows

@@ -1,0 +1,249 @@
+"""What a caller hands over to be scored: a module, a callable or an array, recognised and turned into distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regbench.models.model import Model, ModelPredictor, shift_in, token_tensor
+from regbench.models.predictor import Predictor
+from regbench.tasks.base import IO, Task, VectorIO
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError, blaming, nearest
+
+Predicts = Literal["this", "next"]
+Kind = Literal["logits", "log_probabilities", "probabilities"]
+KINDS = ("logits", "log_probabilities", "probabilities")
+
+SUM_TOLERANCE = 1e-3
+"""The sum of a row of probabilities is 1 within this."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a caller hands over, as a `Predictor`.
+
+    Attributes:
+        what: "model", "module", "predictor", "callable" or "array".
+        predicts: "this": row t is the prediction of token t. "next": row t is that of token t + 1.
+        kind: What the numbers of a row are. None for vectors.
+        io: What goes in and out.
+        ask: Maps inputs (B, L) to rows (B, L, V) as the caller makes them. None of an array.
+        rows: The rows of an array, (N, L, V). None of everything else.
+        module: The module, if it is one.
+    """
+
+    what: str
+    predicts: Predicts
+    kind: Kind | None
+    io: IO
+    ask: Callable[[NDArray[Any]], Any] | None = None
+    rows: NDArray[Any] | None = None
+    module: nn.Module | None = None
+
+    def predict(self, tokens: NDArray[Any]) -> FloatArray:
+        """The predictions of tokens (B, L): row t is that of token t.
+
+        A model of the next token is given what a model of regbench is given: a separator, then every token but the last.
+
+        Raises:
+            UserError: The model raises, or its rows are not what they are said to be.
+        """
+        assert self.ask is not None
+        inputs = tokens
+        if self.predicts == "next":
+            inputs = shift_in(torch.from_numpy(np.asarray(tokens)), self.io.separator).numpy()
+        with blaming(f"the {self.what} raises"):
+            rows = self.ask(inputs)
+        return self.distributions(as_array(rows, self.what), tokens.shape[:2])
+
+    def distributions(
+        self, rows: NDArray[Any], shape: tuple[int, ...], lengths: NDArray[Any] | None = None
+    ) -> FloatArray:
+        """Turns rows into distributions (B, L, V), or into vectors (B, L, D_out).
+
+        Args:
+            rows: As the caller makes them.
+            shape: (B, L).
+            lengths: (B,), where rows of padding need not be distributions. They become uniform.
+
+        Raises:
+            UserError: The shape is wrong, a number is NaN, or the rows are of another kind.
+        """
+        width = self.io.d_out if isinstance(self.io, VectorIO) else self.io.vocab_size
+        check_shape(rows, (*shape, width), self.what)
+        real = np.ones(shape, bool) if lengths is None else np.arange(shape[1]) < lengths[:, None]
+        _check_numbers(rows, real, self.kind)
+        out = np.full(rows.shape, 1.0 / width)
+        out[real] = _normalized(rows[real], self.kind)
+        return out
+
+
+def given(
+    predictor: Any, task: Task, predicts: str | None, kind: str | None, device: str | torch.device | None = None
+) -> Given:
+    """Recognises what a caller hands over.
+
+    Args:
+        predictor: A module, a callable, an array, or a `Predictor`.
+        task: The task that it predicts.
+        predicts: "this" or "next". None where the predictor is one of regbench's own, which say it themselves.
+        kind: "logits", "log_probabilities" or "probabilities". None as for `predicts`, and for vectors.
+        device: Where a callable finds its tokens; by default the CPU. A module finds them where its weights are.
+
+    Raises:
+        UserError: It is nothing of these, or a word is missing or unknown.
+    """
+    io: IO = task.io
+    vectors = isinstance(io, VectorIO)
+    if predicts is not None and predicts not in ("this", "next"):
+        raise UserError(f"unknown predicts '{predicts}'{nearest(predicts, ('this', 'next'))}")
+    if kind is not None and kind not in KINDS:
+        raise UserError(f"unknown kind '{kind}'{nearest(kind, KINDS)}")
+    if vectors and kind is not None:
+        raise UserError(f"kind='{kind}' is for tokens; a prediction of vectors is the vector itself: leave kind out")
+    own = isinstance(predictor, Model) or (isinstance(predictor, Predictor) and not isinstance(predictor, nn.Module))
+    if own:
+        said = {"predicts": (predicts, "this")} | (
+            {} if isinstance(predictor, Model) else {"kind": (kind, "probabilities")}
+        )
+        for name, (asked, is_so) in said.items():
+            if asked not in (None, is_so):
+                raise UserError(f"{name}='{asked}' is wrong: a predictor of regbench has {name}='{is_so}'")
+        known: Kind | None = None if vectors else "probabilities"
+        if isinstance(predictor, Model):
+            place = next((p.device for p in predictor.parameters()), torch.device("cpu"))
+            return Given("model", "this", known, io, ModelPredictor(predictor, place).predict, module=predictor)
+        return Given("predictor", "this", known, io, predictor.predict)
+    if predicts is None:
+        raise UserError(
+            "say what a row predicts: predicts='next' (the token after it) or predicts='this' (its own token)"
+        )
+    if kind is None and not vectors:
+        raise UserError(f"say what the numbers are: kind={', '.join(map(repr, KINDS[:-1]))} or {KINDS[-1]!r}")
+    words: Any = {"predicts": predicts, "kind": kind, "io": io}
+    if isinstance(predictor, np.ndarray | Tensor):
+        return Given("array", rows=as_array(predictor, "array"), **words)
+    if isinstance(predictor, nn.Module):
+        place = next((p.device for p in predictor.parameters()), torch.device("cpu"))
+        return Given("module", ask=_asking(predictor, place), module=predictor, **words)
+    if callable(predictor) and not isinstance(predictor, type):
+        return Given("callable", ask=_asking(predictor, torch.device(device or "cpu")), **words)
+    what = (
+        f"the class {predictor.__name__}, not an object of it"
+        if isinstance(predictor, type)
+        else type(predictor).__name__
+    )
+    raise UserError(f"a predictor is a module, a callable from tokens (B, L), or an array (N, L, V); this is {what}")
+
+
+# --- What the rows are. ---
+
+
+def _asking(function: Callable[[Tensor], Any], device: torch.device) -> Callable[[NDArray[Any]], Any]:
+    """Calls a module or a callable with tokens as a tensor, without gradients. Of several outputs `.logits` is taken."""
+
+    def ask(inputs: NDArray[Any]) -> Any:
+        with torch.inference_mode():
+            out = function(token_tensor(inputs, device))
+        return getattr(out, "logits", out)
+
+    return ask
+
+
+def as_array(rows: Any, what: str) -> NDArray[Any]:
+    """Rows as an array of floating-point numbers.
+
+    Raises:
+        UserError: They are something else.
+    """
+    if isinstance(rows, Tensor):
+        rows = rows.detach().cpu()
+        rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+    if not isinstance(rows, np.ndarray):
+        hint = f"; wrap it: lambda tokens: {what}(tokens)[0]" if isinstance(rows, tuple | list) else ""
+        raise UserError(f"the {what} must give an array or a tensor (B, L, V), not {type(rows).__name__}{hint}")
+    if not np.issubdtype(rows.dtype, np.floating):
+        raise UserError(f"the {what} must give floating-point numbers, not {rows.dtype}")
+    return rows
+
+
+def check_shape(rows: NDArray[Any], shape: tuple[int, ...], what: str) -> None:
+    """Checks the shape of rows.
+
+    Raises:
+        UserError: It is another one.
+    """
+    if rows.shape == shape:
+        return
+    names = "(N, L, V)" if what == "array" else "(B, L, V)"
+    hint = "; swap its last two axes" if rows.ndim == 3 and rows.transpose(0, 2, 1).shape == shape else ""
+    raise UserError(f"the {what} has the shape {rows.shape}, not {shape} = {names}{hint}")
+
+
+def _check_numbers(rows: NDArray[Any], real: NDArray[np.bool_], kind: Kind | None) -> None:
+    """Checks that the numbers of real positions are such as their kind can have."""
+    if kind in (None, "probabilities"):
+        bad = real & ~np.isfinite(rows).all(-1)
+    else:  # -inf is a probability of zero, if not all of a row are
+        bad = real & (np.isnan(rows).any(-1) | (rows == np.inf).any(-1) | (rows == -np.inf).all(-1))
+    if bad.any():
+        b, t = np.argwhere(bad)[0]
+        found = "NaN" if np.isnan(rows[b, t]).any() else "infinity"
+        raise UserError(f"predictions hold {found}, first in row {t} of instance {b} of its batch")
+
+
+def _normalized(rows: NDArray[Any], kind: Kind | None) -> FloatArray:
+    """Rows (T, V) as distributions in float64. The softmax is that of a run."""
+    numbers = torch.from_numpy(np.ascontiguousarray(rows)).double()
+    if kind is None:
+        return cast(FloatArray, numbers.numpy())
+    found = _recognized(numbers)
+    if kind == "logits":
+        if found == "probabilities":
+            raise UserError(
+                "kind='logits', but the rows are probabilities: none is negative, and each sums to 1; say kind='probabilities'"
+            )
+        return cast(FloatArray, numbers.softmax(-1).numpy())
+    if kind == "log_probabilities":
+        if found != kind:
+            off = f"exp of a row sums to {_worst(numbers.exp().sum(-1)):.4g}, not 1"
+            hint = (
+                "they are probabilities already: say kind='probabilities'"
+                if found == "probabilities"
+                else ("log_softmax them, or say kind='logits'")
+            )
+            raise UserError(f"kind='log_probabilities', but {off}; {hint}")
+        return cast(FloatArray, numbers.exp().numpy())
+    if found == "log_probabilities":
+        raise UserError("kind='probabilities', but the rows are log-probabilities: say kind='log_probabilities'")
+    if bool((numbers < 0).any()):
+        raise UserError(
+            f"kind='probabilities', but a row holds {float(numbers.min()):.3g}, so that these are logits: softmax them, "
+            "or say kind='logits'"
+        )
+    if found != "probabilities":
+        raise UserError(
+            f"predicted rows must sum to 1; one sums to {_worst(numbers.sum(-1)):.4g}: softmax them, or say kind='logits'"
+        )
+    return cast(FloatArray, numbers.numpy())
+
+
+def _recognized(numbers: Tensor) -> Kind:
+    """What rows (T, V) look like."""
+    if bool((numbers >= 0).all()) and bool(((numbers.sum(-1) - 1).abs() <= SUM_TOLERANCE).all()):
+        return "probabilities"
+    if bool((numbers <= SUM_TOLERANCE).all()) and bool(((numbers.exp().sum(-1) - 1).abs() <= SUM_TOLERANCE).all()):
+        return "log_probabilities"
+    return "logits"
+
+
+def _worst(sums: Tensor) -> float:
+    """The sum that is furthest from 1."""
+    return float(sums[(sums - 1).abs().argmax()])

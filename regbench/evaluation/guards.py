@@ -1,0 +1,230 @@
+"""Guards against predictions that cannot count: those that see what they predict, and those that are shifted by one place.
+
+A module or a callable is asked with changed tokens: a prediction may depend on nothing that comes after it. An array cannot be
+asked. Its rows are compared with the tokens beside them and with the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench.data.instances import Instances
+from regbench.evaluation.given import Given
+from regbench.models.predictor import rows_at_once
+from regbench.tasks.base import IO, Task, VectorIO
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
+
+PROBES = 31
+"""So many places of one instance are changed, to see which predictions change with them."""
+
+PROBE_TOLERANCE = 1e-3
+"""Two predictions are equal within this share of the largest number in their row."""
+
+LARGEST_Z = 6.0
+"""Standard errors. An honest predictor agrees so well with the tokens by chance once in a billion times."""
+
+LEAST_GAIN = 0.1
+"""Nats a token. A shift is named only where it makes predictions better by more than this."""
+
+
+# --- What a model sees: it is asked. ---
+
+
+def probe(one: Given, instances: Instances) -> None:
+    """Refuses a model whose predictions depend on what they predict or on what follows, on chance, or on their batch.
+
+    The longest instance is changed from a place on, at `PROBES` places.
+
+    Raises:
+        UserError: The fault, in one line.
+    """
+    longest = int(instances.lengths.argmax())
+    tokens = instances.tokens[longest : longest + 1, : instances.lengths[longest]]
+    length = tokens.shape[1]
+    count = max(1, min(PROBES, rows_at_once(one.io, length, PROBES + 1) - 1))
+    places = np.unique(np.linspace(0, length - 1, count).round().astype(int))
+    alone = one.predict(tokens)
+    if _changed(alone, one.predict(tokens)).any():
+        raise UserError(
+            f"the {one.what} gives other predictions when it is asked again: it is random, or keeps something"
+        )
+    together = one.predict(np.concatenate([tokens, *(_changed_from(tokens, place, one.io) for place in places)]))
+    if _changed(alone, together[:1]).any():
+        raise UserError(f"the {one.what}'s predictions of an instance depend on the others in its batch")
+    reach = []
+    for place, rows in zip(places, together[1:], strict=True):
+        differs = _changed(alone[0], rows)
+        if differs.any():
+            reach.append((int(differs.argmax()) - int(place), int(place)))
+    if not reach:
+        return
+    least, place = min(reach)
+    if least < 0:
+        raise UserError(
+            f"the {one.what} sees the future: changing token {place} changes the prediction of token {place + least}"
+        )
+    if least == 0:
+        raise UserError(_sees_itself(one, instances))
+    if least == 2 and len(reach) > 2:
+        raise UserError(_late(one))
+
+
+def _sees_itself(one: Given, instances: Instances) -> str:
+    """Why row t changes with token t: the rows are one place early, or copies."""
+    if one.predicts == "this" and _fits_next(one, instances[:64]):
+        return _early(one)
+    hint = "; if row t is of token t + 1, say predicts='next'" if one.predicts == "this" else ""
+    return f"the {one.what} sees the token that it predicts: changing token t changes the prediction of token t itself{hint}"
+
+
+def _fits_next(one: Given, instances: Instances) -> bool:
+    """Whether rows fit the next token better than their own; for vectors whether they are nearer to it."""
+    rows, tokens, scored = one.predict(instances.tokens), instances.tokens, instances.scored
+    if tokens.ndim == 3:
+        wanted = tokens[..., -rows.shape[-1] :].astype(np.float64)
+        gaps = [((rows[b, t] - wanted[b, t + step]) ** 2).mean() for step, (b, t) in _next_and_own(scored)]
+        return bool(gaps[0] < gaps[1])
+    logs = _cautious_log(rows)
+    found = [logs[b, t, tokens[b, t + step].astype(np.int64)].mean() for step, (b, t) in _next_and_own(scored)]
+    return bool(found[0] > found[1])
+
+
+def _next_and_own(scored: NDArray[np.bool_]) -> list[tuple[int, tuple[Any, ...]]]:
+    """How far the token is from its row, and the rows, whose next token and whose own token are scored."""
+    return [(1, np.nonzero(scored[:, 1:])), (0, np.nonzero(scored))]
+
+
+def _cautious_log(rows: FloatArray) -> FloatArray:
+    """The logarithm of rows (..., V), a tenth of each spread evenly. Zeros then do not outweigh everything else."""
+    return cast(FloatArray, np.log(0.9 * rows + 0.1 / rows.shape[-1]))
+
+
+def _early(one: Given) -> str:
+    return f"predictions are one place early: the {one.what}'s row t fits token t + 1 better than token t; say predicts='next'"
+
+
+def _late(one: Given) -> str:
+    hint = "say predicts='this'" if one.predicts == "next" else "shift the tokens only once"
+    return (
+        f"predictions are one place late: the {one.what} does not use the token just before the one it predicts; {hint}"
+    )
+
+
+def _changed_from(tokens: NDArray[Any], place: int, io: IO) -> NDArray[Any]:
+    """(1, L) tokens that differ at `place`, and behind it are drawn anew."""
+    changed, rng = tokens.copy(), np.random.default_rng(place)
+    if isinstance(io, VectorIO):
+        changed[:, place:] += rng.normal(size=changed[:, place:].shape).astype(changed.dtype)
+    else:
+        changed[:, place:] = rng.integers(0, io.vocab_size, changed[:, place:].shape)
+        changed[:, place] = (tokens[:, place].astype(np.int64) + 1) % io.vocab_size
+    return changed
+
+
+def _changed(one: FloatArray, other: FloatArray) -> NDArray[np.bool_]:
+    """Which rows differ: (..., L, V) -> (..., L)."""
+    peak = np.maximum(np.abs(one).max(-1), np.abs(other).max(-1))
+    return cast(NDArray[np.bool_], np.abs(one - other).max(-1) > PROBE_TOLERANCE * np.maximum(peak, 1e-12))
+
+
+# --- What an array has seen: it is weighed. ---
+
+
+class Evidence:
+    """Sums over scored tokens that show whether predictions are honest, and whether they are shifted.
+
+    Let q be the prediction of a token x that was drawn from the truth p. If q was made without x, then q(x) has the mean
+    sum_v p(v) q(v), whatever q is. The sums of q(x) less this mean are a martingale. A predictor that has seen x, or what
+    follows from x, gives it more.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.excess = {shift: np.zeros(2) for shift in (-1, 0, 1)}
+        """By shift: the sum of q(x) less its mean, and the variance of this sum. Row t + shift is taken for token t."""
+        self.gain = {shift: np.zeros(3) for shift in (-1, 1)}
+        """By shift: how much higher log q(x) is than without it, as number, sum, and sum of squares."""
+        self.log_likelihood = np.zeros(3)
+        """Of the shifts -1, 0 and 1."""
+
+    def add(self, rows: FloatArray, instances: Instances) -> None:
+        """Takes the predictions (B, L, V) of some instances."""
+        if isinstance(self.task.io, VectorIO):
+            return
+        tokens = instances.tokens.astype(np.int64)
+        scored = instances.scored
+        if self.task.knows_truth:
+            truth = self.task.truth(instances)
+            for shift in self.excess:
+                at, beside = _beside(scored, shift)
+                q, p, x = rows[beside], truth[at], tokens[at]
+                mean = (p * q).sum(-1)
+                given_x = np.take_along_axis(q, x[:, None], -1)[:, 0]
+                self.excess[shift] += (given_x - mean).sum(), np.maximum((p * q**2).sum(-1) - mean**2, 0.0).sum()
+        inner = scored.copy()
+        inner[:, 0] = inner[:, -1] = False
+        inner[:, 1:-1] &= scored[:, :-2] & scored[:, 2:]
+        b, t = np.nonzero(inner)
+        logs = [_cautious_log(rows)[b, t + shift, tokens[b, t]] for shift in (-1, 0, 1)]
+        self.log_likelihood += [part.sum() for part in logs]
+        for shift, part in ((-1, logs[0]), (1, logs[2])):
+            difference = part - logs[1]
+            self.gain[shift] += len(difference), difference.sum(), (difference**2).sum()
+
+    def judge(self, one: Given) -> None:
+        """Refuses predictions that have seen what they predict, and an array that is shifted by one place.
+
+        Raises:
+            UserError: The fault, in one line.
+        """
+        if one.rows is not None:
+            if self._better(-1):
+                raise UserError(
+                    _early(one)
+                    if one.predicts == "this"
+                    else (
+                        "predictions are two places early: the array's row t fits token t + 2 better than token t + 1"
+                    )
+                )
+            if self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1:
+                hint = "say predicts='this'" if one.predicts == "next" else "shift the tokens only once"
+                own, before = ("t + 1", "t") if one.predicts == "next" else ("t", "t - 1")
+                raise UserError(
+                    f"predictions are one place late: the array's row t fits token {before} better than token {own}, "
+                    f"without having seen it; {hint}"
+                )
+        if self.task.knows_truth and self.z(0) > LARGEST_Z:
+            raise UserError(
+                f"the {one.what} has seen the tokens that it predicts: it gives them {self.z(0):.0f} standard errors more "
+                "probability than the truth allows"
+            )
+
+    def z(self, shift: int) -> float:
+        """The excess over what honest predictions have, in standard errors. 1 is added to the variance for few tokens."""
+        excess, variance = self.excess[shift]
+        return float(excess / math.sqrt(variance + 1.0))
+
+    def _better(self, shift: int) -> bool:
+        """Whether predictions fit the tokens much better at another shift, and better than a guess."""
+        number, total, squares = self.gain[shift]
+        if number < 2:
+            return False
+        mean = total / number
+        error = math.sqrt(max(squares / number - mean**2, 0.0) / number)
+        guess = -math.log(self.task.io.vocab_size) * number
+        best = self.log_likelihood[shift + 1] >= max(guess, self.log_likelihood.max())
+        return bool(best and mean > LEAST_GAIN and mean > LARGEST_Z * error)
+
+
+def _beside(scored: NDArray[np.bool_], shift: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Places of scored tokens, and those of the rows at a shift, where both are scored."""
+    b, t = np.nonzero(scored)
+    inside = (t + shift >= 0) & (t + shift < scored.shape[1])
+    b, t = b[inside], t[inside]
+    both = scored[b, t + shift]
+    return (b[both], t[both]), (b[both], t[both] + shift)

@@ -1,0 +1,109 @@
+"""Which of several predictors is better: their scores, the paired differences from the first, and whether these are chance."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from regbench.evaluation.baselines import predict_baseline, score_stored
+from regbench.evaluation.comparison import Announce, ComparedPredictor, Found, KnownScores, Run
+from regbench.evaluation.predictions import read_predictions
+from regbench.metrics.scores import Scores, score
+from regbench.metrics.significance import Change, Sample, compare
+from regbench.models.predictor import Baseline
+from regbench.results import ScoreRecord
+from regbench.tracks import Track
+
+SIGNIFICANCE = 0.05
+"""Two-sided. A difference with a larger p-value counts as chance."""
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One predictor.
+
+    Attributes:
+        name: What it is called.
+        seeds: How many trained models its scores are the mean of. 0 of a baseline.
+        scores: By metric.
+        change: The way from the first predictor that was given to this one, by the main score. None of the first.
+    """
+
+    name: str
+    seeds: int
+    scores: Mapping[str, ScoreRecord]
+    change: Change | None
+
+    @property
+    def verdict(self) -> str:
+        """What the test of significance says: "better", "worse" or "tied"; "" of the first."""
+        if self.change is None:
+            return ""
+        return "worse" if self.change.worse else "better" if self.change.better else "tied"
+
+
+def score_table(found: Found, announce: Announce = lambda name, done, total: None) -> list[ScoreRow]:
+    """Scores the predictors on the test split, best first by the main score.
+
+    Each is compared with the first that was given, on the same instances; see `regbench.metrics.significance`. A predictor that
+    was not trained by regbench counts as it is, without noise of seeds.
+
+    Raises:
+        UserError: The predictions of a run are missing, or not of this split.
+    """
+    main = found.track.metrics[found.track.definition.main_score]
+    counts = _main_counts(found)
+    known = [_known(one, found, announce) for one in found.compared]
+    sign = -1 if main.higher_is_better else 1
+    order = sorted(range(len(known)), key=lambda i: (sign * known[i].scores[main.name].value, i))
+    rows = []
+    for i in order:
+        change = None
+        if i != 0:
+            higher = main.higher_is_better
+            change = compare(known[0].main, known[i].main, counts, higher_is_better=higher, level=SIGNIFICANCE / 2)
+        trained = len(known[i].main.seeds) if known[i].main.trained else 0
+        rows.append(ScoreRow(found.names[i], trained, known[i].scores, change))
+    return rows
+
+
+def _main_counts(found: Found) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """(N,), the positions of each test instance that the main score is over."""
+    task, main = found.track.task, found.track.definition.main_score
+    _, group = task.group_scores.get(main, (main, None))
+    scored = found.test.scored if group is None else found.test.scored & task.groups(found.test)[group]
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]] = scored.sum(1)
+    return counts
+
+
+def _known(one: ComparedPredictor, found: Found, announce: Announce) -> KnownScores:
+    """The scores of one predictor, computed from its predictions where it has any."""
+    if isinstance(one.source, KnownScores):
+        return one.source
+    if isinstance(one.source, Baseline):
+        made = predict_baseline(one.source, found.track, found.test, partial(announce, one.name))
+        return known_scores(one.name, [score_stored(found.track, found.test, made.stored)], found.track, trained=False)
+    return known_scores(one.name, _of_run(one.source, found), found.track, trained=one.source.result.evaluation is None)
+
+
+def _of_run(run: Run, found: Found) -> list[Scores]:
+    task, scored = found.track.task, []
+    for seed in run.result.seeds:
+        predictions = read_predictions(run.folder, seed.seed, task, found.test)
+        scored.append(score(task, found.test, predictions.batches()))
+    return scored
+
+
+def known_scores(name: str, seeds: Sequence[Scores], track: Track, *, trained: bool) -> KnownScores:
+    """Puts the scores of several seeds together. The error of a mean over seeds is their deviation over sqrt(n)."""
+    main, records = track.definition.main_score, {}
+    for metric in track.task.scores:
+        values = [one[metric].value for one in seeds]
+        stderr = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else seeds[0][metric].stderr
+        records[metric] = ScoreRecord(value=statistics.fmean(values), stderr=stderr)
+    sums = np.mean([one.sums[main] for one in seeds], axis=0)
+    return KnownScores(name, records, Sample([one[main].value for one in seeds], sums, trained))

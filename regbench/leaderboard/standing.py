@@ -1,0 +1,113 @@
+"""The entries of a track as others stand beside them: their scores for a comparison, and the rank that a run would have."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbench.evaluation.comparison import KnownScores
+from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.rank import mean_score
+from regbench.leaderboard.store import Stored, find_board, stored_in
+from regbench.metrics.metric import METRICS
+from regbench.metrics.significance import Sample
+from regbench.results import Result, ScoreRecord
+from regbench.tracks import Track
+from regbench.utils.errors import UserError
+
+
+class Entries:
+    """The board here, for `regbench.evaluation.comparison.find_predictors`."""
+
+    def names(self, track: Track) -> list[str]:
+        """The names of the entries of a track."""
+        return [_name(stored) for stored in _of_track(track)]
+
+    def seconds(self, track: Track) -> float | None:
+        """The median over entries of how long one seed trained, in seconds. None without entries."""
+        found = [entry for entry, faults in (stored.read() for stored in _of_track(track)) if not faults]
+        return statistics.median(seed.seconds for entry in found for seed in entry.result.seeds) if found else None
+
+    def scores(self, name: str, track: Track) -> KnownScores | None:
+        """The scores of an entry.
+
+        Args:
+            name: The name of an entry on the track, or the path of an entry's file.
+            track: The track.
+
+        Returns:
+            Its scores, or None where the board has no entry of that name.
+
+        Raises:
+            UserError: The file is no whole entry, or is of another track.
+        """
+        path = Path(name)
+        if path.suffix == ".json" and path.is_file():
+            found = [Stored(path)]
+        else:
+            found = [stored for stored in _of_track(track) if _name(stored) == name]
+        if not found:
+            return None
+        entry, faults = found[0].read()
+        if faults:
+            raise UserError(f"{found[0].path} is no whole entry: {faults[0]}")
+        record = entry.result.track
+        test = track.instances("test").fingerprint
+        if record.digest != track.definition.digest or record.fingerprints["test"] != test:
+            raise UserError(f"{found[0].path} is an entry of {entry.track}, not of {track.name} as the others are")
+        main = record.main_score
+        seeds = [seed.scores[main].value for seed in entry.result.seeds]
+        scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
+        return KnownScores(entry.name, scores, Sample(seeds, entry.instances.total(main) / len(seeds)))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a result would stand among the entries of its track.
+
+    Attributes:
+        rank: 1 for the best. Entries with the same architecture, options and training count as others.
+        entries: How many entries there are without it.
+        above: The names and scores of up to three entries that are better, the nearest last.
+        below: The same of up to three that are not better, the nearest first.
+    """
+
+    rank: int
+    entries: int
+    above: list[tuple[str, ScoreRecord]]
+    below: list[tuple[str, ScoreRecord]]
+
+
+def standing_of(result: Result, track: Track) -> Standing | None:
+    """The rank by the mean over seeds that a result would have. None where its track has no entries."""
+    main = result.track.main_score
+    if main not in METRICS:
+        return None
+    entries: list[Entry] = []
+    for stored in _of_track(track):
+        entry, faults = stored.read()
+        if not faults and entry.result.track.digest == result.track.digest:
+            entries.append(entry)
+    if not entries:
+        return None
+    sign = -1 if METRICS[main].higher_is_better else 1
+    own = statistics.fmean(seed.scores[main].value for seed in result.seeds)
+    ranked = sorted(
+        ((entry.name, mean_score(entry.result, main)) for entry in entries), key=lambda e: sign * e[1].value
+    )
+    better = [one for one in ranked if sign * one[1].value < sign * own]
+    return Standing(len(better) + 1, len(ranked), better[-3:], ranked[len(better) :][:3])
+
+
+def _of_track(track: Track) -> list[Stored]:
+    """The entries of a track on the board here. None where there is no board."""
+    try:
+        return stored_in(find_board(None) / "entries" / track.name)
+    except UserError:
+        return []
+
+
+def _name(stored: Stored) -> str:
+    """The name of an entry, from that of its file, without the digits behind it."""
+    return stored.path.stem.rpartition("-")[0]

@@ -1,0 +1,354 @@
+"""`regbench.evaluate`: any model scored as a run scores its own, and what cannot count refused in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import regbench
+from baselines.bayes import Bayes
+from baselines.ngram import NGram
+from regbench.evaluation.predictions import Predictions, read_predictions
+from regbench.models.model import shift_in
+from regbench.results import Result, read_result
+from regbench.tracks import Track
+from regbench.utils.errors import UserError
+
+
+class NextToken(nn.Module):
+    """A model of the next token as people write them: logits of token t + 1 after the tokens up to t."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding = nn.Embedding(vocab_size, 16)
+        self.gru = nn.GRU(16, 16, batch_first=True)
+        self.out = nn.Linear(16, vocab_size)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.gru(self.embedding(tokens))[0])
+        return logits
+
+
+@pytest.fixture(scope="module")
+def vocab_size(tiny: Track) -> int:
+    return int(tiny.task.io.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def learner(tiny: Track) -> NGram:
+    """An honest predictor that is far better than a guess."""
+    return NGram(2, tiny.task.io.vocab_size, tiny.task.io.separator)
+
+
+@pytest.fixture(scope="module")
+def rows(tiny: Track, learner: NGram) -> NDArray[np.float64]:
+    """Its predictions of the test split, (N, L, V)."""
+    return np.asarray(learner.predict(tiny.instances("test").tokens))
+
+
+def refused(track: Track, predictor: Any, **words: Any) -> str:
+    """The line with which a predictor is refused."""
+    with pytest.raises(UserError) as caught:
+        regbench.evaluate(track, predictor, **words)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+# --- The same predictions get the same scores. ---
+
+
+def test_a_run_a_model_and_an_array_get_scores_equal_to_the_bit(tiny: Track, tiny_file: Path, run_folder: Path) -> None:
+    run = read_result(run_folder)
+    test = tiny.instances("test")
+    model = regbench.load(run_folder)
+    stored = read_predictions(run_folder / "seed-0" / "predictions.npz", tiny.task)
+    assert isinstance(stored, Predictions)
+    array = np.full((*test.tokens.shape, stored.packed.shape[1]), np.nan, np.float16)  # padding need not be predictions
+    array[np.arange(test.tokens.shape[1]) < test.lengths[:, None]] = stored.packed
+    logits = model.logits(test.tokens)
+    for result in (
+        regbench.evaluate(str(tiny_file), model),
+        regbench.evaluate(tiny, model.model),
+        regbench.evaluate(tiny, model.model.__call__, predicts="this", kind="logits"),
+        regbench.evaluate(tiny, array, predicts="this", kind="probabilities"),
+        regbench.evaluate(tiny, logits, predicts="this", kind="logits"),
+        regbench.evaluate(tiny, logits.double().log_softmax(-1), "this", "log_probabilities"),
+    ):
+        assert result.seeds[0].scores == run.seeds[0].scores
+        assert result.seeds[0].curves == run.seeds[0].curves
+        assert result.seeds[0].predictions_sha256 == run.seeds[0].predictions_sha256
+        assert result.seeds[0].share_of_the_way == run.seeds[0].share_of_the_way
+        assert {name: record.scores for name, record in result.baselines.items()} == {
+            name: record.scores for name, record in run.baselines.items()
+        }
+        assert result.track == run.track
+
+
+def test_a_model_of_the_next_token_is_given_a_separator_first(tiny: Track, vocab_size: int) -> None:
+    model, test = NextToken(vocab_size), tiny.instances("test")
+    result = regbench.evaluate(tiny, model, predicts="next", kind="logits")
+    tokens = torch.from_numpy(test.tokens.astype(np.int64))
+    with torch.inference_mode():
+        logits = model(shift_in(tokens, tiny.task.io.separator))
+    array = regbench.evaluate(tiny, logits, predicts="this", kind="logits")
+    for metric, score in result.seeds[0].scores.items():
+        assert score.value == pytest.approx(array.seeds[0].scores[metric].value, rel=1e-4)
+    assert result.architecture.name == "NextToken"
+    assert result.architecture.parameters == sum(p.numel() for p in model.parameters())
+    assert model.training, "a model is given back as it came"
+
+
+def test_an_array_of_the_next_token_leaves_the_first_token_uniform(
+    tiny: Track, rows: NDArray[np.float64], vocab_size: int
+) -> None:
+    after = np.concatenate([rows[:, 1:], np.full_like(rows[:, :1], 1 / vocab_size)], 1)
+    first = rows.copy()
+    first[:, 0] = 1 / vocab_size
+    one = regbench.evaluate(tiny, after, predicts="next", kind="probabilities")
+    other = regbench.evaluate(tiny, first, predicts="this", kind="probabilities")
+    assert one.seeds[0].scores == other.seeds[0].scores
+
+
+def test_outputs_with_logits_are_taken(tiny: Track, vocab_size: int) -> None:
+    class Wrapped(NextToken):
+        def forward(self, tokens: Tensor) -> Any:
+            return type("Output", (), {"logits": super().forward(tokens)})()
+
+    one = regbench.evaluate(tiny, Wrapped(vocab_size), predicts="next", kind="logits")
+    other = regbench.evaluate(tiny, NextToken(vocab_size), predicts="next", kind="logits")
+    assert one.seeds[0].scores == other.seeds[0].scores
+
+
+def test_the_validation_split_has_its_own_baselines(tiny: Track, learner: NGram) -> None:
+    result = regbench.evaluate(tiny, learner, split="validation", name="mine")
+    assert (result.split, result.architecture.name) == ("validation", "mine")
+    baseline = result.baselines["2-gram"].scores["nll"]
+    assert result.seeds[0].scores["nll"].value == pytest.approx(baseline.value, abs=2e-3)
+    assert baseline != regbench.evaluate(tiny, learner).baselines["2-gram"].scores["nll"]
+
+
+def test_a_task_of_vectors(tmp_path: Path) -> None:
+    track = regbench.load_track("linear-regression-small-v1")
+    d_in, d_out = track.task.io.d_in, track.task.io.d_out
+
+    def last_mean(vectors: Tensor) -> Tensor:
+        """The mean of the components so far, this one included."""
+        steps = torch.arange(1, vectors.shape[1] + 1)[:, None]
+        return (vectors.cumsum(1) / steps)[..., d_in - d_out :]
+
+    result = regbench.evaluate(track, last_mean, predicts="next", out=tmp_path / "mean")
+    assert result.evaluation is not None
+    assert result.evaluation.kind is None
+    assert read_result(tmp_path / "mean") == result
+    assert "sees the token that it predicts" in refused(track, last_mean, predicts="this")
+    assert "leave kind out" in refused(track, last_mean, predicts="next", kind="logits")
+
+
+def test_a_task_without_a_known_truth(text_track: Track) -> None:
+    vocab_size = text_track.task.io.vocab_size
+    result = regbench.evaluate(text_track, NextToken(vocab_size), predicts="next", kind="logits")
+    assert set(result.seeds[0].scores) == set(text_track.task.scores)
+
+
+# --- What is written. ---
+
+
+def test_a_folder_has_a_page_and_can_be_compared(tiny: Track, learner: NGram, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    result = regbench.evaluate(tiny, learner, out=folder, name="mine <b>")
+    assert read_result(folder) == result
+    assert {path.name for path in folder.iterdir()} >= {"report.html", "score_by_position.png", "seed-0"}
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "mine &lt;b&gt; on tiny-v1" in page
+    assert "regbench did not train it" in page
+    assert "training tokens in" not in page
+    again = Result.model_validate_json((folder / "result.json").read_text(encoding="utf-8"))
+    assert again.evaluation is not None
+    assert again.evaluation.model_dump() == {
+        "given": "predictor",
+        "predicts": "this",
+        "kind": "probabilities",
+        "split": "test",
+    }
+    with pytest.raises(UserError, match="holds a result already"):
+        regbench.evaluate(tiny, learner, out=folder)
+
+
+def test_results_of_runs_do_not_change(run_folder: Path) -> None:
+    assert '"evaluation"' not in (run_folder / "result.json").read_text(encoding="utf-8")
+
+
+def test_it_is_no_entry(tiny: Track, learner: NGram, tmp_path: Path) -> None:
+    from regbench.leaderboard.submit import submit
+
+    regbench.evaluate(tiny, learner, out=tmp_path / "mine")
+    with pytest.raises(UserError, match="evaluate") as caught:
+        submit(tmp_path / "mine", tmp_path, track=tiny)
+    assert "\n" not in str(caught.value)
+
+
+# --- What a model may not see. ---
+
+
+def peeking(share: float) -> Callable[[Tensor], Tensor]:
+    """A predictor that gives a share of its probability to the token itself."""
+
+    def predict(tokens: Tensor) -> Tensor:
+        return share * nn.functional.one_hot(tokens, 5).double() + (1 - share) / 5
+
+    return predict
+
+
+def test_a_model_that_sees_the_token_itself(tiny: Track) -> None:
+    line = refused(tiny, peeking(0.1), predicts="this", kind="probabilities")
+    assert line == (
+        "the callable sees the token that it predicts: changing token t changes the prediction of token t itself; "
+        "if row t is of token t + 1, say predicts='next'"
+    )
+
+
+def test_a_model_that_sees_the_future(tiny: Track, vocab_size: int) -> None:
+    class Both(NextToken):
+        def __init__(self) -> None:
+            super().__init__(vocab_size)
+            self.gru = nn.GRU(16, 8, batch_first=True, bidirectional=True)
+
+    line = refused(tiny, Both(), predicts="next", kind="logits")
+    assert re.fullmatch(r"the module sees the future: changing token \d+ changes the prediction of token \d+", line)
+
+
+def test_a_shift_of_a_model_is_named_either_way() -> None:
+    track = regbench.load_track("pfa-small-v1")
+    learner = NGram(3, track.task.io.vocab_size, track.task.io.separator)
+
+    def this(tokens: Tensor) -> NDArray[np.float64]:
+        return np.asarray(learner.predict(tokens.numpy()))
+
+    def following(tokens: Tensor) -> NDArray[np.float64]:
+        more = np.concatenate([tokens.numpy(), np.zeros((len(tokens), 1), np.int64)], 1)
+        return np.asarray(learner.predict(more))[:, 1:]
+
+    asked = {"kind": "probabilities", "split": "validation"}
+    assert "one place early" in (line := refused(track, following, predicts="this", **asked))
+    assert line.endswith("say predicts='next'")
+    assert "one place late" in (line := refused(track, this, predicts="next", **asked))
+    assert line.endswith("say predicts='this'")
+    twice = refused(track, lambda tokens: this(shift_in(tokens, 8)), predicts="this", **asked)
+    assert twice.endswith("shift the tokens only once")
+
+
+def test_a_random_model_and_one_that_depends_on_its_batch(tiny: Track, vocab_size: int) -> None:
+    rng = np.random.default_rng(0)
+
+    def random(tokens: Tensor) -> Tensor:
+        return torch.from_numpy(rng.normal(size=(*tokens.shape, vocab_size)))
+
+    def batch(tokens: Tensor) -> Tensor:
+        return torch.ones(*tokens.shape, vocab_size) * torch.arange(vocab_size) * len(tokens)
+
+    assert "random" in refused(tiny, random, predicts="next", kind="logits")
+    assert "others in its batch" in refused(tiny, batch, predicts="next", kind="logits")
+
+
+# --- What an array may not have seen. ---
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_an_array_that_agrees_with_the_tokens_beyond_the_truth(
+    tiny: Track, rows: NDArray[np.float64], share: float, vocab_size: int
+) -> None:
+    itself = np.eye(vocab_size)[tiny.instances("test").tokens.astype(int)]
+    line = refused(tiny, share * itself + (1 - share) * rows, predicts="this", kind="probabilities")
+    assert re.search(r"has seen the tokens that it predicts: .* \d+ standard errors more", line)
+
+
+def test_honest_predictors_agree_as_much_as_the_truth_allows(tiny: Track) -> None:
+    """Arrays of all kinds of honest predictors pass: the truth itself, Bayes, n-grams, a guess, a confident fool."""
+    test = tiny.instances("test")
+    io = tiny.task.io
+    truth = tiny.task.truth(test)
+    truth[~test.scored] = 1 / io.vocab_size
+    fool = np.eye(io.vocab_size)[np.random.default_rng(0).integers(0, io.vocab_size, test.tokens.shape)]
+    ngrams = [NGram(order, io.vocab_size, io.separator).predict(test.tokens) for order in (1, 2, 3)]
+    bayes = [one.predict(test.tokens) for one in Bayes.defaults(tiny.task, test)]
+    for array in (truth, fool, *ngrams, *bayes):
+        regbench.evaluate(tiny, array, predicts="this", kind="probabilities")
+
+
+def test_a_shift_of_an_array_is_named_either_way() -> None:
+    """Where there are enough tokens to be sure."""
+    track = regbench.load_track("pfa-small-v1")
+    test = track.instances("validation")
+    learner = NGram(3, track.task.io.vocab_size, track.task.io.separator)
+    rows = np.asarray(learner.predict(test.tokens))
+    following = np.concatenate([rows[:, 1:], rows[:, :1]], 1)
+    asked = {"kind": "probabilities", "split": "validation"}
+    assert refused(track, following, predicts="this", **asked).endswith("say predicts='next'")
+    assert refused(track, rows, predicts="next", **asked).endswith("say predicts='this'")
+    late = np.concatenate([rows[:, :1], rows[:, :-1]], 1)
+    assert refused(track, late, predicts="this", **asked).endswith("shift the tokens only once")
+
+
+# --- What rows may hold. ---
+
+
+def test_the_kind_of_rows_is_named(tiny: Track, rows: NDArray[np.float64]) -> None:
+    smooth = 0.9 * rows + 0.1 / rows.shape[-1]
+    logits = np.log(smooth) + 3.0
+    cases = {
+        ("probabilities", "logits"): (logits, "softmax them, or say kind='logits'"),
+        ("probabilities", "log_probabilities"): (np.log(smooth), "say kind='log_probabilities'"),
+        ("log_probabilities", "logits"): (logits, "log_softmax them, or say kind='logits'"),
+        ("log_probabilities", "probabilities"): (smooth, "say kind='probabilities'"),
+        ("logits", "probabilities"): (smooth, "say kind='probabilities'"),
+    }
+    for (kind, _), (array, end) in cases.items():
+        assert refused(tiny, array, predicts="this", kind=kind).endswith(end)
+    for kind, array in (("logits", logits), ("log_probabilities", np.log(smooth)), ("probabilities", smooth)):
+        regbench.evaluate(tiny, array, predicts="this", kind=kind)  # type: ignore[arg-type]
+
+
+def test_rows_that_are_no_distributions(tiny: Track, rows: NDArray[np.float64]) -> None:
+    words: dict[str, Any] = {"predicts": "this", "kind": "probabilities"}
+    assert "one sums to 1.1" in refused(tiny, 1.1 * rows, **words)
+    hole = rows.copy()
+    hole[3, 2, 1] = np.nan
+    assert "NaN, first in row 2 of instance 3" in refused(tiny, hole, **words)
+    hole[3, 2, 1] = np.inf
+    assert "infinity" in refused(tiny, hole, **words)
+    assert "infinity" in refused(tiny, np.full_like(rows, -np.inf), predicts="this", kind="log_probabilities")
+
+
+def test_wrong_shapes_and_types(tiny: Track, rows: NDArray[np.float64], vocab_size: int) -> None:
+    words: dict[str, Any] = {"predicts": "this", "kind": "probabilities"}
+    n, length, width = rows.shape
+    assert f"not ({n}, {length}, {width}) = (N, L, V)" in refused(tiny, rows[:-1], **words)
+    assert "swap its last two axes" in refused(tiny, rows.transpose(0, 2, 1), **words)
+    assert "not int64" in refused(tiny, rows.astype(np.int64), **words)
+    model = NextToken(vocab_size)
+    assert "wrap it" in refused(tiny, lambda tokens: (model(tokens), None), predicts="next", kind="logits")
+    assert "(B, L, V)" in refused(tiny, lambda tokens: model(tokens)[:, -1], predicts="next", kind="logits")
+    assert "the callable raises" in refused(tiny, lambda tokens: 1 / 0, predicts="next", kind="logits")
+    assert "not an object of it" in refused(tiny, NextToken, predicts="next", kind="logits")
+    assert "this is str" in refused(tiny, "gpt2", predicts="next", kind="logits")
+
+
+def test_words_that_are_missing_or_wrong(tiny: Track, learner: NGram, vocab_size: int) -> None:
+    model = NextToken(vocab_size)
+    assert "say what a row predicts" in refused(tiny, model)
+    assert "say what the numbers are" in refused(tiny, model, predicts="next")
+    assert "did you mean 'next'" in refused(tiny, model, predicts="nxt", kind="logits")
+    assert "did you mean 'logits'" in refused(tiny, model, predicts="next", kind="logit")
+    assert "unknown split 'tset'; did you mean 'test'?" in refused(tiny, learner, split="tset")
+    assert "has predicts='this'" in refused(tiny, learner, predicts="next")
+    assert "a name for tables" in refused(tiny, learner, name=" ")

@@ -1,0 +1,189 @@
+"""Scores side by side: paired differences from the first, their errors, and whether chance explains them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import regbench
+from baselines.ngram import NGram
+from regbench import cli
+from regbench.cli.commands.run import _say_what_next
+from regbench.config import Config
+from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
+from regbench.evaluation.comparison import find_predictors
+from regbench.evaluation.score_table import score_table
+from regbench.leaderboard.standing import Entries, standing_of
+from regbench.metrics.significance import Sample, compare
+from regbench.results import read_result
+from regbench.runner import write_config
+from regbench.tracks import Track, load_track
+from regbench.utils.errors import UserError
+from tests.helpers.published import ENTRIES, published
+
+
+def test_baselines_differ_by_instances_alone(tiny: Track, tiny_file: Path) -> None:
+    rows = score_table(find_predictors(["2-gram", "unigram", "oracle"], str(tiny_file)))
+    assert [row.name for row in rows] == ["oracle", "2-gram", "unigram"]
+    test = tiny.instances("test")
+    kept = {b.name: b for b in default_baselines(tiny, test)}
+    one, other = (
+        score_stored(tiny, test, predict_baseline(kept[name], tiny, test).stored) for name in ("2-gram", "unigram")
+    )
+    difference = other.sums["legal_accuracy"] - one.sums["legal_accuracy"]
+    residual = difference - difference.sum() / one.counts.sum() * one.counts
+    n = len(residual)
+    error = np.sqrt((residual**2).sum() / (n * (n - 1))) / one.counts.mean()
+    change = rows[2].change
+    assert change is not None
+    assert change.change == pytest.approx(difference.sum() / one.counts.sum(), abs=1e-12)
+    assert change.noise == pytest.approx(error)
+    assert change.seeds == 0.0
+    assert (rows[0].verdict, rows[1].verdict, rows[1].change) == ("better", "", None)
+    assert all(row.seeds == 0 for row in rows)
+
+
+def test_a_run_is_compared_with_the_noise_of_its_seeds(tiny: Track, tiny_file: Path, run_folder: Path) -> None:
+    rows = {row.name: row for row in score_table(find_predictors(["2-gram", str(run_folder)], str(tiny_file)))}
+    result, change = read_result(run_folder), rows["cgt"].change
+    assert change is not None
+    assert rows["cgt"].seeds == 2
+    for metric, record in rows["cgt"].scores.items():
+        assert record.value == pytest.approx(result.score(metric).value, abs=1e-12)
+        assert record.stderr == pytest.approx(result.score(metric).stderr, abs=1e-12)
+    assert change.change == pytest.approx(
+        result.score("legal_accuracy").value - result.baselines["2-gram"].scores["legal_accuracy"].value, abs=1e-12
+    )
+    assert change.seeds > 0
+    twice = {
+        row.name: row for row in score_table(find_predictors([f"a={run_folder}", f"b={run_folder}"], str(tiny_file)))
+    }
+    assert twice["b"].change is not None
+    assert twice["b"].change.seeds == pytest.approx(change.seeds * 2**0.5, rel=0.5), "both have seeds there"
+    assert (twice["b"].verdict, twice["b"].change.p) == ("tied", 1.0)
+
+
+def test_p_is_the_level_at_which_the_verdict_changes() -> None:
+    rng = np.random.default_rng(0)
+    counts = np.full(50, 10)
+    one, other = (Sample([x], 10 * (x + rng.normal(0, 0.05, 50))) for x in (0.5, 0.53))
+    p = compare(one, other, counts, higher_is_better=True).p
+    assert 0 < p < 1
+    for level, better in ((p / 2 * 1.01, True), (p / 2 * 0.99, False)):
+        assert compare(one, other, counts, higher_is_better=True, level=min(level, 0.49)).better is better
+
+
+def test_a_model_from_elsewhere_counts_as_it_is(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
+    learner = NGram(3, tiny.task.io.vocab_size, tiny.task.io.separator)
+    regbench.evaluate(tiny, learner, out=tmp_path / "mine", name="mine")
+    regbench.evaluate(tiny, learner, out=tmp_path / "other", name="other", split="validation")
+    rows = score_table(find_predictors(["2-gram", str(tmp_path / "mine")], str(tiny_file)))
+    (mine,) = (row for row in rows if row.name == "mine")
+    assert mine.seeds == 0
+    assert mine.change is not None
+    assert mine.change.seeds == 0.0
+    with pytest.raises(UserError, match="is of the validation split"):
+        find_predictors(["2-gram", str(tmp_path / "other")], str(tiny_file))
+
+
+def test_entries_of_the_board(tmp_path: Path) -> None:
+    found = find_predictors(["2-gram", "mamba", "rwkv"], "pfa-small-v1", Entries())
+    rows = {row.name: row for row in score_table(found)}
+    entries = published("pfa-small-v1")
+    for name in ("mamba", "rwkv"):
+        assert rows[name].scores["tvd"].value == pytest.approx(entries[name].score("tvd").value)
+        assert rows[name].seeds == 3
+    path = next((ENTRIES / "pfa-small-v1").glob("lstm-*.json"))
+    assert find_predictors(["2-gram", str(path)], "pfa-small-v1", Entries()).names[1] == "lstm"
+    with pytest.raises(UserError, match=r"unknown predictor 'mmaba'; did you mean 'mamba'\?"):
+        find_predictors(["2-gram", "mmaba"], "pfa-small-v1", Entries())
+    with pytest.raises(UserError, match="is an entry of pfa-small-v1, not of assoc-recall-small-v1"):
+        find_predictors(["2-gram", str(path)], "assoc-recall-small-v1", Entries())
+    broken = tmp_path / "pfa-small-v1" / path.name
+    broken.parent.mkdir()
+    broken.write_text(path.read_text().replace('"seed": 0', '"seed": 7', 1))
+    with pytest.raises(UserError, match="is no whole entry: the digest is not that of the content"):
+        find_predictors(["2-gram", str(broken)], "pfa-small-v1", Entries())
+
+
+def test_the_rank_that_a_result_would_have() -> None:
+    track = load_track("pfa-small-v1")
+    entries = published("pfa-small-v1")
+    order = sorted(entries, key=lambda name: -entries[name].score("legal_accuracy").value)
+    for place in (0, 5, len(order) - 1):
+        standing = standing_of(entries[order[place]], track)
+        assert standing is not None
+        assert (standing.rank, standing.entries) == (place + 1, len(order))
+        assert [name for name, _ in standing.above] == order[max(0, place - 3) : place]
+        assert [name for name, _ in standing.below] == order[place : place + 3]
+
+
+def test_a_run_ends_with_its_rank_its_budget_and_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_file: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Config(track="pfa-small-v1", architecture="lstm", seeds=(0,), settings={"d_model": 8})
+    write_config(tmp_path, config)
+    lstm = published("pfa-small-v1")["lstm"]
+    few = [lstm.seeds[0].model_copy(update={"tokens": 20_000})]
+    _say_what_next(lstm.model_copy(update={"seeds": few}), tmp_path, Console())
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(r"it would be number \d+ beside \d+ entries; nearest above: \S+ 0\.\d{3}, .*; below: ", lines[0])
+    assert lines[1] == "less than 1 % of the track's budget of 8,000,000 training tokens used"
+    command = "regbench run --arch lstm --track pfa-small-v1 --seed 0 1 2 --set d_model=8"
+    assert lines[2:] == [f"next, three seeds, as an entry needs: {command}"]
+    _say_what_next(lstm, tmp_path, Console())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == [
+        "100 % of the track's budget of 8,000,000 training tokens used",
+        f"next: regbench submit {tmp_path}",
+    ]
+    small = ["--set", "d_model=8", "--set", "training.train_tokens=1000", "--seed", "0", "1", "2"]
+    assert cli.main(["run", "--arch", "lstm", *small, "--out", "runs/b", "--track", str(tiny_file)]) == 0
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    assert re.fullmatch(r"1\d % of the track's budget of 6,000 training tokens used", lines[0])
+    assert lines[1].startswith("next: regbench compare runs/b ")
+    assert cli.main(lines[1].removeprefix("next: regbench ").split()) == 0
+
+
+def test_runs_are_listed_newest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_folder: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert cli.main(["ls", "runs"]) == 0
+    assert capsys.readouterr().out == "no runs yet: `regbench run` makes them under runs/\n"
+    for name in ("one", "two", "cut", "bad"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        for file in ("result.json", "config.yaml"):
+            shutil.copy(run_folder / file, tmp_path / "runs" / name / file)
+    (tmp_path / "runs" / "cut" / "result.json").unlink()
+    (tmp_path / "runs" / "bad" / "result.json").write_text("{")
+    assert cli.main(["ls", "runs"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[2:]}
+    value = read_result(run_folder).score("legal_accuracy").value
+    assert re.search(rf"tiny-v1\s+cgt\s+2\s+legal accuracy {value:.3f}\s+-?\d+", lines["one"])
+    assert "not finished" in lines["cut"]
+    assert "cannot be read" in lines["bad"]
+    assert cli.main(["ls", "runs", "gone"]) == 2
+    assert "there is no folder gone" in capsys.readouterr().err
+
+
+def test_training_options_and_tracks_are_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["ls", "training"]) == 0
+    assert "learning_rate" in capsys.readouterr().out
+    assert cli.main(["ls", "tracks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line.rstrip()) <= 80 for line in lines)
+    (small,) = (line.split() for line in lines if line.startswith("pfa-small-v1"))
+    count = len(list((ENTRIES / "pfa-small-v1").glob("*.json")))
+    assert small[:7] == ["pfa-small-v1", "251", "9", "5,000", "8.0", "M", str(count)]
+    assert int(small[7]) >= 1
