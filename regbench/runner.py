@@ -22,7 +22,7 @@ from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trai
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
 from regbench.evaluation.any_predictor import evaluate_predictor
-from regbench.evaluation.baselines import score_baselines
+from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.evaluation.given import Kind, Predicts
 from regbench.evaluation.predictions import predict
 from regbench.metrics.scores import normalized_scores, score, score_records
@@ -318,7 +318,9 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
         reporter.phase(f"making the instances of {track.name}")
         splits = {split: track.instances(split) for split in SPLITS}
         first = folder / f"seed-{config.seeds[0]}"
-        if not (first / "scores.json").exists():  # the first training goes before the baselines, which may take minutes
+        # The first training goes before the baselines, which may take minutes. But baselines that may fail come before it.
+        known = [registry.is_built_in(registry.BASELINE, type(b)) for b in default_baselines(track, splits["test"])]
+        if all(known) and not (first / "scores.json").exists():
             _train(plan, config.seeds[0], first, reporter)
         baselines = score_baselines(track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
         seeds = [_seed(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]

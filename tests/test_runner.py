@@ -427,7 +427,10 @@ def test_a_task_with_scores_of_its_own_gets_its_result(
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "late accuracy\u00a0↑" in page
     assert "late nll\u00a0↓" in page
-    for command in (["run", "--resume", str(tmp_path / "out")], ["report", str(tmp_path / "out")]):
+    for command in (
+        ["run", "--resume", str(tmp_path / "out")],
+        ["report", str(tmp_path / "out"), "--track", str(track)],
+    ):
         assert cli.main(command) == 0
     best = max(result.baselines, key=lambda name: result.baselines[name].scores["late_accuracy"].value)
     rows = [line for line in capsys.readouterr().out.splitlines() if line.count("±") == 3]

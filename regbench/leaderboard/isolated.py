@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -211,6 +210,8 @@ def _environment() -> dict[str, str]:
 
 
 def _limit() -> None:
+    import resource  # Unix alone has it
+
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))

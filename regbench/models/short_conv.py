@@ -80,7 +80,7 @@ def short_conv(window: Tensor, conv: nn.Conv1d) -> Tensor:
         (B, L, D).
     """
     weight, bias = conv.weight, conv.bias
-    exact = window.dtype == weight.dtype and window.dtype in (torch.float32, torch.float64)
+    exact = type(window) is Tensor and window.dtype == weight.dtype and window.dtype in (torch.float32, torch.float64)
     if window.device.type == "cpu" and exact and not torch.is_autocast_enabled("cpu"):
         given = weight.new_zeros(weight.shape[0]) if bias is None else bias
         y: Tensor = _ShortConv.apply(window.contiguous(), weight.squeeze(1).t().contiguous(), given)

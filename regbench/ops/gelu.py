@@ -83,7 +83,7 @@ def gelu(x: Tensor) -> Tensor:
     Returns:
         A tensor of the shape and type of x.
     """
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+    if type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
         return F.gelu(x, approximate="tanh")
     y: Tensor = _Gelu.apply(x.contiguous())
     return y

@@ -124,7 +124,7 @@ def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file:
     """It predicts what the run stored, and streams what it predicts."""
     tokens = tiny.instances("test").tokens
     model = regbench.load(run_folder, seed=4)
-    stored = read_predictions(run_folder / "seed-4" / "predictions.npz", tiny.task)
+    stored = read_predictions(run_folder, 4, tiny.task, tiny.instances("test"))
     assert predict(tiny.task, model, tiny.instances("test")).digest == stored.digest
     np.testing.assert_allclose(model.logits(tokens).double().softmax(-1), model.predict(tokens), atol=1e-12)
     with pytest.raises(UserError, match=r"has no seed 1; it has 0, 4"):

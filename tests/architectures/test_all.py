@@ -69,12 +69,9 @@ def _gla(o: Any) -> int:
 
 def _mamba(o: Any) -> int:
     inner, n = o.d_inner, o.d_state
+    rank = -(-o.d_model // 16) if o.dt_rank == "auto" else o.dt_rank
     return (
-        3 * o.d_model * inner
-        + inner * (o.d_conv + 1)
-        + inner * (o.rank + 2 * n)
-        + inner * (o.rank + 1)
-        + inner * (n + 1)
+        3 * o.d_model * inner + inner * (o.d_conv + 1) + inner * (rank + 2 * n) + inner * (rank + 1) + inner * (n + 1)
     )
 
 

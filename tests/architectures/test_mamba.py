@@ -34,7 +34,7 @@ def by_the_book(model: Mamba, x: Tensor) -> Tensor:
             v = v + model.conv1d.weight[:, 0, width - 1 - lag] * old
         v = v * v.sigmoid()
         mixed = v @ model.x_proj.weight.T
-        rank = options.rank
+        rank = model.dt_proj.in_features
         dt, B, C = mixed[:, :rank], mixed[:, rank : rank + options.d_state], mixed[:, rank + options.d_state :]
         delta = (1 + (dt @ model.dt_proj.weight.T + model.dt_proj.bias).exp()).log()
         S = torch.exp(delta[:, None] * A) * S + B[:, :, None] * (delta * v)[:, None]
@@ -86,8 +86,8 @@ def test_no_weight_decay_where_it_would_move_the_time_scales() -> None:
 
 
 def test_rank_and_wrong_options() -> None:
-    assert [Mamba.Options(d_model=d).rank for d in (1, 16, 17, 64)] == [1, 1, 2, 4]
-    assert Mamba.Options(dt_rank=7).rank == 7
+    assert [Mamba(Mamba.Options(d_model=d)).dt_proj.in_features for d in (1, 16, 17, 64)] == [1, 1, 2, 4]
+    assert Mamba(Mamba.Options(dt_rank=7)).dt_proj.in_features == 7
     for wrong in ({"dt_rank": 0}, {"dt_rank": "many"}, {"d_state": 0}, {"d_conv": 0}, {"state": 3}):
         with pytest.raises(pydantic.ValidationError):
             Mamba.Options(**wrong)

@@ -142,9 +142,6 @@ def test_without_extra_heads_nothing_is_drawn_or_named_for_them() -> None:
     model = build(torch.float32)
     torch.manual_seed(0)
     qkv, out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
-    with torch.no_grad():
-        nn.init.normal_(qkv.weight[:D], std=(3 / D) ** 0.5)
-        qkv.weight[D : 2 * D] = qkv.weight[:D]
     assert not model.reads_tokens
     assert {name: p.tolist() for name, p in model.named_parameters()} == {
         "qkv.weight": qkv.weight.tolist(),

@@ -71,7 +71,7 @@ def test_a_run_a_model_and_an_array_get_scores_equal_to_the_bit(tiny: Track, tin
     run = read_result(run_folder)
     test = tiny.instances("test")
     model = regbench.load(run_folder)
-    stored = read_predictions(run_folder / "seed-0" / "predictions.npz", tiny.task)
+    stored = read_predictions(run_folder, 0, tiny.task, test)
     assert isinstance(stored, Predictions)
     array = np.full((*test.tokens.shape, stored.packed.shape[1]), np.nan, np.float16)  # padding need not be predictions
     array[np.arange(test.tokens.shape[1]) < test.lengths[:, None]] = stored.packed

@@ -147,7 +147,7 @@ def returning(what: Callable[[Tensor], object], mixer: type[Mixer] = Returns) ->
     ("what", "message"),
     [
         (lambda x: None, "returns None, not a tensor (2, 6, 8) of float32"),
-        (lambda x: (x, x), "returns tuple, not a tensor (2, 6, 8) of float32"),
+        (lambda x: (x, x), "returns tuple, not a tensor (2, 6, 8) of float32; take its first, with [0]"),
         (lambda x: x[..., :1], "returns the shape (2, 6, 1), not (2, 6, 8)"),
         (lambda x: x[:, :, None], "returns the shape (2, 6, 1, 8), not (2, 6, 8)"),
         (lambda x: x.double(), "returns float64, not float32"),

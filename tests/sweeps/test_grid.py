@@ -164,7 +164,7 @@ COUNTS = {
     "icll-table-2": (2160, 60),
     "mesanet-table-7": (1050, 9),
     "laptop": (24, 36),
-    "board-grid": (126, 90),
+    "board-grid": (324, 189),
 }
 
 

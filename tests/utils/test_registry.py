@@ -25,7 +25,11 @@ def test_built_ins_are_found_by_file() -> None:
         "associative_recall",
         "bigram",
         "linear_regression",
+        "mqar",
         "pfa",
+        "recall",
+        "selective_copying",
+        "state_tracking",
         "text_mixture",
     }
     assert registry.load(ARCHITECTURE, "lstm").__name__ == "LSTM"
