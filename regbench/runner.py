@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 import yaml
@@ -21,9 +21,7 @@ from rich.console import Console
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
-from regbench.evaluation.any_predictor import evaluate_predictor
 from regbench.evaluation.baselines import default_baselines, score_baselines
-from regbench.evaluation.given import Kind, Predicts
 from regbench.evaluation.predictions import predict
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.backbone import resolve_options, split_settings
@@ -51,6 +49,9 @@ from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.files import atomic_write, exclusive, explain_full_disk, write_json
+
+if TYPE_CHECKING:
+    from regbench.evaluation.given import Kind, Predicts
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,8 @@ def evaluate(
         UserError: The predictor sees what it predicts, is shifted by one place, or its rows are not what they are said to be.
     """
     loaded = track if isinstance(track, Track) else load_track(str(track))
+    from regbench.evaluation.any_predictor import evaluate_predictor  # a run of our own training needs none of it
+
     folder, reporter = None if out is None else Path(out), reporter or Reporter()
     if folder is not None and any((folder / file).exists() for file in ("result.json", "config.yaml")):
         raise UserError(f"{folder} holds a result already; choose another folder")
