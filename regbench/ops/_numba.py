@@ -14,17 +14,22 @@ from torch import Tensor
 
 from regbench.utils import threads
 
+SMALL = 1 << 20
+"""Elements of which one pass takes less time than to wake another thread: a fifth of a millisecond."""
 
-def run(kernel: Callable[..., None], items: int, *tensors: Tensor) -> None:
+
+def run(kernel: Callable[..., None], items: int, *tensors: Tensor, one_pass: bool = False) -> None:
     """Calls a kernel on PyTorch's tensors, shared among as many threads as PyTorch would use.
 
     Args:
         kernel: a compiled function `kernel(start, stop, *arrays)`, which does the work items from `start` to `stop`.
         items: how many work items there are.
         tensors: contiguous tensors on the CPU. The kernel gets them as arrays that share their memory.
+        one_pass: whether the kernel goes through its tensors once. Then small ones are left to the calling thread.
     """
     arrays = (tensor.detach().numpy() for tensor in tensors)
-    threads.share(kernel, items, *arrays, threads=torch.get_num_threads())
+    alone = one_pass and tensors[0].numel() < SMALL
+    threads.share(kernel, items, *arrays, threads=1 if alone else torch.get_num_threads())
 
 
 # 2^x = 2^n 2^r, where n is the integer nearest to x. 2 * 2^r is a polynomial in r, 2 + _P1 r + ... + _P6 r^6. Of those with the

@@ -55,7 +55,9 @@ def test_the_convolution_is_the_sum_that_its_docstring_writes(width: int, bias: 
     assert torch.equal(window, padded[:, 7:])
 
 
-@pytest.mark.parametrize(("batch", "length", "channels", "width"), [(3, 17, 10, 4), (1, 1, 1, 1), (2, 5, 33, 9)])
+@pytest.mark.parametrize(
+    ("batch", "length", "channels", "width"), [(3, 17, 10, 4), (1, 1, 1, 1), (2, 5, 33, 9), (4, 70, 4096, 4)]
+)
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_kernel_is_pytorchs_convolution_with_all_gradients(
     batch: int, length: int, channels: int, width: int, bias: bool
