@@ -35,10 +35,9 @@ from regbench.results import (
     Result,
     SeedRecord,
     Selection,
-    TrackRecord,
     read_result,
 )
-from regbench.tracks import SPLITS, Track, load_track
+from regbench.tracks import Track, load_track
 from regbench.training import provenance
 from regbench.training.checkpoint import TRAINED_FILE, Trained, load_tensors, read_trained, save_tensors
 from regbench.training.options import resolve_training
@@ -319,22 +318,16 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
     track, config, subject = plan.track, plan.config, plan.subject
     with use_backend(config.backend):
         reporter.phase(f"making the instances of {track.name}")
-        splits = {split: track.instances(split) for split in SPLITS}
+        record, test = track.record(), track.instances("test")
         first = folder / f"seed-{config.seeds[0]}"
         # The first training goes before the baselines, which may take minutes. But baselines that may fail come before it.
-        known = [registry.is_built_in(registry.BASELINE, type(b)) for b in default_baselines(track, splits["test"])]
+        known = [registry.is_built_in(registry.BASELINE, type(b)) for b in default_baselines(track, test)]
         if all(known) and not (first / "scores.json").exists():
             _train(plan, config.seeds[0], first, reporter)
-        baselines = score_baselines(track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
+        baselines = score_baselines(track, test, lambda b: reporter.phase(f"scoring the baseline {b}"))
         seeds = [_seed(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
     result = Result(
-        track=TrackRecord(
-            name=track.name,
-            version=track.version,
-            digest=track.definition.digest,
-            main_score=track.definition.main_score,
-            fingerprints={split: instances.fingerprint for split, instances in splits.items()},
-        ),
+        track=record,
         architecture=ArchitectureRecord(
             name=plan.name,
             # A module's name, or a file's: without the folders of this machine.

@@ -19,9 +19,9 @@ from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.model import parameter_count
 from regbench.models.predictor import rows_at_once
-from regbench.results import ArchitectureRecord, Evaluation, Result, SeedRecord, Selection, TrackRecord
+from regbench.results import ArchitectureRecord, Evaluation, Result, SeedRecord, Selection
 from regbench.tasks.base import Task, VectorIO
-from regbench.tracks import SPLITS, Track
+from regbench.tracks import Track
 from regbench.training.provenance import describe_code, describe_environment
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
@@ -69,13 +69,7 @@ def evaluate_predictor(
         predictions_sha256=stored.digest,
     )
     result = Result(
-        track=TrackRecord(
-            name=track.name,
-            version=track.version,
-            digest=track.definition.digest,
-            main_score=track.definition.main_score,
-            fingerprints={part: track.instances(part).fingerprint for part in SPLITS},
-        ),
+        track=track.record(),
         architecture=ArchitectureRecord(
             name=name or _name_of(predictor),
             source=one.what,
