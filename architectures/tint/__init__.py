@@ -24,12 +24,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from architectures.tint.explicit import Gradient, Plan, auxiliary_of, descend, forward
+from architectures.tint import size
+from architectures.tint.explicit import Gradient, Plan, Weights, auxiliary_of, descend, forward
 from architectures.tint.layout import Layout
 from architectures.tint.simulator import Simulator
 from architectures.transformer import Transformer
 from regbench.models import mixer
-from regbench.models.backbone import Backbone
+from regbench.models.backbone import build
 from regbench.models.heads import head_width
 from regbench.models.mixer import Paper
 from regbench.models.model import Model, shift_in
@@ -90,7 +91,7 @@ class TinT(Model):
                 f"update_at={options.update_at[-1]} leaves nothing behind it: a sequence has {io.max_length} tokens at most"
             )
         shared = {key: getattr(options, key) for key in ("d_model", "n_layers", "n_heads", "dropout")}
-        self.auxiliary = Backbone(Transformer, Transformer.Options(**shared), io)
+        self.auxiliary = build(Transformer, Transformer.Options(**shared), io)
         self.after = _token(options.targets, io)
         self.constructed: Simulator | None = None
         if options.form == "construction":
@@ -129,12 +130,52 @@ class TinT(Model):
             return inputs == self.after
         return (inputs != self.io.separator) | (tokens != self.io.separator)
 
+    @staticmethod
+    def sizes_of(d: int, heads: int, layers: int, positions: int, slots: int) -> dict[str, int]:
+        """The sizes of a simulator by the paper's formula (Table 3), by what they are.
+
+        Args:
+            d: Width of the auxiliary.
+            heads: Its heads.
+            layers: Its blocks.
+            positions: Its longest sequence.
+            slots: S.
+
+        Raises:
+            UserError: The sizes do not fit each other.
+        """
+        found = size.formula(d, heads, layers, positions, slots)
+        return {
+            "width of the simulator, D": found.width,
+            "heads, H": found.heads,
+            "prefix tokens of a matrix, K": found.prefixes,
+            "parameters of a module, Q": found.module,
+            "parameters, forward": found.forward,
+            "parameters, backward": found.backward,
+            "parameters, descent": found.descent,
+            "parameters, total": found.total,
+        }
+
+    def sizes(self) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+        """By the formula for this auxiliary, and by map of the construction what is counted and what its term is.
+
+        Raises:
+            UserError: The slots do not divide the width, as the paper's formula needs.
+        """
+        o = self.options
+        layout = Layout.of(o.d_model, o.n_heads, self.io.max_length, o.slots)
+        simulator = self.constructed or Simulator(layout, o.inner_rate, o.epsilon)
+        terms = size.expected(simulator)
+        counts = {name: (number, terms[name]) for name, number in size.counted(simulator).items()}
+        return self.sizes_of(o.d_model, o.n_heads, o.n_layers, self.io.max_length, o.slots), counts
+
     def _by_the_twin(self, inputs: Tensor, tokens: Tensor, masks: list[tuple[Tensor, int, int]]) -> list[Tensor]:
         """The logits behind each cut, by explicit descent."""
         o = self.options
         plan = Plan(o.inner_rate, o.inner_steps, o.gradient, o.inner_layers, o.epsilon)
         start, heads = auxiliary_of(self)
-        weights, out = start, []
+        weights: Weights = start
+        out = []
         for counted, cut, end in masks:
             weights = descend(weights, inputs[:, :cut], tokens[:, :cut], counted[:, :cut], heads, plan)
             out.append(forward(weights, inputs[:, :end], heads).logits[:, cut:])

@@ -16,9 +16,9 @@ Paper: *Trainable Transformer in Transformer* (Panigrahi, Malladi, Xia, Arora 20
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -115,7 +115,7 @@ def auxiliary_of(model: Model) -> tuple[dict[str, Tensor], int]:
     Raises:
         UserError: The model is of another kind, or it has rotary positions, n-gram heads or a short convolution.
     """
-    inner = getattr(model, "auxiliary", model)
+    inner: Any = getattr(model, "auxiliary", model)
     mixer = inner.blocks[0].mixer if isinstance(inner, Backbone) else None
     if not isinstance(inner, Backbone) or not isinstance(mixer, Transformer):
         raise UserError(f"TinT simulates the transformer on the common backbone, not {type(mixer or inner).__name__}")
@@ -123,7 +123,7 @@ def auxiliary_of(model: Model) -> tuple[dict[str, Tensor], int]:
         raise UserError("TinT simulates learned positions: this transformer has rotary positions")
     if mixer.orders or inner.ngram_heads:
         raise UserError("TinT simulates a transformer without n-gram heads: this one has them")
-    if inner.blocks[0].short_conv is not None:
+    if inner.options.short_conv:
         raise UserError("TinT simulates a transformer without short_conv: this one has it")
     return {name: tensor.detach() for name, tensor in inner.state_dict().items()}, mixer.n_heads
 
@@ -133,23 +133,27 @@ def simulate(
     tokens: Tensor,
     counted: Tensor,
     *,
-    rate: float,
+    rates: Sequence[float],
     gradient: Gradient,
     steps: int = 1,
     layers: int | None = None,
-    epsilon: float | None = None,
-) -> Tensor:
-    """The logits after gradient descent on some positions of each sequence, (B, T, V). `regbench adapt` calls it.
+) -> Iterator[Tensor]:
+    """The logits after gradient descent on some positions of each sequence. `regbench adapt` calls it.
+
+    The gradient of the first step is computed once for all rates. The step of the finite differences is the option of a TinT
+    model, and 0.01 of a transformer.
 
     Args:
         model: A transformer, or a TinT model.
         tokens: (B, T).
         counted: Positions that are in the loss, (B, T) bool.
-        rate: Learning rate of the summed loss.
+        rates: Learning rates of the summed loss.
         gradient: Which gradient.
         steps: Steps of gradient descent.
         layers: Only so many blocks at the top change. None: all.
-        epsilon: Step of the finite differences. None: the model's own option, or 0.01.
+
+    Yields:
+        For each rate (B, T, V).
 
     Raises:
         UserError: The model cannot be simulated, or has fewer blocks than `layers`.
@@ -157,11 +161,18 @@ def simulate(
     weights, heads = auxiliary_of(model)
     if layers is not None and not 1 <= layers <= n_blocks(weights):
         raise UserError(f"{layers} layers cannot change: the model has {n_blocks(weights)}")
-    if epsilon is None:
-        epsilon = getattr(model.options, "epsilon", Plan.epsilon)
-    plan = Plan(rate, steps, gradient, layers, epsilon)
+    epsilon = getattr(model.options, "epsilon", Plan.epsilon)
     inputs = shift_in(tokens, model.io.separator)
-    return forward(descend(weights, inputs, tokens, counted, heads, plan), inputs, heads).logits
+    first = gradients(weights, inputs, tokens, counted, heads, Plan(0.0, 1, gradient, layers, epsilon))
+    for rate in rates:
+        rest = Plan(rate, steps - 1, gradient, layers, epsilon)
+        changed = descend(moved(weights, first, rate), inputs, tokens, counted, heads, rest)
+        yield forward(changed, inputs, heads).logits
+
+
+def moved(weights: Weights, found: Weights, rate: float) -> dict[str, Tensor]:
+    """The weights after one step: W - rate G where there is a gradient."""
+    return {name: w - rate * found[name] if name in found else w for name, w in weights.items()}
 
 
 def n_blocks(weights: Weights) -> int:
@@ -203,8 +214,7 @@ def descend(weights: Weights, inputs: Tensor, tokens: Tensor, counted: Tensor, h
         Those that learn have the shape (B, ...). The others are as they were.
     """
     for _ in range(plan.steps):
-        found = gradients(weights, inputs, tokens, counted, heads, plan)
-        weights = {name: w - plan.rate * found[name] if name in found else w for name, w in weights.items()}
+        weights = moved(weights, gradients(weights, inputs, tokens, counted, heads, plan), plan.rate)
     return weights
 
 

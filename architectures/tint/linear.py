@@ -18,6 +18,23 @@ from architectures.tint.layout import Layout, dimensionwise, splitwise
 class LinearModule(nn.Module):
     """Forward, backward and descent. Tokens (B, T, D), prefix tokens (B, K, D)."""
 
+    forward_query: Tensor
+    forward_key: Tensor
+    forward_value: Tensor
+    forward_shards: Tensor
+    forward_rows: Tensor
+    forward_slots: Tensor
+    backward_copies: Tensor
+    backward_query: Tensor
+    backward_value: Tensor
+    backward_slots: Tensor
+    descent_copies: Tensor
+    descent_key: Tensor
+    positions: Tensor
+    at_bias: Tensor
+    at_main: Tensor
+    at_all: Tensor
+
     def __init__(self, layout: Layout, rate: float) -> None:
         """Builds the maps.
 
@@ -90,13 +107,11 @@ class LinearModule(nn.Module):
 
     def _own(self) -> Tensor:
         """What the prefix tokens get of their positions, (1, K, 1, d/Sp)."""
-        table: Tensor = self.positions  # type: ignore[assignment]
-        return table[None, : self.layout.prefixes, None]
+        return self.positions[None, : self.layout.prefixes, None]
 
     def _first(self) -> Tensor:
         """What each token of the text gets of its position, (1, 1, 1, d/Sp). All get the same."""
-        table: Tensor = self.positions  # type: ignore[assignment]
-        return table[None, self.layout.prefixes, None, None]
+        return self.positions[None, self.layout.prefixes, None, None]
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -66,7 +66,8 @@ class Simulator(nn.Module):
 
     def store(self, weights: Weights, batch: int) -> Memory:
         """The auxiliary's weights in prefix tokens, once for each of `batch` sequences."""
-        layout, d, found = self.layout, self.layout.width, {}
+        layout, d = self.layout, self.layout.width
+        found: dict[str, Tensor] = {}
         for i in range(n_blocks(weights)):
             own = {k.split(".", 2)[2]: w for k, w in weights.items() if k.startswith(f"blocks.{i}.")}
             modules: dict[str, tuple[Tensor, Tensor | None]] = {
@@ -191,6 +192,9 @@ class Simulator(nn.Module):
 
 class FiniteDifference(nn.Module):
     """(f(x + eps w) - f(x)) / eps: w and x in slot 0 of two tensors -> slot 0."""
+
+    into: Tensor
+    out: Tensor
 
     def __init__(self, layout: Layout, epsilon: float) -> None:
         super().__init__()

@@ -25,6 +25,7 @@ from architectures.tint.explicit import (
 )
 from architectures.transformer import Transformer
 from regbench.models.backbone import build, resolve_options
+from regbench.models.model import shift_in
 from regbench.utils.errors import UserError
 from tests.architectures.tint.conftest import IO, close, text, tint
 
@@ -225,16 +226,20 @@ def test_what_cannot_be_simulated(options: dict[str, Any], words: str) -> None:
     model = build(Transformer, resolve_options(Transformer, own), IO)
     tokens, _ = text()
     with pytest.raises(UserError, match=words):
-        simulate(model, tokens, COUNTED, rate=0.1, gradient="values")
+        list(simulate(model, tokens, COUNTED, rates=[0.1], gradient="values"))
 
 
 def test_simulate_takes_a_transformer_and_its_twin_in_tint() -> None:
     model = tint()
     tokens, _ = text()
     plain, inside = (
-        simulate(one, tokens, COUNTED, rate=0.01, gradient="first-order", steps=2) for one in (model.auxiliary, model)
+        list(simulate(one, tokens, COUNTED, rates=[0.0, 0.01], gradient="first-order", steps=2))
+        for one in (model.auxiliary, model)
     )
-    assert torch.equal(plain, inside)
-    assert not torch.allclose(plain, model.auxiliary(tokens))
+    weights, heads = auxiliary_of(model)
+    right = descend(weights, shift_in(tokens, IO.separator), tokens, COUNTED, heads, Plan(0.01, 2))
+    for found in (plain, inside):
+        close(found[0], model.auxiliary(tokens), 1e-12)
+        close(found[1], forward(right, shift_in(tokens, IO.separator), heads).logits, 1e-12)
     with pytest.raises(UserError, match="3 layers cannot change: the model has 2"):
-        simulate(model, tokens, COUNTED, rate=0.01, gradient="values", layers=3)
+        list(simulate(model, tokens, COUNTED, rates=[0.01], gradient="values", layers=3))

@@ -39,7 +39,7 @@ def test_later_tokens_change_nothing_before_them(form: str) -> None:
     model = tint(form=form, update_at=[6, 13])
     tokens, _ = text()
     whole = model(tokens)
-    for t in (5, 6, 7, 12, 13, 14):
+    for t in (5, 6, 13):
         other = tokens.clone()
         other[:, t] = (other[:, t] + 1) % 6
         close(model(other)[:, : t + 1], whole[:, : t + 1], 1e-12)
