@@ -127,7 +127,8 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
         for row in rows:
             axes = panels[runs.index(row.run)][places.index(row.place)]
             at, scores = row.outcome.by_distance("nll", bin_width(row.outcome))
-            at = at * (1 + 0.03 * (ways.index(row.way) - 1))  # beside each other where they would hide each other
+            # Beside each other, where they would hide each other.
+            at = at + 0.12 * bin_width(row.outcome) * (ways.index(row.way) - (len(ways) - 1) / 2)
             colour, marker, dash = STYLES[row.way]
             values, errors = [score.value for score in scores], [score.stderr for score in scores]
             style = {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 5}
