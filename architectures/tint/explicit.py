@@ -47,7 +47,8 @@ class Plan:
         rate: Learning rate of the summed loss.
         steps: Steps of gradient descent, N.
         gradient: Which gradient.
-        layers: Only so many blocks at the top change, and the last norm. None: all blocks.
+        layers: Only so many blocks at the top change, and the last norm. None: all blocks, and with "full" also the embeddings
+            and the head.
         epsilon: Step of the finite differences of "first-order".
     """
 
@@ -190,13 +191,12 @@ def learns(name: str, plan: Plan, blocks: int) -> bool:
         plan: The plan.
         blocks: Number of blocks.
     """
-    whole = plan.layers is None or plan.layers == blocks
     if name.startswith("blocks."):
         inside = int(name.split(".")[1]) >= blocks - (blocks if plan.layers is None else plan.layers)
         return inside and (plan.gradient == "full" or not name.endswith("norm.weight"))
     if name == "norm.bias":
         return True
-    return plan.gradient == "full" and (whole or name == "norm.weight")
+    return plan.gradient == "full" and (plan.layers is None or name == "norm.weight")
 
 
 def descend(weights: Weights, inputs: Tensor, tokens: Tensor, counted: Tensor, heads: int, plan: Plan) -> Weights:

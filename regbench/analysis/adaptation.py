@@ -78,7 +78,7 @@ class Plan:
         ways: Of "full", "values" and "tint".
         rates: Learning rates to choose from.
         steps: Steps of gradient descent.
-        layers: Only so many blocks at the top change. None: all.
+        layers: Only so many blocks at the top change, and the last norm. None: all parameters of a way.
         limit: The most instances of a split.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -123,7 +124,7 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
     ways = list(dict.fromkeys(row.way for row in rows))
     with mpl.rc_context({"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left"}):
         figure = Figure(figsize=(1.4 + 3.0 * max(2, len(places)), 1.4 + 2.5 * len(runs)), layout="constrained")
-        panels = figure.subplots(len(runs), len(places), squeeze=False, sharey="row")
+        panels = figure.subplots(len(runs), len(places), squeeze=False, sharex="col", sharey="row")
         for row in rows:
             axes = panels[runs.index(row.run)][places.index(row.place)]
             at, scores = row.outcome.by_distance("nll", bin_width(row.outcome))
@@ -146,7 +147,7 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
             axes.set_xlabel("tokens behind the segment")
         handles, labels = panels[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(ways), frameon=False)
-        figure.suptitle(heading, x=0.01, ha="left", fontsize=11)
+        figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
         FigureCanvasAgg(figure)
         with atomic_write(path, "wb") as file:
             figure.savefig(file, format="png", dpi=110)

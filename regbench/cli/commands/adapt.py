@@ -48,7 +48,9 @@ def configure(adapt: argparse.ArgumentParser) -> None:
         help="learning rates to choose from, for the summed loss (default: 1e-4,3e-4,1e-3,2e-3,3e-3)",
     )
     adapt.add_argument("--steps", type=int, default=1, metavar="N", help="steps of gradient descent (default: 1)")
-    adapt.add_argument("--layers", type=int, metavar="K", help="only the top K blocks change (default: all)")
+    adapt.add_argument(
+        "--layers", type=int, metavar="K", help="only the top K blocks and the last norm change (default: all)"
+    )
     adapt.add_argument(
         "--split", choices=("validation", "test"), default="test", help="which instances are scored (default: test)"
     )

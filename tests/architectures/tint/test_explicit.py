@@ -94,6 +94,7 @@ def test_the_set_that_learns() -> None:
         *(f"blocks.1.feed_forward.{name}" for name in ("up.weight", "up.bias", "down.weight", "down.bias")),
     }
     assert set(ours("full")) == {name for name, _ in tint().auxiliary.named_parameters()}
+    assert set(ours("full", layers=2)) == {n for n in ours("full") if n.startswith(("blocks.", "norm."))}
     top = ours("full", layers=1)
     assert {name.split(".")[1] for name in top if name.startswith("blocks")} == {"1"}
     assert not {"embedding.weight", "positions.weight", "unembed.weight"} & set(top)
