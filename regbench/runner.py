@@ -18,6 +18,7 @@ import pydantic
 import yaml
 from rich.console import Console
 
+from regbench.analysis.cost import state_at
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
@@ -338,6 +339,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
             options=subject.options.model_dump(mode="json"),
             parameters=parameter_count(plan.model),
             state_bytes=plan.model.state_bytes(),
+            state_at=state_at(plan.model) if plan.model.state_bytes() is None else None,
         ),
         training=subject.training.model_dump(mode="json"),
         seeds=seeds,
