@@ -80,7 +80,7 @@ class _Plan:
 
 def run(
     track: str = "pfa-small-v1",
-    arch: str = "mamba",
+    arch: str | type[Any] = "mamba",
     seeds: int | Sequence[int] = (0,),
     *,
     settings: Mapping[str, Any] | None = None,
@@ -94,7 +94,7 @@ def run(
 
     Args:
         track: the name of a built-in track, or the path of a YAML file.
-        arch: a registered name, or `path/to/file.py[:Class]`.
+        arch: a registered name, `path/to/file.py[:Class]`, or a class. Only the program that has the class can resume its run.
         seeds: one model is trained for each. A single number is one seed.
         settings: options of the architecture by name, and training options as `training.NAME`.
         backend: the implementation of the ops; see `regbench.ops.backend`.
@@ -109,7 +109,7 @@ def run(
     try:
         config = Config(
             track=track,
-            architecture=arch,
+            architecture=registry.name_of(registry.ARCHITECTURE, arch) if isinstance(arch, type) else arch,
             seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
             settings=dict(settings or {}),
             backend=backend,
