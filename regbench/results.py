@@ -183,12 +183,16 @@ class Evaluation(Strict):
         predicts: Whether row t predicts token t ("this") or token t + 1 ("next").
         kind: What the numbers of a row were. None for vectors.
         split: The instances that were predicted.
+        outside: Of a language model, by the seed of the mapping: the mean probability that tokens had which are no symbols.
+        limit: The first so many instances were scored. None: all.
     """
 
-    given: Literal["model", "module", "predictor", "callable", "array"]
+    given: Literal["model", "module", "predictor", "callable", "array", "language model"]
     predicts: Literal["this", "next"]
     kind: Literal["logits", "log_probabilities", "probabilities"] | None
     split: Literal["validation", "test"]
+    outside: dict[str, float] | None = None
+    limit: int | None = pydantic.Field(default=None, ge=1)
 
 
 class Result(Strict):
