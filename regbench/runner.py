@@ -18,11 +18,12 @@ import pydantic
 import yaml
 from rich.console import Console
 
+from regbench.analysis.cost import state_at
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
 from regbench.evaluation.baselines import default_baselines, score_baselines
-from regbench.evaluation.predictions import predict
+from regbench.evaluation.predictions import StoredPredictions, predict
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.backbone import resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, parameter_count
@@ -79,7 +80,7 @@ class _Plan:
 
 def run(
     track: str = "pfa-small-v1",
-    arch: str = "mamba",
+    arch: str | type[Any] = "mamba",
     seeds: int | Sequence[int] = (0,),
     *,
     settings: Mapping[str, Any] | None = None,
@@ -93,7 +94,7 @@ def run(
 
     Args:
         track: the name of a built-in track, or the path of a YAML file.
-        arch: a registered name, or `path/to/file.py[:Class]`.
+        arch: a registered name, `path/to/file.py[:Class]`, or a class. Only the program that has the class can resume its run.
         seeds: one model is trained for each. A single number is one seed.
         settings: options of the architecture by name, and training options as `training.NAME`.
         backend: the implementation of the ops; see `regbench.ops.backend`.
@@ -108,7 +109,7 @@ def run(
     try:
         config = Config(
             track=track,
-            architecture=arch,
+            architecture=registry.name_of(registry.ARCHITECTURE, arch) if isinstance(arch, type) else arch,
             seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
             settings=dict(settings or {}),
             backend=backend,
@@ -172,16 +173,65 @@ def evaluate(
     loaded = track if isinstance(track, Track) else load_track(str(track))
     from regbench.evaluation.any_predictor import evaluate_predictor  # a run of our own training needs none of it
 
-    folder, reporter = None if out is None else Path(out), reporter or Reporter()
+    folder, reporter = _new_or_none(out), reporter or Reporter()
+    result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
+    _keep_evaluation(folder, loaded, result, [stored])
+    return result
+
+
+def evaluate_language_model(
+    track: str,
+    name: str,
+    split: Literal["test", "validation"] = "test",
+    *,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Scores a causal language model of the Hugging Face Hub, or of a folder, beside the baselines of a track.
+
+    Args:
+        track: The name of a built-in track of symbols, or the path of a YAML file.
+        name: `hf:NAME` or `hf:FOLDER`.
+        split: The instances that are predicted.
+        settings: Fields of `regbench.evaluation.language_model.Prompting`, such as `mappings`, `prompt` and `limit`.
+        device: "cpu", "cuda", or "auto".
+        out: A new folder for `result.json`, the predictions, the pictures and `report.html`. None: nothing is written.
+        reporter: Is told what happens.
+
+    Returns:
+        The result. It has one record in `seeds` for each mapping of symbols to tokens.
+
+    Raises:
+        UserError: The model cannot be loaded, or cannot be shown the instances of this track.
+    """
+    from regbench.evaluation import language_model
+
+    loaded, folder, reporter = load_track(track), _new_or_none(out), reporter or Reporter()
+    result, stored = language_model.evaluate_language_model(
+        loaded, name, split, dict(settings or {}), device, reporter.phase
+    )
+    _keep_evaluation(folder, loaded, result, stored)
+    return result
+
+
+def _new_or_none(out: str | Path | None) -> Path | None:
+    """The folder of an evaluation, which must be without a result."""
+    folder = None if out is None else Path(out)
     if folder is not None and any((folder / file).exists() for file in ("result.json", "config.yaml")):
         raise UserError(f"{folder} holds a result already; choose another folder")
-    result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
+    return folder
+
+
+def _keep_evaluation(folder: Path | None, track: Track, result: Result, stored: Sequence[StoredPredictions]) -> None:
+    """Writes the result, the predictions of each seed, the pictures and the page. None: nothing is written."""
     if folder is not None:
         with explain_full_disk(folder), exclusive(folder):
-            stored.save(folder / "seed-0" / "predictions.npz")
-            write_report(folder, result, loaded)
+            for record, predictions in zip(result.seeds, stored, strict=True):
+                predictions.save(folder / f"seed-{record.seed}" / "predictions.npz")
+            write_report(folder, result, track)
             write_json(folder / "result.json", result.model_dump(mode="json"))
-    return result
 
 
 def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
@@ -338,6 +388,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
             options=subject.options.model_dump(mode="json"),
             parameters=parameter_count(plan.model),
             state_bytes=plan.model.state_bytes(),
+            state_at=state_at(plan.model) if plan.model.state_bytes() is None else None,
         ),
         training=subject.training.model_dump(mode="json"),
         seeds=seeds,

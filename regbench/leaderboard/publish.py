@@ -11,8 +11,8 @@ import pandas as pd
 from tabulate import tabulate
 
 from regbench.leaderboard.page import build_page
-from regbench.leaderboard.rank import ABOUT_TIERS, TIES, Board, Row, mean_score, retirement
-from regbench.report.content import human_bytes, label
+from regbench.leaderboard.rank import ABOUT_TIERS, FULL, TIES, Board, Row, mean_score, retirement
+from regbench.report.content import human_state, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
@@ -200,7 +200,7 @@ def _grid(board: Board, form: str, escape: dict[int, str]) -> str:
         for row in board.rows
     ]
     columns = list(rows[0])
-    align = ["right", "left", *["right"] * (len(columns) - 5), "left", "right", "left"]
+    align = ["right", "left", *["right"] * (len(columns) - 6), "left", "right", "right", "left"]
     return tabulate(rows, headers="keys", tablefmt=form, showindex=False, disable_numparse=True, colalign=align)
 
 
@@ -214,15 +214,18 @@ def _set(cell: str, row: Row, form: str, escape: dict[int, str]) -> str:
 
 def _cells(board: Board, row: Row) -> dict[str, str]:
     """A row's cells for people, by column."""
-    cells = {"rank": row.place, "predictor": row.name}
+    part = f" ({100 * row.budget_share:.0f} % of the budget)" if row.budget_share < FULL else ""
+    cells = {"rank": row.place, "predictor": row.name + part}
     cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(row.scores[m]) for m in board.metrics}
     cells["normalized score"] = "—" if row.normalized is None else f"{100 * row.normalized:.0f}"
     result = row.entry.result if row.entry is not None else None
     speeds = [seed.tokens_per_second for seed in result.seeds] if result else []
     cells["parameters"] = f"{result.architecture.parameters:,}" if result else ""
-    cells["state"] = human_bytes(result.architecture.state_bytes) if result else ""
+    cells["state"] = human_state(result.architecture) if result else ""
+    cells["short conv"] = str(result.architecture.conv_width or "") if result else ""
     cells["tokens/s"] = f"{statistics.median(speeds):,.0f}" if speeds else ""
     cells["backend"] = _backend(row)
+    cells["trials"] = str(result.selection.trials) if result else ""
     cells["seeds"] = str(len(speeds)) if speeds else ""
     cells["tier"] = row.tier or ""
     return cells
@@ -246,6 +249,7 @@ def _record(board: Board, row: Row) -> dict[str, object]:
             "source": result.architecture.source,
             "parameters": result.architecture.parameters,
             "state_bytes": result.architecture.state_bytes,
+            "short_conv": result.architecture.conv_width,
             "train_tokens": max(seed.tokens for seed in result.seeds),
             "tokens_per_second": round(statistics.median(seed.tokens_per_second for seed in result.seeds), 1),
             "backend": _backend(row),
