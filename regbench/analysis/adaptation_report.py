@@ -11,6 +11,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.adaptation import Outcome, Row
@@ -21,6 +22,7 @@ from regbench.utils.files import atomic_write
 
 # Okabe and Ito (2008): people who are colour-blind can distinguish them. Markers and dashes also differ.
 STYLES = {"full": ("#0072B2", "o", "-"), "values": ("#E69F00", "s", "--"), "tint": ("#009E73", "^", ":")}
+WAYS = tuple(STYLES)
 BINS = 8
 """Bins of distance in the picture and in the CSV."""
 
@@ -64,29 +66,37 @@ def notes(rows: Sequence[Row]) -> list[str]:
         "NLL in nats. ± is the standard error of the paired difference over instances. The rate has the largest mean gain on the "
         "validation split."
     ]
+    ends: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         lost = [f"{rate:g}" for rate, gain in row.gains.items() if gain != gain]
         if lost:
             found.append(f"{row.run}, {row.place}, {row.way}: the weights diverge at {', '.join(lost)}.")
-        ordered = sorted(row.gains)
-        if len(ordered) > 1 and row.rate in (ordered[0], ordered[-1]):
-            end = "smallest" if row.rate == ordered[0] else "largest"
-            found.append(f"{row.run}, {row.place}, {row.way}: the chosen rate is the {end} that was tried.")
+        if len(row.gains) > 1 and row.rate in (min(row.gains), max(row.gains)):
+            end = "smallest" if row.rate == min(row.gains) else "largest"
+            ends.setdefault((row.run, end), []).append(f"{row.way} at {row.place}")
+    for (run, end), cases in ends.items():
+        found.append(f"{run}: the chosen rate is the {end} that was tried for {', '.join(cases)}.")
     return found
 
 
-def terminal(rows: Sequence[Row], heading: str) -> Table:
-    """For the terminal."""
-    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, name in enumerate(columns(rows)):
-        table.add_column(name, justify="left" if number < 3 else "right")
-    place = None
-    for row in rows:
-        if place is not None and (row.run, row.place) != place:
-            table.add_section()
-        place = row.run, row.place
-        table.add_row(*cells(rows, row))
-    return table
+def terminal(rows: Sequence[Row]) -> list[Table]:
+    """A table for each run, for a terminal of 80 columns: the NLL, and the TVD where the truth is known."""
+    tables = []
+    known = "tvd" in rows[0].outcome.before
+    for run in dict.fromkeys(row.run for row in rows):
+        table = Table(
+            title=escape(run), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        )
+        tvd = [f"TVD {METRICS['tvd'].arrow}"] if known else []
+        for number, name in enumerate(["segment", "way", "rate", "NLL ↓", "after", "difference", "of full", *tvd]):
+            table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
+        for row in rows:
+            if row.run == run:
+                others = [_signed(row.outcome.score("difference", "tvd"))] if known else []
+                shown = [cell.replace("±0.", "±.") for cell in (*cells(rows, row)[1:8], *others)]
+                table.add_row(*shown, end_section=row.way == WAYS[-1])
+        tables.append(table)
+    return tables
 
 
 def markdown(rows: Sequence[Row], heading: str) -> str:

@@ -99,7 +99,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             with console.status(f"{name}, segment {place}"):
                 rows += adaptation.adapt_run(models, name, place, plan, arguments.split)
     heading = adaptation_report.title(tracks.pop(), arguments.split, arguments.limit, arguments.steps)
-    console.print(adaptation_report.terminal(rows, heading))
+    console.print(heading, style="bold")
+    for table in adaptation_report.terminal(rows):
+        console.print(table)
     for note in adaptation_report.notes(rows):
         console.print(note, style="dim")
     if file is not None:
