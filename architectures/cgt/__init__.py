@@ -182,13 +182,13 @@ class ContextuallyGuided(Model):
         def keep(layer: Any, inputs: tuple[Tensor, ...]) -> None:
             found[layer] = layer.weights(inputs[0])
 
-        handles = [layer.register_forward_pre_hook(keep) for layer in layers]  # type: ignore[union-attr]
+        handles = [layer.register_forward_pre_hook(keep) for layer in layers]
         try:
             self(tokens)
         finally:
             for handle in handles:
                 handle.remove()
-        return [found[layer] for layer in layers]  # type: ignore[index]
+        return [found[layer] for layer in layers]
 
     def attention_names(self) -> list[str]:
         """The name of each layer of `attention_weights`: x1, x2, ..., y1, ..."""

@@ -15,9 +15,10 @@ from regbench.analysis.attention_weights import attention_layers, read_attention
 from regbench.analysis.key_sets import CONTRASTS, FAMILIES, KINDS, hidden_states_of, key_sets, kind_of
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.metrics.scores import ScoreRecord, score
+from regbench.metrics.scores import score
 from regbench.models.model import Model, ModelPredictor, shift_in, token_tensor
 from regbench.models.predictor import predict_in_batches
+from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest

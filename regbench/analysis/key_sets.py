@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regbench.metrics.scores import ScoreRecord
 from regbench.ops.ngram.naive import ngram_matches
+from regbench.results import ScoreRecord
 
 KINDS = ("self", "previous", "previous-2", "first", "separator", "same", "match-1", "match-2", "match-3", "state")
 """The sets that name a head. `match-n` is what an n-gram head of order n attends to (ICLL Eq. 12)."""

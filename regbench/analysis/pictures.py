@@ -52,7 +52,7 @@ def plot_heads(
         axes.set_yticks(range(rows), names)
         _without_frame(axes, rows, columns)
         for label, kind in zip(axes.get_yticklabels(), kinds, strict=True):
-            label.set_style("normal" if kind else "italic")
+            label.set_fontstyle("normal" if kind else "italic")
         for i in range(rows):
             for j in range(columns):
                 chosen = kinds[i] == sets[j]

@@ -19,7 +19,7 @@ from regbench.analysis.hidden import states_at
 from regbench.analysis.probe_targets import ORDERS, Samples, Target, ngram_samples, state_samples
 from regbench.analysis.trained import Trained, untrained
 from regbench.data.instances import Instances
-from regbench.metrics.scores import ScoreRecord
+from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
@@ -166,7 +166,7 @@ def probe(
     for sort, own in groups.items():
         announce(f"training probes of {', '.join(target.name for target in own)}")
         fitted[sort] = _Fitted(own, *data("train", 0, sort), *data("validation", 1, sort), seed, steps)
-    found = {}
+    found: dict[str, Reading] = {}
     for sort, probes in fitted.items():  # every choice is made: now the test split
         found |= probes.readings(*data("test", 2, sort))
     return [found[target.name] for target in targets]
@@ -380,7 +380,7 @@ class _Probes:
                 one = F.binary_cross_entropy_with_logits if classifies else F.mse_loss
                 loss = loss + one(out[k], y) * self.shape[1]
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
 
@@ -459,4 +459,4 @@ def _loss(target: Target, predicted: FloatArray, y: FloatArray) -> FloatArray:
 def _record(losses: FloatArray, samples: Samples) -> ScoreRecord:
     """The mean over samples, with its standard error over instances."""
     rows = np.unique(samples.row, return_inverse=True)[1]
-    return ScoreRecord.of(np.bincount(rows, losses), np.bincount(rows))
+    return ScoreRecord.of(np.bincount(rows, losses).astype(np.float64), np.bincount(rows).astype(np.int64))

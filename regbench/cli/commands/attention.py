@@ -134,8 +134,8 @@ def _table(trained: Trained, found: Attention, split: str) -> Table:
     short = {"previous": "prev.", "previous-2": "prev. 2", "separator": "sepa- rator", "only-state": "only state"}
     shown = [name for name in found.sets if name != "first"]
     for name in shown:
-        head = short.get(name, name.replace("match-", "match ").replace("only-m", "only m"))
-        table.add_column(head.replace(" ", "\n"), justify="right", no_wrap=True)
+        heading = short.get(name, name.replace("match-", "match ").replace("only-m", "only m"))
+        table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     table.add_row("", "uniform", *(_share(found.chance[name]) for name in shown), style="italic")
     for head in found.heads:
         cells = [_share(head.mass[name].value) for name in shown]
@@ -187,14 +187,9 @@ def _draw(
         kind = next(head.kind for head in heads if head.name == name)
         marked = marked_keys(trained, instances, number, kind)
         first = max(0, end - max(60, end - begin))
-        plot_map(
-            weights[begin:end, first:end],
-            None if marked is None else marked[begin:end, first:end],
-            read[first:end],
-            begin - first,
-            f"head {name}, {kind}: {trained.architecture} on {trained.track.name}, instance {number}, ringed: {kind}"
-            if marked is not None
-            else f"head {name}, {kind}: {trained.architecture} on {trained.track.name}, instance {number}",
-            folder / f"map-{name}.png",
-        )
+        part, title = weights[begin:end, first:end], f"head {name}, {kind}: {trained.architecture}, instance {number}"
+        ringed = None
+        if marked is not None:
+            ringed, title = marked[begin:end, first:end], f"{title}; ringed: the keys of {kind}"
+        plot_map(part, ringed, read[first:end], begin - first, title, folder / f"map-{name}.png")
     return len(heads)

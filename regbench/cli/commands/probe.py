@@ -71,9 +71,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     names = _names([run.folder for run in runs])
     progress, found = Console(stderr=True), {}
     for name, run in zip(names, runs, strict=True):
-        found[name] = probe(
-            run, targets, announce=lambda text, name=name: progress.print(f"{name}: {text}", highlight=False)
-        )
+
+        def announce(text: str, name: str = name) -> None:
+            progress.print(f"{name}: {text}", highlight=False)
+
+        found[name] = probe(run, targets, announce=announce)
         console.print(_table(f"{name}: {run.architecture} on {tracks[0]}, seed {run.seed}", found[name]))
     console.print(
         "relative error (less is better) of counts and frequencies, accuracy (more is better) of the rest, on the test split.\n"
