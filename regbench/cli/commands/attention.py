@@ -109,7 +109,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         with atomic_write(folder / "attention.json") as file:
             json.dump(record, file, indent=1)
         maps = _draw(trained, instances, found, folder, arguments.instance, begin, end)
-    console.print(f"attention.json, heads.png and {maps} maps: {folder}", highlight=False, soft_wrap=True)
+    pictures = f"{maps} map{'s' * (maps != 1)}"
+    console.print(f"attention.json, heads.png and {pictures}: {folder}", highlight=False, soft_wrap=True)
     return 0
 
 
