@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -14,9 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from regbench.analysis.probes import Reading
+from regbench.analysis.errors import FEATURES, Bin
 from regbench.utils.arrays import FloatArray
 from regbench.utils.files import atomic_write
+
+if TYPE_CHECKING:
+    from regbench.analysis.probes import Reading
 
 # One hue from nearly white to dark, evenly by lightness: read by the colour-blind and in print without colour.
 MORE_IS_DARKER = LinearSegmentedColormap.from_list(
@@ -159,6 +162,42 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
             color="#555555",
         )
         frames[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        save(figure, path)
+
+
+def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None:
+    """Draws a score in the bins of four features, a line for each predictor with its standard errors.
+
+    Args:
+        bins: The bins.
+        score: Which score.
+        title: Stands above.
+        path: The PNG file.
+    """
+    features = ("branching", "visits", "suffix", "place")
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(8.5, 6), layout="constrained")
+        for axes, feature in zip(figure.subplots(2, 2).flat, features, strict=True):
+            own = [one for one in bins if one.feature == feature]
+            for i, name in enumerate(own[0].scores if own else ()):
+                records = [one.scores[name][score] for one in own]
+                axes.errorbar(
+                    range(len(own)),
+                    [record.value for record in records],
+                    [record.stderr for record in records],
+                    color=_COLOURS[i % len(_COLOURS)],
+                    marker=_MARKERS[i % len(_MARKERS)],
+                    markersize=5,
+                    linewidth=1.2,
+                    capsize=2,
+                    label=name,
+                )
+            axes.set_xticks(range(len(own)), [one.label for one in own])
+            axes.set_xlabel(FEATURES[feature])
+            axes.spines[["top", "right"]].set_visible(False)
+        handles, names = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+        figure.suptitle(title, x=0.02, ha="left", fontsize=10)
         save(figure, path)
 
 
