@@ -27,7 +27,7 @@ FEATURES = {
     "visits": "earlier visits of it",
     "suffix": "last tokens that tell it",
     "edge": "the edge that follows",
-    "place": "symbols before, in the string",
+    "place": "symbols of the string before",
 }
 """What positions are sorted by, and what its bins count."""
 RANGES = ("0", "1", "2", "3-4", "5-8", "9+")

@@ -205,7 +205,7 @@ def save(figure: Figure, path: Path) -> None:
     """Writes a PNG file without pyplot: there is no global state and no display."""
     FigureCanvasAgg(figure)
     with atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=150)
+        figure.savefig(file, format="png", dpi=110)
 
 
 def _without_frame(axes: Any, rows: int, columns: int) -> None:

@@ -210,12 +210,16 @@ def test_what_cannot_be_read_is_refused_in_one_line(
     config = yaml.safe_load((evil / "config.yaml").read_text())
     (evil / "trap.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
     (evil / "config.yaml").write_text(yaml.safe_dump(config | {"architecture": str(evil / "trap.py")}))
+    away = tmp_path / "away"
+    shutil.copytree(small_run, away)
+    (away / "config.yaml").write_text(yaml.safe_dump(config | {"track": "../away"}))
     track = ["--track", str(tiny_file)]
     capsys.readouterr()
     for arguments, message in (
         ([str(tmp_path / "no")], "holds no run"),
         ([str(lstm), *track], "'lstm' has no attention to read: its mixer LSTM has no weights(x)"),
         ([str(evil), *track], "which is executed only if you name it: --arch "),
+        ([str(away)], "is on the track ../away, which is no built-in one"),
         ([str(small_run)], "is loaded only if you name its file: --track "),
         ([str(small_run), *track, "--ablate", "mach"], "unknown kind 'mach'; did you mean 'match'?"),
         ([str(small_run), *track, "--ablate", "3.1"], "unknown head '3.1'; heads are 1.1 to 2.2"),

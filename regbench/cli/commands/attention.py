@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="A:B",
         help="the positions of the maps (default: 50:80, or the last 30 of a shorter instance)",
     )
-    parser.add_argument("--out", metavar="DIR", help="where to write (default: DIR/attention)")
+    parser.add_argument("--out", metavar="DIR", help="where to write (default: DIR/attention, or DIR/attention-seed-N)")
     add_named(parser)
 
 
@@ -104,7 +104,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         effect = ablate(trained, instances, chosen)
         record["ablation"] = effect.to_dict()
         console.print(_ablation_table(effect, arguments.ablate))
-    folder = Path(arguments.out) if arguments.out else trained.folder / "attention"
+    name = "attention" if arguments.seed is None else f"attention-seed-{arguments.seed}"
+    folder = Path(arguments.out) if arguments.out else trained.folder / name
     with explain_full_disk(folder):
         with atomic_write(folder / "attention.json") as file:
             json.dump(record, file, indent=1)

@@ -95,7 +95,7 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], ar
     """A row for each bin, a column for each predictor."""
     from regbench.analysis.errors import FEATURES
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column("positions by", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     for name in whole:
