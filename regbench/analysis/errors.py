@@ -214,7 +214,7 @@ def _earlier(ids: IntArray) -> IntArray:
     order = np.lexsort((np.arange(flat.size), flat, row))
     new = np.r_[True, (np.diff(flat[order]) != 0) | (np.diff(row[order]) != 0)]
     start = np.maximum.accumulate(np.where(new, np.arange(flat.size), 0))
-    earlier = np.empty(flat.size, np.int64)
+    earlier: IntArray = np.empty(flat.size, np.int64)
     earlier[order] = np.arange(flat.size) - start
     return np.where(ids >= 0, earlier.reshape(ids.shape), 0)
 
@@ -238,7 +238,8 @@ def _reached(
 ) -> NDArray[np.bool_]:
     """The states that the last n tokens can lead to, (P, S). If a separator is among them, this is the state alone."""
     every = np.arange(len(row))
-    now = (tables >= 0).any(-1)[row]
+    used: NDArray[np.bool_] = (tables >= 0).any(-1)
+    now = used[row]
     for back in range(n, 0, -1):
         token = np.minimum(tokens[row, np.maximum(place - back, 0)], tables.shape[2] - 1)
         after = np.zeros_like(now)
