@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regbench.analysis.attention_weights import attention_layers, read_attention, without_heads
-from regbench.analysis.key_sets import CONTRASTS, FAMILIES, KINDS, hidden_states_of, key_sets, kind_of
+from regbench.analysis.key_sets import CONTRASTS, FAMILIES, KINDS, first_position, hidden_states_of, key_sets, kind_of
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.metrics.scores import score
@@ -23,8 +23,6 @@ from regbench.tasks.base import TokenIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
 
-FIRST_POSITION = 40
-"""Queries before it are left out: little has been seen there. Where sequences are short, half of the mean length."""
 SHARP = ("match-2", *CONTRASTS)
 """The sets whose attention per key is compared: whether it is the 2-gram that a head matches, the 1-gram, or the state."""
 BATCH_BYTES = 192 << 20
@@ -185,7 +183,7 @@ def measure(trained: Trained, instances: Instances) -> Attention:
     if not isinstance(io, TokenIO):
         raise UserError(f"attention is measured on tokens, and {trained.track.name} is of vectors")
     layers = attention_layers(trained.model, trained.architecture)
-    first = min(FIRST_POSITION, int(np.mean(instances.lengths)) // 2)
+    first = first_position(instances)
     sums, queries, names = _Sums(), 0, []
     for rows in _batches(instances, trained.model):
         part = instances[rows]

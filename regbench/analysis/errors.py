@@ -238,8 +238,7 @@ def _reached(
 ) -> NDArray[np.bool_]:
     """The states that the last n tokens can lead to, (P, S). If a separator is among them, this is the state alone."""
     every = np.arange(len(row))
-    used: NDArray[np.bool_] = (tables >= 0).any(-1)
-    now = used[row]
+    now: NDArray[np.bool_] = tables.max(-1)[row] >= 0
     for back in range(n, 0, -1):
         token = np.minimum(tokens[row, np.maximum(place - back, 0)], tables.shape[2] - 1)
         after = np.zeros_like(now)

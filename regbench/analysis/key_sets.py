@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regbench.data.instances import Instances
 from regbench.ops.ngram.naive import ngram_matches
 from regbench.results import ScoreRecord
 
@@ -26,6 +27,14 @@ LEAST_EXCESS = 0.3
 """A head whose largest excess is below this is "mixed"."""
 NEARLY_ALL = 0.9
 """Of nested sets a head is named by the smallest with at least this share of the largest one's mass."""
+
+FIRST_POSITION = 40
+"""Positions before it are left out: little has been seen there. Where sequences are short, half of the mean length."""
+
+
+def first_position(instances: Instances) -> int:
+    """The first position that is looked at."""
+    return min(FIRST_POSITION, int(np.mean(instances.lengths)) // 2)
 
 
 def key_sets(inputs: Tensor, separator: int, states: Tensor | None = None) -> dict[str, Tensor]:

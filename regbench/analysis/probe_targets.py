@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regbench.analysis.key_sets import hidden_states_of
+from regbench.analysis.key_sets import first_position, hidden_states_of
 from regbench.data.instances import Instances
 from regbench.models.model import shift_in
 from regbench.ops.ngram_counts import ngram_counts
@@ -16,8 +16,6 @@ from regbench.utils.arrays import FloatArray, IntArray
 
 ORDERS = 3
 """The longest n-grams."""
-FIRST_POSITION = 40
-"""Samples are at this position or later. Where sequences are short, half of the mean length is the first."""
 A_INSTANCE = 12
 """Samples of each instance, and target."""
 _COUNTS_BYTES = 64 << 20
@@ -74,11 +72,6 @@ class Samples:
     def __len__(self) -> int:
         """S."""
         return len(self.row)
-
-
-def first_position(instances: Instances) -> int:
-    """The first position of a sample."""
-    return min(FIRST_POSITION, int(np.mean(instances.lengths)) // 2)
 
 
 def read_inputs(instances: Instances, separator: int) -> IntArray:

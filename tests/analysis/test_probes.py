@@ -14,7 +14,8 @@ import regbench
 from regbench import cli, runner
 from regbench.analysis import probes
 from regbench.analysis.hidden import hidden_states, states_at
-from regbench.analysis.probe_targets import first_position, ngram_samples, state_samples
+from regbench.analysis.key_sets import first_position
+from regbench.analysis.probe_targets import ngram_samples, state_samples
 from regbench.analysis.probes import check_probed, chosen_targets, probe
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
