@@ -25,7 +25,7 @@ def test_commands_are_understood(command: str) -> None:
 def test_tables_name_what_is_printed() -> None:
     sets = [
         name.strip("` ")
-        for row in body_rows(section(PAGE, "## What heads attend to"))[:7]
+        for row in body_rows(section(PAGE, "## What heads attend to"))[:6]
         for name in row[0].split(",")
     ]
     assert sets == [*KINDS, *CONTRASTS]
