@@ -200,6 +200,38 @@ def test_the_command_prints_and_writes(
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
 
 
+MEAN = """
+import regbench, torch
+
+
+class Mean(regbench.Mixer):
+    def forward(self, x):
+        return self.weights(x)[:, 0] @ x
+
+    def weights(self, x):
+        past = torch.ones(x.shape[1], x.shape[1]).tril()
+        return (past / past.sum(-1, keepdim=True)).expand(len(x), 1, -1, -1)
+"""
+
+
+def test_a_mixer_of_ones_own_is_executed_only_if_it_is_named(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It needs one method to be read. To be ablated it needs another."""
+    file, run = tmp_path / "mean.py", str(tmp_path / "run")
+    file.write_text(MEAN)
+    runner.run(str(tiny_file), str(file), settings={"d_model": 8, "training.train_tokens": 500}, out=Path(run))
+    track = ["--track", str(tiny_file)]
+    assert cli.main(["attention", run, *track, "--arch", str(file)]) == 0
+    assert "2.1  mixed" in capsys.readouterr().out
+    for arguments, message in (
+        ([], f"is executed only if you name it: --arch {file}"),
+        (["--arch", str(file), "--ablate", "1.1"], "cannot be ablated: Mean has no mix(x, weights)"),
+    ):
+        assert cli.main(["attention", run, *track, *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_what_cannot_be_read_is_refused_in_one_line(
     small_run: Path, run_folder: Path, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
