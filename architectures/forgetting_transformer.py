@@ -34,6 +34,7 @@ class ForgettingTransformer(mixer.Mixer):
     order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about their 0.02.
     """
 
+    family = "attention"
     paper = mixer.Paper(
         "Forgetting Transformer: Softmax Attention with a Forget Gate", "Lin et al.", 2025, "2503.02130"
     )

@@ -51,6 +51,7 @@ class GLA(mixer.Mixer):
             """Channels of all values."""
             return round(self.expand_v * self.d_model)
 
+    family = "linear attention"
     paper = mixer.Paper(
         "Gated Linear Attention Transformers with Hardware-Efficient Training", "Yang et al.", 2023, arxiv="2312.06635"
     )

@@ -44,6 +44,7 @@ class LinearTransformer(mixer.Mixer):
         positions: Literal["none", "learned"] = Field(default="learned", description="how positions are encoded")
         mimetic: bool = Field(default=False, description="whether queries and keys begin with the same weights")
 
+    family = "linear attention"
     paper = mixer.Paper(
         "Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention",
         "Katharopoulos et al.",

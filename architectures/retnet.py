@@ -42,6 +42,7 @@ class RetNet(mixer.Mixer):
         expand_v: int = Field(default=2, ge=1, description="width of the values, in units of d_model")
         mimetic: bool = Field(default=False, description="whether queries and keys begin with the same weights")
 
+    family = "linear attention"
     paper = mixer.Paper(
         "Retentive Network: A Successor to Transformer for Large Language Models",
         "Sun et al.",

@@ -47,6 +47,7 @@ class Transformer(Mixer):
             default=(), description="orders of n-gram heads beside those n_heads, in each layer, e.g. [1,2,3]"
         )
 
+    family = "attention"
     paper = Paper("Attention Is All You Need", "Vaswani et al.", 2017, "1706.03762")
 
     def __init__(self, options: Transformer.Options) -> None:

@@ -138,6 +138,7 @@ class ContextuallyGuided(Model):
             default=0.1, gt=0, description="sigma: width of the smooth part, as a share of the longest sequence"
         )
 
+    family = "attention"
     paper = Paper("Contextually Guided Transformers via Low-Rank Adaptation", "Zhmoginov et al.", 2025, "2506.05672")
     takes = ("tokens", "vectors")
     training_defaults: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3}  # far better than 1e-3 on pfa-small-v1
