@@ -78,6 +78,7 @@ class TinT(Model):
                 raise ValueError(f"form=construction computes the gradient first-order, not {self.gradient}")
             return self
 
+    family = "attention"
     paper = Paper("Trainable Transformer in Transformer", "Panigrahi et al.", 2023, "2307.01189")
     training_defaults: ClassVar[dict[str, Any]] = dict(Transformer.training_defaults)
     simulator: ClassVar[str | None] = "architectures.tint.explicit"
