@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 import regbench
 from regbench.models.backbone import sinusoids
+from regbench.models.mixer import learns_later
 from regbench.models.model import Model, shift_in
 from regbench.ops.attention import attention
 from regbench.tasks.base import Task, TokenIO
@@ -73,7 +74,9 @@ class AssociativeMemory(Model):
         trained: tuple[Literal["k1", "k2", "o2"], ...] | None = Field(
             default=None, min_length=1, description="which of W_K1, W_K2 and W_O2 learn; None: all there are"
         )
-        feed_forward: bool = Field(default=False, description="whether a linear layer W_F, which learns, stands at the end")
+        feed_forward: bool = Field(
+            default=False, description="whether a linear layer W_F, which learns, stands at the end"
+        )
         scale_of: Literal["released", "unit"] = Field(
             default="released", description="sizes at the start: of the released code, or unit vectors as in the theory"
         )
@@ -135,6 +138,7 @@ class AssociativeMemory(Model):
                 self.register_parameter(name, nn.Parameter(value))
             else:
                 self.register_buffer(name, value)
+        learns_later(*(getattr(self, name) for name, steps in options.max_wait.items() if steps))
         if options.max_wait:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -266,7 +270,7 @@ class AssociativeMemory(Model):
         return self._of("o2" if layer == self.options.n_layers else "o1")
 
     def _feed(self, x: Tensor) -> Tensor:
-        """x + W_F x, where there is a W_F."""
+        """Adds W_F x to x (..., D), where there is a W_F."""
         return x + x @ self._of("f").T if self.options.feed_forward else x
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from architectures.associative_memory import AssociativeMemory, fixed_triggers
+from regbench.checks.architecture import Subject, trains
 from regbench.models.backbone import build, resolve_options
-from regbench.models.model import ModelPredictor, parameter_count, shift_in
+from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import Splits, TokenIO
 from regbench.tasks.bigram import Bigram, BigramParameters
 from regbench.tasks.bigram_chain import bigrams
@@ -109,13 +110,19 @@ def test_the_divergence_is_that_of_a_distribution_from_the_table() -> None:
     with torch.no_grad():
         logits = (model.w_e[others] @ model.f.T @ model.w_u[:12].T).double().numpy()
     guess = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    expected = np.mean([sum(p * np.log(p / q) for p, q in zip(table[k], guess[i])) for i, k in enumerate(others)])
+    expected = np.mean(
+        [sum(p * np.log(p / q) for p, q in zip(table[k], guess[i, :12], strict=True)) for i, k in enumerate(others)]
+    )
     assert model.measured(SHORT)["divergence.f"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"n_layers": 1}, {"feed_forward": True, "scale_of": "unit", "positions": "sinusoids", "train_embeddings": True}],
+    [
+        {},
+        {"n_layers": 1},
+        {"feed_forward": True, "scale_of": "unit", "positions": "sinusoids", "train_embeddings": True},
+    ],
     ids=["two layers", "one layer", "with W_F"],
 )
 def test_it_is_the_sums_of_the_paper(settings: dict[str, Any]) -> None:
@@ -129,7 +136,7 @@ def test_it_is_the_sums_of_the_paper(settings: dict[str, Any]) -> None:
     for row, inputs in enumerate(shift_in(tokens, SHORT.io.separator).tolist()):
         x = [one["w_e"][z] + one["p"][t] for t, z in enumerate(inputs)]
         for layer in range(1, layers + 1):
-            K, V, O = one[f"k{layer}"], one[f"v{layer}"], one["o1" if layer < layers else last]
+            K, V, W = one[f"k{layer}"], one[f"v{layer}"], one["o1" if layer < layers else last]
             after = []
             for t in range(len(x)):
                 weights = []
@@ -139,7 +146,7 @@ def test_it_is_the_sums_of_the_paper(settings: dict[str, Any]) -> None:
                         score += x[t][i] * float(K[i] @ x[s])
                     weights.append(np.exp(score * scale))
                 looked = sum(w * x[s] for s, w in enumerate(weights)) / sum(weights)
-                after.append(x[t] + O @ (V @ looked))
+                after.append(x[t] + W @ (V @ looked))
             x = after
         if model.options.feed_forward:
             x = [part + one["f"] @ part for part in x]
@@ -232,3 +239,11 @@ def test_a_row_of_the_log_costs_less_than_a_step() -> None:
         return min(times)
 
     assert fastest(lambda: model.measured(OUTPUTS)) < fastest(lambda: train_step(model, optimizer, data, options))
+
+
+def test_the_contract_lets_a_memory_wait_and_no_other() -> None:
+    subject = Subject(AssociativeMemory, resolve_options(AssociativeMemory, {"max_wait": {"k1": 5}}), SHORT.io)
+    assert trains(subject) is None
+    model = made(max_wait={"k1": 5})
+    waiting = [name for name, p in model.named_parameters() if getattr(p, "_learns_later", False)]
+    assert waiting == ["k1"]

@@ -306,7 +306,8 @@ def test_with_outputs_exactly_that_group_is_scored() -> None:
     assert (outputs.main_score, outputs.scores) == ("in_context_accuracy", ("in_context_accuracy", "nll"))
     assert set(outputs.group_scores) == {"in_context_accuracy"}
     assert (SMALL.main_score, Bigram.scores, len(Bigram.group_scores)) == ("nll", SMALL.scores, 2)
-    perfect = score(outputs, other, [outputs.truth(other)]).table()
+    guess = np.where(other.scored[..., None], truth, 1 / truth.shape[-1])
+    perfect = score(outputs, other, [guess]).table()
     assert {name: record.value for name, record in perfect.items()} == {"in_context_accuracy": 1.0, "nll": 0.0}
 
 
