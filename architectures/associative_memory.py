@@ -115,6 +115,8 @@ class AssociativeMemory(Model):
         "gradient_clip": 1e9,
     }
 
+    steps: Tensor
+
     def __init__(self, options: AssociativeMemory.Options, io: TokenIO) -> None:
         super().__init__(options, io)
         d, released = options.d_model, options.scale_of == "released"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -67,7 +68,7 @@ def run(options: Options) -> Study:
             "one gradient step",
             "width d",
             "accuracy",
-            [Curve("Gaussian", WIDTHS, [accuracy[d].mean() for d in WIDTHS])],
+            [Curve("Gaussian embeddings", WIDTHS, [accuracy[d].mean() for d in WIDTHS])],
             False,
         ),
         Panel(
@@ -84,7 +85,7 @@ def run(options: Options) -> Study:
     return Study((*tables, steps), panels, (*expectations, *more))
 
 
-def gradient(W: FloatArray, u: FloatArray, v: FloatArray, right: FloatArray) -> FloatArray:
+def gradient(W: FloatArray, u: FloatArray, v: FloatArray, right: NDArray[np.int64]) -> FloatArray:
     """The gradient (d, d) of the cross entropy by the lemma: sum_k E_z[(p_W(k|z) - 1{k = f(z)}) v_k u_z^T].
 
     Args:
@@ -96,12 +97,12 @@ def gradient(W: FloatArray, u: FloatArray, v: FloatArray, right: FloatArray) -> 
     scores = u @ W.T @ v.T
     guess = np.exp(scores - scores.max(1, keepdims=True))
     guess /= guess.sum(1, keepdims=True)
-    guess[np.arange(len(u)), right.astype(np.int64)] -= 1.0
+    guess[np.arange(len(u)), right] -= 1.0
     found: FloatArray = v.T @ guess.T @ u / len(u)
     return found
 
 
-def by_autograd(W: FloatArray, u: FloatArray, v: FloatArray, right: FloatArray) -> FloatArray:
+def by_autograd(W: FloatArray, u: FloatArray, v: FloatArray, right: NDArray[np.int64]) -> FloatArray:
     """The same by automatic differentiation."""
     weights = torch.from_numpy(W.copy()).requires_grad_()
     logits = torch.from_numpy(u) @ weights.T @ torch.from_numpy(v).T

@@ -1,7 +1,7 @@
 """How many tokens a lookup of width d keeps apart: linearly, by an MLP, by attention, by the nearest neighbour.
 
 Slides of *Transformers and Associative Memories* (MIT 9.520, 2023), "Increasing memory capacity". N tokens have a permutation f
-of N outputs, all stored alike. Embeddings u and outputs v are Gaussian with variance 1/d. The prediction is argmax_k <v_k, y> with
+of N outputs, all stored alike. Embeddings u and outputs v are Gaussian with variance 1/d. What wins is argmax_k <v_k, y>, with
 
     linear     y = sum_z' v_f(z') <u_z', u_z>                        a matrix
     MLP        y = sum_z' v_f(z') max(<u_z', u_z> - b, 0)            a hidden unit for each token
@@ -83,7 +83,7 @@ def least_width(options: Options, n: int, name: str, start: float) -> float:
 
 def run(options: Options) -> Study:
     """Measures the errors of a few sizes, and the widths that each lookup needs."""
-    rows = []
+    rows: list[tuple[str | float, ...]] = []
     for n, d in ((n, d) for n, d in TABLE if n <= options.most_tokens):
         found = [errors(options.rng(draw), n, d) for draw in range(options.draws)]
         rows.append((n, d, *(f"{np.mean([one[name] for one in found]):.3f}" for name in LOOKUPS)))
@@ -101,7 +101,7 @@ def run(options: Options) -> Study:
         found_growth = study.slope(sizes, widths[name])
         expectations.append(study.at_most(f"{name}: the same, at most half of that", found_growth, growth / 2))
     panel = Panel(
-        "width at which 5 % of the tokens are wrong",
+        "width at which 5 % are wrong",
         "tokens N",
         "width d",
         [

@@ -102,7 +102,7 @@ class Bigram(task.Task):
             parameters.predict == "outputs"
         ):  # what is scored follows from the parameters here, and from the class elsewhere
             self.main_score = "in_context_accuracy"  # type: ignore[misc]
-            self.scores = ("in_context_accuracy", "nll")  # type: ignore[misc]
+            self.scores = ("in_context_accuracy", "nll")  # type: ignore[misc, assignment]
             self.group_scores = {"in_context_accuracy": ("token_accuracy", "in_context")}  # type: ignore[misc]
 
     @property
