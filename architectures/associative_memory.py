@@ -54,11 +54,11 @@ class State(NamedTuple):
 
     Attributes:
         position: how many tokens were read.
-        layers: the inputs of each layer so far, (B, L, D). Keys and values follow from them.
+        layers: keys and values of each layer so far, (B, L, D).
     """
 
     position: int
-    layers: tuple[Tensor, ...]
+    layers: tuple[tuple[Tensor, Tensor], ...]
 
 
 class AssociativeMemory(Model):
@@ -178,7 +178,7 @@ class AssociativeMemory(Model):
     def init_state(self, batch: int) -> State:
         """The state of `batch` streams before their first token. It grows with the stream."""
         empty = self._of("w_e").new_zeros(batch, 0, self.options.d_model)
-        return State(0, (empty,) * self.options.n_layers)
+        return State(0, ((empty, empty),) * self.options.n_layers)
 
     def step(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """One token of each stream. The logits are those of `forward`, but for rounding.
@@ -197,8 +197,9 @@ class AssociativeMemory(Model):
             raise regbench.UserError(f"position {state.position} is past the {self.io.max_length} of this model")
         x, layers = self._of("w_e")[inputs] + self._of("p")[state.position], []
         for layer, before in enumerate(state.layers, 1):
-            layers.append(torch.cat([before, x[:, None]], 1))
-            _, k, v = self._heads(layers[-1], layer)
+            _, *own = self._heads(x[:, None], layer)
+            k, v = (torch.cat([old, new], 1) for old, new in zip(before, own, strict=True))
+            layers.append((k, v))
             weights = torch.einsum("bd,bsd->bs", x * self.scale, k).softmax(-1)
             x = x + torch.einsum("bs,bsd->bd", weights, v) @ self._out(layer).T
         return self._feed(x) @ self._of("w_u").T, State(state.position + 1, tuple(layers))

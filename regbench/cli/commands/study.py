@@ -58,6 +58,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     with Console(stderr=True).status("measuring"):
         study = run_study(arguments.name, settings)
     for rows in study.tables:
+        console.print(escape(rows.title), highlight=False)
         console.print(_table(rows), highlight=False)
     if arguments.out:
         _write(study, arguments.name, Path(arguments.out), console)
@@ -76,9 +77,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _table(rows: Rows) -> Table:
     """The rows of a study on the terminal: numbers to the right."""
-    table = Table(
-        title=escape(rows.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, head in enumerate(rows.columns):
         table.add_column(escape(head), justify="right" if place else "left", overflow="fold")
     for row in rows.rows:
