@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.delta_rule import WIDEST, delta_rule
 from regbench.utils.errors import UserError
@@ -65,8 +66,7 @@ class DeltaMixer(mixer.Mixer):
         super().__init__(options)
         d_model, n_heads, steps = options.d_model, options.n_heads, options.steps
         for name, width in (("expand_k", options.d_k), ("expand_v", options.d_v)):
-            if not width or width % n_heads:
-                raise UserError(f"{name} * d_model ({width}) must be a multiple of n_heads ({n_heads})")
+            head_width(width, n_heads, of=f"{name} * d_model")
         if options.d_k // n_heads > WIDEST:
             raise UserError(f"a head's keys have width {options.d_k // n_heads}, above {WIDEST}, the largest")
         self.n_heads, self.steps = n_heads, steps
@@ -98,13 +98,13 @@ class DeltaMixer(mixer.Mixer):
         window, S = state
         mixed = torch.cat([linear(x) for linear in (self.query, self.key, self.value)], dim=-1)
         mixed, window = self.conv(mixed, window)
-        q, k, v = (heads_first(part, self.n_heads) for part in F.silu(mixed).split(self.sizes, dim=-1))
+        q, k, v = (split_heads(part, self.n_heads) for part in F.silu(mixed).split(self.sizes, dim=-1))
         k, v = (self._steps_in_time(part) for part in (k, v))
-        beta = self._steps_in_time(heads_first(full(self.beta(x)).sigmoid(), self.n_heads))
+        beta = self._steps_in_time(split_heads(full(self.beta(x)).sigmoid(), self.n_heads))
         if self.options.negative_eigenvalues:
             beta = 2 * beta
         z, S = self._recur(unit(q) * q.shape[-1] ** -0.5, unit(k), v, beta.squeeze(-1), self.log_decay(x), S)
-        z = self.norm(full(z)).transpose(1, 2).flatten(2)
+        z = join_heads(self.norm(full(z)))
         y: Tensor = self.out(self.gate(x, z))
         return y, (window, S)
 
@@ -128,11 +128,6 @@ class DeltaMixer(mixer.Mixer):
         """S and the window."""
         channels = options.d_k + options.steps * (options.d_k + options.d_v)
         return 4 * (options.d_k * options.d_v // options.n_heads + (options.d_conv - 1) * channels)
-
-
-def heads_first(x: Tensor, n_heads: int) -> Tensor:
-    """(B, L, H * K) -> (B, H, L, K)."""
-    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
 
 
 def full(x: Tensor) -> Tensor:
@@ -168,5 +163,5 @@ def step_bias(count: int) -> nn.Parameter:
 def without_weight_decay(start: Tensor) -> nn.Parameter:
     """A parameter on which weight decay does not act."""
     parameter = nn.Parameter(start)
-    parameter._no_weight_decay = True  # type: ignore[attr-defined]
+    mixer.no_weight_decay(parameter)
     return parameter

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full, heads_first
+from architectures._delta_mixer import full
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.ops.attention import attention
-from regbench.utils.errors import UserError
 
 State = tuple[Tensor, Tensor, Tensor]
 """The keys and values so far, (B, H, t, K) each, and the running sums of the log gates (B, H, t)."""
@@ -39,8 +39,7 @@ class ForgettingTransformer(mixer.Mixer):
 
     def __init__(self, options: mixer.Options) -> None:
         super().__init__(options)
-        if options.d_model % options.n_heads:
-            raise UserError(f"d_model ({options.d_model}) must be a multiple of n_heads ({options.n_heads})")
+        head_width(options.d_model, options.n_heads)
         self.n_heads = options.n_heads
         self.query, self.key, self.value, self.out = (
             nn.Linear(options.d_model, options.d_model, bias=False) for _ in range(4)
@@ -53,7 +52,7 @@ class ForgettingTransformer(mixer.Mixer):
         q, k, v, log_f = self._inputs(x)
         q, k = biased(q, k, log_f.cumsum(-1))
         z = attention(q, k, F.pad(v, (0, PARTS)))[..., :-PARTS]  # fused attention wants values as wide as the keys
-        y: Tensor = self.out(z.transpose(1, 2).flatten(2))
+        y: Tensor = self.out(join_heads(z))
         return y
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
@@ -73,7 +72,7 @@ class ForgettingTransformer(mixer.Mixer):
 
     def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(B, L, D) -> queries, keys and values (B, H, L, K), and log sigmoid of the gates (B, H, L)."""
-        q, k, v = (heads_first(linear(x), self.n_heads) for linear in (self.query, self.key, self.value))
+        q, k, v = (split_heads(linear(x), self.n_heads) for linear in (self.query, self.key, self.value))
         return q, k, v, F.logsigmoid(full(self.forget_gate(x)).mT)
 
     @classmethod

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from architectures.s4 import DiagonalSSM
 from regbench.models import mixer
+from regbench.models.heads import head_width
 from regbench.ops.long_conv import long_conv
-from regbench.utils.errors import UserError
 
 NEARLY_ZERO = 0.02
 """Initial standard deviation of all taps, around 1 for the tap of the previous token and around 0 for the others."""
@@ -59,8 +59,7 @@ class H3(mixer.Mixer):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         width, self.head_dim = options.d_model, options.head_dim
-        if width % self.head_dim:
-            raise UserError(f"d_model ({width}) must be a multiple of head_dim ({self.head_dim})")
+        head_width(width, self.head_dim, by="head_dim")
         self.qkv = nn.Linear(width, 3 * width)
         taps, direct = torch.randn(width, options.d_shift), torch.randn(width)
         if options.shift_init == "lag":

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import DeltaMixer, heads_first, rates, start_small, step_bias
+from architectures._delta_mixer import DeltaMixer, rates, start_small, step_bias
+from regbench.models.heads import split_heads
 from regbench.models.mixer import Mixer, Paper
 
 
@@ -32,7 +33,7 @@ class KimiDeltaAttention(DeltaMixer, Mixer):
 
     def log_decay(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, H, L, K)."""
-        step = heads_first(F.softplus(self.time_step(x) + self.step_bias), self.n_heads)
+        step = split_heads(F.softplus(self.time_step(x) + self.step_bias), self.n_heads)
         return -self.A_log.exp()[:, None, None] * step
 
     def gate(self, x: Tensor, z: Tensor) -> Tensor:

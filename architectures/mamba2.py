@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from architectures._delta_mixer import full, heads_first, rates, step_bias, without_weight_decay
+from architectures._delta_mixer import full, rates, step_bias, without_weight_decay
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.linear_attention import linear_attention
-from regbench.utils.errors import UserError
 
 State = tuple[Tensor, Tensor]
 """The last d_conv - 1 inputs of the convolution (B, d_conv - 1, channels), and S (B, H, N, P)."""
@@ -55,8 +55,7 @@ class Mamba2(mixer.Mixer):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         d_inner, n_heads, d_state = options.d_inner, options.n_heads, options.d_state
-        if d_inner % n_heads:
-            raise UserError(f"expand * d_model ({d_inner}) must be a multiple of n_heads ({n_heads})")
+        head_width(d_inner, n_heads, of="expand * d_model")
         self.n_heads = n_heads
         self.sizes = (d_inner, d_state, d_state)
         self.in_proj = nn.Linear(options.d_model, d_inner + sum(self.sizes) + n_heads, bias=False)
@@ -78,13 +77,13 @@ class Mamba2(mixer.Mixer):
         z, mixed, delta = self.in_proj(x).split([self.sizes[0], sum(self.sizes), self.n_heads], dim=-1)
         mixed, window = self.conv(mixed, window)
         x, B, C = F.silu(mixed).split(self.sizes, dim=-1)
-        x = heads_first(x, self.n_heads)
+        x = split_heads(x, self.n_heads)
         delta = F.softplus(full(delta) + self.dt_bias).mT.unsqueeze(-1)  # (B, H, L, 1)
         shape = (*x.shape[:3], self.sizes[1])
         B, C = (part[:, None].expand(shape) for part in (B, C))
         log_decay = (-self.A_log.exp()[:, None, None] * delta).expand(shape)
         y, S = linear_attention(C, B, delta * x, log_decay, S)
-        y = (y + self.D[:, None, None] * x).transpose(1, 2).flatten(2)
+        y = join_heads(y + self.D[:, None, None] * x)
         out: Tensor = self.out_proj(self.norm(full(y * F.silu(z))))
         return out, (window, S)
 

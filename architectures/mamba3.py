@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from architectures._delta_mixer import full, heads_first, step_bias, without_weight_decay
+from architectures._delta_mixer import full, step_bias, without_weight_decay
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.ops.linear_attention import linear_attention
-from regbench.utils.errors import UserError
 
 State = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 """P (B, H, N, P), and of the last position: k (B, H, N), v (B, H, P), gamma (B, H) and the angles (B, H, N / 4)."""
@@ -55,8 +55,7 @@ class Mamba3(mixer.Mixer):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         d_inner, n_heads, d_state = options.d_inner, options.n_heads, options.d_state
-        if d_inner % n_heads:
-            raise UserError(f"expand * d_model ({d_inner}) must be a multiple of n_heads ({n_heads})")
+        head_width(d_inner, n_heads, of="expand * d_model")
         self.n_heads, self.d_state = n_heads, d_state
         self.sizes = (d_inner, d_inner, d_state, d_state, n_heads, n_heads, n_heads, d_state // 4)
         self.in_proj = nn.Linear(options.d_model, sum(self.sizes), bias=False)
@@ -79,7 +78,7 @@ class Mamba3(mixer.Mixer):
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
         P, last_k, last_v, last_gamma, last_angle = state
         z, x, B, C, delta, A, trapezoid, theta = self.in_proj(x).split(self.sizes, dim=-1)
-        v = full(heads_first(x, self.n_heads))
+        v = full(split_heads(x, self.n_heads))
         delta = F.softplus(full(delta) + self.dt_bias).mT  # (B, H, L)
         log_alpha = -delta * F.softplus(full(A)).clamp(min=SLOWEST).mT
         gamma = delta * full(trapezoid).sigmoid().mT
@@ -96,7 +95,7 @@ class Mamba3(mixer.Mixer):
         enters = log_alpha.exp() * (gamma_before + delta - gamma)
         y, P = linear_attention(q, enters[..., None] * k_before, v_before, log_alpha[..., None].expand(q.shape), P)
         y = y + (gamma * (q * k).sum(-1) + self.D[:, None])[..., None] * v
-        out: Tensor = self.out_proj(y.transpose(1, 2).flatten(2) * F.silu(z))
+        out: Tensor = self.out_proj(join_heads(y) * F.silu(z))
         return out, (P, k[:, :, -1], v[:, :, -1], gamma[:, :, -1], angle[:, :, -1])
 
     @classmethod

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full, heads_first, start_small, unit, without_weight_decay
+from architectures._delta_mixer import full, start_small, unit, without_weight_decay
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.linear_attention import linear_attention
-from regbench.utils.errors import UserError
 
 State = tuple[Tensor, Tensor, Tensor]
 """The last d_conv - 1 inputs of the convolution (B, d_conv - 1, 2 D), and H and G (B, heads, K, K)."""
@@ -60,8 +60,7 @@ class MesaNet(mixer.Mixer):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         d_model, n_heads = options.d_model, options.n_heads
-        if d_model % n_heads:
-            raise UserError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
+        head_width(d_model, n_heads)
         self.n_heads = n_heads
         self.query, self.key, self.value, self.out = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
         self.conv = ShortConv(2 * d_model, options.d_conv)
@@ -81,8 +80,8 @@ class MesaNet(mixer.Mixer):
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
         window, H, G = state
         mixed, window = self.conv(torch.cat([self.query(x), self.key(x)], dim=-1), window)
-        q, k = (unit(heads_first(part, self.n_heads)) for part in F.silu(mixed).chunk(2, dim=-1))
-        v = full(heads_first(self.value(x), self.n_heads))
+        q, k = (unit(split_heads(part, self.n_heads)) for part in F.silu(mixed).chunk(2, dim=-1))
+        v = full(split_heads(self.value(x), self.n_heads))
         log_decay = F.logsigmoid(full(self.forget(x))).mT[..., None].expand(k.shape)
         written = full(self.write(x)).sigmoid().mT[..., None] * k
         ridge = (F.softplus(self.regularisation) + LEAST).view(self.n_heads, 1, -1)
@@ -93,7 +92,7 @@ class MesaNet(mixer.Mixer):
                 solved = ConjugateGradients.apply(q, k, written, log_decay, ridge, H, self.options.cg_steps)
             _, H = linear_attention(q, k, written, log_decay, H)
         z, G = linear_attention(solved, written, v, log_decay, G)
-        y: Tensor = self.out(self.norm(full(z)).transpose(1, 2).flatten(2))
+        y: Tensor = self.out(join_heads(self.norm(full(z))))
         return y, (window, H, G)
 
     @classmethod

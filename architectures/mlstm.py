@@ -10,11 +10,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full, heads_first
+from architectures._delta_mixer import full
 from regbench.models import mixer
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.linear_attention import linear_attention
-from regbench.utils.errors import UserError
 
 State = tuple[Tensor, Tensor, Tensor]
 """The last d_conv - 1 inputs of the convolution (B, d_conv - 1, d_inner), C with n as its last column (B, H, K, K + 1), and m
@@ -71,8 +71,7 @@ class MLSTM(mixer.Mixer):
         super().__init__(options)
         d_model, d_inner, n_heads = options.d_model, options.d_inner, options.n_heads
         for name, number in (("n_heads", n_heads), ("block_size", options.block_size)):
-            if d_inner % number:
-                raise UserError(f"projection * d_model ({d_inner}) must be a multiple of {name} ({number})")
+            head_width(d_inner, number, of="projection * d_model", by=name)
         self.n_heads = n_heads
         small = math.sqrt(2 / (5 * d_model))
         self.up = nn.Linear(d_model, 2 * d_inner, bias=False)
@@ -109,13 +108,13 @@ class MLSTM(mixer.Mixer):
         i, log_f = full(self.input_gate(gates)).mT, F.logsigmoid(full(self.forget_gate(gates)).mT)  # (B, H, L)
         m = scale(i.detach(), log_f.detach(), m_before)
         log_decay = log_f + torch.cat([m_before[..., None], m[..., :-1]], dim=-1) - m
-        q, k, v = (heads_first(part, self.n_heads) for part in (q, k, v))
+        q, k, v = (split_heads(part, self.n_heads) for part in (q, k, v))
         k = k * (k.shape[-1] ** -0.5 * (i - m).exp()[..., None])
         # A value that is always 1 comes out as the product of q and n.
         out, memory = linear_attention(q, k, F.pad(v, (0, 1), value=1.0), log_decay[..., None].expand(k.shape), memory)
         out = full(out)
         h = out[..., :-1] / (torch.maximum(out[..., -1].abs(), (-m).exp()) + TINY)[..., None]
-        h = self.norm(h).transpose(1, 2).flatten(2) * self.norm_weight
+        h = join_heads(self.norm(h)) * self.norm_weight
         y: Tensor = self.down((h + self.skip * c) * F.silu(z))
         return y, (window, memory, m[..., -1])
 

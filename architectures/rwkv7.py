@@ -10,8 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full, heads_first
+from architectures._delta_mixer import full
 from regbench.models.backbone import StreamState, embedding, unembedding
+from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.mixer import Options, Paper
 from regbench.models.model import Model, shift_in
 from regbench.ops.delta_rule import WIDEST, delta_rule
@@ -106,14 +107,14 @@ class TimeMixing(nn.Module):
         else:
             assert first is not None
             v = torch.lerp(v, first, self.value_residual(x + change * self.shift["v"]).sigmoid().to(v.dtype))
-        forgets = F.normalize(full(heads_first(k * self.k_k, self.n_heads)), dim=-1)
+        forgets = F.normalize(full(split_heads(k * self.k_k, self.n_heads)), dim=-1)
         k = k * (1 + (a - 1) * self.k_a)
-        r, k, v, a, log_decay = (heads_first(part, self.n_heads) for part in (r, k, v, a, log_decay))
+        r, k, v, a, log_decay = (split_heads(part, self.n_heads) for part in (r, k, v, a, log_decay))
         # The op's a reads the state after the decay, k^ reads it before.
         z, S = delta_rule(r, k, v, log_decay=log_decay, initial_state=S, a=forgets * (-log_decay).exp(), b=-forgets * a)
-        normed = self.norm(full(z).transpose(1, 2).flatten(2).flatten(0, 1)).view(x.shape)
+        normed = self.norm(join_heads(full(z)).flatten(0, 1)).view(x.shape)
         bonus = (r * k * self.r_k[:, None]).sum(-1, keepdim=True) * v
-        y: Tensor = self.output((normed + bonus.transpose(1, 2).flatten(2)) * g)
+        y: Tensor = self.output((normed + join_heads(bonus)) * g)
         return y, S, first
 
 
@@ -171,8 +172,7 @@ class RWKV7(Model):
 
     def __init__(self, options: Options, io: IO) -> None:
         super().__init__(options, io)
-        if options.d_model % options.n_heads:
-            raise UserError(f"d_model ({options.d_model}) must be a multiple of n_heads ({options.n_heads})")
+        head_width(options.d_model, options.n_heads)
         if options.d_model // options.n_heads > WIDEST:
             raise UserError(f"a head has width {options.d_model // options.n_heads}, above {WIDEST}, the largest")
         self.embedding = embedding(io, options.d_model)

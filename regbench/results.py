@@ -77,7 +77,18 @@ class TrackRecord(Strict):
 
 
 class ArchitectureRecord(Strict):
-    """The architecture of a result. state_bytes is None where the state grows with L or is unknown."""
+    """The architecture of a result.
+
+    Attributes:
+        name: its name on the board.
+        source: the file or module of its class.
+        source_sha256: the digest of its source.
+        options: its options.
+        parameters: how many numbers are trained.
+        state_bytes: bytes of recurrent state for one sequence in float32. None where the state grows with L or is unknown.
+        state_at: where `state_bytes` is None, the measured bytes after 128 and after 1,024 tokens. Empty where they are unknown.
+            Results of before 2026-11-22 do not have it.
+    """
 
     name: str
     source: str
@@ -85,6 +96,13 @@ class ArchitectureRecord(Strict):
     options: dict[str, Any]
     parameters: int = pydantic.Field(ge=0)
     state_bytes: int | None
+    state_at: dict[Literal["128", "1024"], int] | None = None
+
+    @property
+    def conv_width(self) -> int:
+        """Width of the short convolution: the option `short_conv`, or else the mixer's own `d_conv`. 0: there is none."""
+        widths = (self.options.get("short_conv"), self.options.get("d_conv"))
+        return next((width for width in widths if isinstance(width, int) and width > 1), 0)
 
 
 class CheckpointRecord(Strict):
@@ -165,12 +183,16 @@ class Evaluation(Strict):
         predicts: Whether row t predicts token t ("this") or token t + 1 ("next").
         kind: What the numbers of a row were. None for vectors.
         split: The instances that were predicted.
+        outside: Of a language model, by the seed of the mapping: the mean probability that tokens had which are no symbols.
+        limit: The first so many instances were scored. None: all.
     """
 
-    given: Literal["model", "module", "predictor", "callable", "array"]
+    given: Literal["model", "module", "predictor", "callable", "array", "language model"]
     predicts: Literal["this", "next"]
     kind: Literal["logits", "log_probabilities", "probabilities"] | None
     split: Literal["validation", "test"]
+    outside: dict[str, float] | None = None
+    limit: int | None = pydantic.Field(default=None, ge=1)
 
 
 class Result(Strict):

@@ -18,11 +18,12 @@ import pydantic
 import yaml
 from rich.console import Console
 
+from regbench.analysis.cost import state_at
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
 from regbench.config import Config, read_config
 from regbench.evaluation.baselines import default_baselines, score_baselines
-from regbench.evaluation.predictions import predict
+from regbench.evaluation.predictions import StoredPredictions, predict
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.backbone import resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, parameter_count
@@ -35,10 +36,9 @@ from regbench.results import (
     Result,
     SeedRecord,
     Selection,
-    TrackRecord,
     read_result,
 )
-from regbench.tracks import SPLITS, Track, load_track
+from regbench.tracks import Track, load_track
 from regbench.training import provenance
 from regbench.training.checkpoint import TRAINED_FILE, Trained, load_tensors, read_trained, save_tensors
 from regbench.training.options import resolve_training
@@ -80,7 +80,7 @@ class _Plan:
 
 def run(
     track: str = "pfa-small-v1",
-    arch: str = "mamba",
+    arch: str | type[Any] = "mamba",
     seeds: int | Sequence[int] = (0,),
     *,
     settings: Mapping[str, Any] | None = None,
@@ -94,7 +94,7 @@ def run(
 
     Args:
         track: the name of a built-in track, or the path of a YAML file.
-        arch: a registered name, or `path/to/file.py[:Class]`.
+        arch: a registered name, `path/to/file.py[:Class]`, or a class. Only the program that has the class can resume its run.
         seeds: one model is trained for each. A single number is one seed.
         settings: options of the architecture by name, and training options as `training.NAME`.
         backend: the implementation of the ops; see `regbench.ops.backend`.
@@ -109,7 +109,7 @@ def run(
     try:
         config = Config(
             track=track,
-            architecture=arch,
+            architecture=registry.name_of(registry.ARCHITECTURE, arch) if isinstance(arch, type) else arch,
             seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
             settings=dict(settings or {}),
             backend=backend,
@@ -173,16 +173,65 @@ def evaluate(
     loaded = track if isinstance(track, Track) else load_track(str(track))
     from regbench.evaluation.any_predictor import evaluate_predictor  # a run of our own training needs none of it
 
-    folder, reporter = None if out is None else Path(out), reporter or Reporter()
+    folder, reporter = _new_or_none(out), reporter or Reporter()
+    result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
+    _keep_evaluation(folder, loaded, result, [stored])
+    return result
+
+
+def evaluate_language_model(
+    track: str,
+    name: str,
+    split: Literal["test", "validation"] = "test",
+    *,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Scores a causal language model of the Hugging Face Hub, or of a folder, beside the baselines of a track.
+
+    Args:
+        track: The name of a built-in track of symbols, or the path of a YAML file.
+        name: `hf:NAME` or `hf:FOLDER`.
+        split: The instances that are predicted.
+        settings: Fields of `regbench.evaluation.language_model.Prompting`, such as `mappings`, `prompt` and `limit`.
+        device: "cpu", "cuda", or "auto".
+        out: A new folder for `result.json`, the predictions, the pictures and `report.html`. None: nothing is written.
+        reporter: Is told what happens.
+
+    Returns:
+        The result. It has one record in `seeds` for each mapping of symbols to tokens.
+
+    Raises:
+        UserError: The model cannot be loaded, or cannot be shown the instances of this track.
+    """
+    from regbench.evaluation import language_model
+
+    loaded, folder, reporter = load_track(track), _new_or_none(out), reporter or Reporter()
+    result, stored = language_model.evaluate_language_model(
+        loaded, name, split, dict(settings or {}), device, reporter.phase
+    )
+    _keep_evaluation(folder, loaded, result, stored)
+    return result
+
+
+def _new_or_none(out: str | Path | None) -> Path | None:
+    """The folder of an evaluation, which must be without a result."""
+    folder = None if out is None else Path(out)
     if folder is not None and any((folder / file).exists() for file in ("result.json", "config.yaml")):
         raise UserError(f"{folder} holds a result already; choose another folder")
-    result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
+    return folder
+
+
+def _keep_evaluation(folder: Path | None, track: Track, result: Result, stored: Sequence[StoredPredictions]) -> None:
+    """Writes the result, the predictions of each seed, the pictures and the page. None: nothing is written."""
     if folder is not None:
         with explain_full_disk(folder), exclusive(folder):
-            stored.save(folder / "seed-0" / "predictions.npz")
-            write_report(folder, result, loaded)
+            for record, predictions in zip(result.seeds, stored, strict=True):
+                predictions.save(folder / f"seed-{record.seed}" / "predictions.npz")
+            write_report(folder, result, track)
             write_json(folder / "result.json", result.model_dump(mode="json"))
-    return result
 
 
 def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
@@ -319,22 +368,16 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
     track, config, subject = plan.track, plan.config, plan.subject
     with use_backend(config.backend):
         reporter.phase(f"making the instances of {track.name}")
-        splits = {split: track.instances(split) for split in SPLITS}
+        record, test = track.record(), track.instances("test")
         first = folder / f"seed-{config.seeds[0]}"
         # The first training goes before the baselines, which may take minutes. But baselines that may fail come before it.
-        known = [registry.is_built_in(registry.BASELINE, type(b)) for b in default_baselines(track, splits["test"])]
+        known = [registry.is_built_in(registry.BASELINE, type(b)) for b in default_baselines(track, test)]
         if all(known) and not (first / "scores.json").exists():
             _train(plan, config.seeds[0], first, reporter)
-        baselines = score_baselines(track, splits["test"], lambda b: reporter.phase(f"scoring the baseline {b}"))
+        baselines = score_baselines(track, test, lambda b: reporter.phase(f"scoring the baseline {b}"))
         seeds = [_seed(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
     result = Result(
-        track=TrackRecord(
-            name=track.name,
-            version=track.version,
-            digest=track.definition.digest,
-            main_score=track.definition.main_score,
-            fingerprints={split: instances.fingerprint for split, instances in splits.items()},
-        ),
+        track=record,
         architecture=ArchitectureRecord(
             name=plan.name,
             # A module's name, or a file's: without the folders of this machine.
@@ -345,6 +388,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
             options=subject.options.model_dump(mode="json"),
             parameters=parameter_count(plan.model),
             state_bytes=plan.model.state_bytes(),
+            state_at=state_at(plan.model) if plan.model.state_bytes() is None else None,
         ),
         training=subject.training.model_dump(mode="json"),
         seeds=seeds,

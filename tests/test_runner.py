@@ -58,6 +58,21 @@ def whole(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> regbench
     return regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=QUICK, out=folder / "out")
 
 
+def test_a_class_is_run_as_a_file_is(whole: regbench.Result, tiny_file: Path, tmp_path: Path) -> None:
+    """The same scores. Its folder names the class, and this program goes on with it."""
+
+    class Average(regbench.Mixer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+
+    result = regbench.run(str(tiny_file), Average, 0, settings=QUICK, out=tmp_path / "out")
+    assert result.seeds[0].scores == whole.seeds[0].scores
+    assert (result.architecture.name, result.architecture.source) == ("Average", "tests.test_runner")
+    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["architecture"] == "class:Average"
+    (tmp_path / "out" / "result.json").unlink()
+    assert runner.resume(tmp_path / "out").seeds == result.seeds
+
+
 @pytest.fixture
 def go(tiny_file: Path, plugin: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
     def call(out: str = "out", **changes: Any) -> regbench.Result:

@@ -45,6 +45,7 @@ from architectures.cgt.prior import Prior, covariance
 from architectures.cgt.specialised import Specialised, fold, one_prompt
 from regbench.models import mixer
 from regbench.models.backbone import unembedding
+from regbench.models.heads import head_width
 from regbench.models.mixer import Paper
 from regbench.models.model import Model, shift_in
 from regbench.tasks.base import IO, VectorIO
@@ -363,14 +364,9 @@ def _check(options: ContextuallyGuided.Options, io: IO) -> None:
     Raises:
         UserError: They do not.
     """
-    for width, heads, names in (
-        (options.d_model, options.n_heads, "d_model ({}) must be a multiple of n_heads ({})"),
-        (options.d_y, options.y_heads, "d_y ({}) must be a multiple of y_heads ({})"),
-    ):
-        if width % heads:
-            raise UserError(names.format(width, heads))
-        if options.positions == "rotary" and width // heads % 2:
-            raise UserError(f"rotary positions need an even head width, not {width // heads}")
+    rotary = options.positions == "rotary"
+    head_width(options.d_model, options.n_heads, rotary=rotary)
+    head_width(options.d_y, options.y_heads, of="d_y", by="y_heads", rotary=rotary)
     if options.y_layer is not None and options.y_layer >= options.n_layers:
         raise UserError(f"y_layer ({options.y_layer}) leaves no layer above it: n_layers is {options.n_layers}")
     if options.aux_share > 0.0 and options.aux_context >= io.max_length:

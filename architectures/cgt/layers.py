@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models.backbone import embedding, sinusoids
-from regbench.models.heads import start_alike
+from regbench.models.heads import join_heads, start_alike
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
 from regbench.ops.gelu import gelu
@@ -114,7 +114,7 @@ class Attention(nn.Module):
                 q, k = rotate(q, start=cache.keys.shape[2]), rotate(k, start=cache.keys.shape[2])
             cache.keys, cache.values = torch.cat([cache.keys, k], dim=2), torch.cat([cache.values, v], dim=2)
             z = F.scaled_dot_product_attention(q, cache.keys, cache.values)
-        out: Tensor = self.out(z.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(join_heads(z))
         return out
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from regbench.models.backbone import held_bytes
 from regbench.models.model import Model, shift_in
+from regbench.tasks.base import VectorIO
 
 
 def total_flops(model: Model, tokens: Tensor) -> int:
@@ -76,3 +78,36 @@ def stream_bytes(model: Any, tokens: Tensor, **start: Any) -> int:
         for t in range(tokens.shape[1]):
             _, state = model.step(inputs[:, t], state)
     return int(state.state_bytes())
+
+
+def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
+    """Bytes of state of one sequence in float32 after 128 and after 1,024 tokens, from what the recurrent form holds.
+
+    The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes
+    at each token, and the rest follows. The state of n-gram heads grows with the text: it is not given.
+
+    Args:
+        model: a model in its evaluation form. One with positions that are learned need not have 1,024 of them.
+
+    Returns:
+        Bytes by the number of tokens. Empty where there is no recurrent form, or where the state grows in another way.
+    """
+    short, held = (8, 16, 24), []
+    random, place = torch.Generator().manual_seed(0), next(model.parameters()).device
+    try:
+        state = model.init_state(1)
+        with torch.no_grad():
+            for t in range(1, short[-1] + 1):
+                if isinstance(model.io, VectorIO):
+                    token = torch.randn(1, model.io.d_in, generator=random)
+                else:
+                    token = torch.randint(model.io.vocab_size, (1,), generator=random)
+                _, state = model.step(token.to(place), state)
+                if t in short:
+                    held.append(held_bytes(state))
+    except Exception:  # there is no recurrent form, or a stranger's fails; `regbench check` says why
+        return {}
+    if held[2] - held[1] != held[1] - held[0]:
+        return {}
+    rate = (held[1] - held[0]) // (short[1] - short[0])
+    return {"128": held[0] + (128 - short[0]) * rate, "1024": held[0] + (1024 - short[0]) * rate}

@@ -63,12 +63,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         UserError: the command or an option is unknown, or a value is wrong. Names the nearest known one.
     """
-    parser, subparsers = _parsers()
     if not arguments or arguments[0] == "help":  # `regbench`, `regbench help`, `regbench help run`
         arguments = [*arguments[1:2], "--help"]
+    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
     name = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if name is not None and name not in subparsers:
-        raise UserError(f"unknown command '{name}'{nearest(name, subparsers)}")
+    if name is not None and name not in names:
+        raise UserError(f"unknown command '{name}'{nearest(name, names)}")
+    # The modules of the other commands stay unread: some import PyTorch and matplotlib, which takes seconds.
+    parser, subparsers = _parsers([name] if name is not None else names)
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
         flags = [flag for action in subparsers[str(name)]._actions for flag in action.option_strings]
@@ -80,8 +82,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of the whole command line, and those of the commands by name."""
+def _parsers(names: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the command line for these commands, and those of the commands by name."""
     parser = _Parser(
         prog="regbench",
         description="How well do sequence architectures learn in context? Train one, score it against a known truth.",
@@ -91,17 +93,17 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     parser.add_argument("--version", action="version", version=f"regbench {importlib.metadata.version('regbench')}")
     found: dict[str, argparse.ArgumentParser] = {}
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
-    for module in pkgutil.iter_modules(commands.__path__):
-        command = importlib.import_module(f"{commands.__name__}.{module.name}")
+    for name in names:
+        command = importlib.import_module(f"{commands.__name__}.{name}")
         summary = (command.__doc__ or "").partition("\n")[0].removesuffix(".")
         sub = subparsers.add_parser(
-            module.name,
+            name,
             help=f"{summary[:1].lower()}{summary[1:]}".rstrip("."),
             description=getattr(command, "DESCRIPTION", summary),
-            epilog=_EXAMPLES if module.name == "run" else getattr(command, "EXAMPLES", None),
+            epilog=_EXAMPLES if name == "run" else getattr(command, "EXAMPLES", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.configure(sub)
         sub.set_defaults(command=command.main)
-        found[module.name] = sub
+        found[name] = sub
     return parser, found

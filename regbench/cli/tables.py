@@ -8,7 +8,6 @@ from rich import box
 from rich.table import Table
 
 from regbench.metrics.metric import METRICS, Metrics
-from regbench.report.content import score_rows
 from regbench.results import Result
 
 _COLUMN = len("0.123 ±.456")
@@ -21,6 +20,8 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
         result: the result of a run. Each of several seeds has a row of its own.
         metrics: the scores of its track.
     """
+    from regbench.report.content import score_rows  # it loads matplotlib
+
     table = Table(
         title=f"{result.track.name}, {result.split} split",
         title_justify="left",

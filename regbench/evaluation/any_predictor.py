@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.model import parameter_count
 from regbench.models.predictor import rows_at_once
-from regbench.results import ArchitectureRecord, Evaluation, Result, SeedRecord, Selection, TrackRecord
+from regbench.results import ArchitectureRecord, BaselineRecord, Evaluation, Result, SeedRecord, Selection
 from regbench.tasks.base import Task, VectorIO
-from regbench.tracks import SPLITS, Track
+from regbench.tracks import Track
 from regbench.training.provenance import describe_code, describe_environment
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
@@ -51,11 +51,39 @@ def evaluate_predictor(
     started = time.perf_counter()
     stored = predictions_of(one, track.task, instances)
     seconds = time.perf_counter() - started
-    scores, curves = score_records(score(track.task, instances, stored.batches()))
     baselines = score_baselines(track, instances, lambda b: announce(f"scoring the baseline {b}"))
     place = next((p.device for p in one.module.parameters()), None) if one.module is not None else None
-    record = SeedRecord(
-        seed=0,
+    result = result_of(
+        track,
+        ArchitectureRecord(
+            name=name or _name_of(predictor),
+            source=one.what,
+            source_sha256=weights_digest(one.module) if one.module is not None else stored.digest,
+            options={},
+            parameters=parameter_count(one.module) if one.module is not None else 0,
+            state_bytes=None,
+            state_at={},
+        ),
+        [record_of(track, instances, stored, seconds, baselines)],
+        baselines,
+        Evaluation.model_validate({"given": one.what, "predicts": one.predicts, "kind": one.kind, "split": split}),
+        place or torch.device("cpu"),
+    )
+    return result, stored
+
+
+def record_of(
+    track: Track,
+    instances: Instances,
+    stored: StoredPredictions,
+    seconds: float,
+    baselines: Mapping[str, BaselineRecord],
+    seed: int = 0,
+) -> SeedRecord:
+    """The scores of predictions that took so many seconds, with zeros where a training would stand."""
+    scores, curves = score_records(score(track.task, instances, stored.batches()))
+    return SeedRecord(
+        seed=seed,
         scores=scores,
         share_of_the_way=normalized_scores(scores, baselines),
         curves=curves,
@@ -68,33 +96,29 @@ def evaluate_predictor(
         peak_memory_bytes=0,
         predictions_sha256=stored.digest,
     )
-    result = Result(
-        track=TrackRecord(
-            name=track.name,
-            version=track.version,
-            digest=track.definition.digest,
-            main_score=track.definition.main_score,
-            fingerprints={part: track.instances(part).fingerprint for part in SPLITS},
-        ),
-        architecture=ArchitectureRecord(
-            name=name or _name_of(predictor),
-            source=one.what,
-            source_sha256=_weights_digest(one.module) if one.module is not None else stored.digest,
-            options={},
-            parameters=parameter_count(one.module) if one.module is not None else 0,
-            state_bytes=None,
-        ),
+
+
+def result_of(
+    track: Track,
+    architecture: ArchitectureRecord,
+    seeds: list[SeedRecord],
+    baselines: dict[str, BaselineRecord],
+    evaluation: Evaluation,
+    device: torch.device,
+    precision: Literal["float32", "bfloat16"] = "float32",
+) -> Result:
+    """The result of what regbench has not trained."""
+    return Result(
+        track=track.record(),
+        architecture=architecture,
         training={},
-        seeds=[record],
+        seeds=seeds,
         baselines=baselines,
         selection=Selection(),
-        environment=describe_environment(place or torch.device("cpu"), {}, {}, "float32"),
+        environment=describe_environment(device, {}, {}, precision),
         code=describe_code(),
-        evaluation=Evaluation.model_validate(
-            {"given": one.what, "predicts": one.predicts, "kind": one.kind, "split": split}
-        ),
+        evaluation=evaluation,
     )
-    return result, stored
 
 
 _SPLITS = ("test", "validation")
@@ -109,7 +133,7 @@ def _name_of(predictor: Any) -> str:
     return str(name) if named else "callable" if name == "<lambda>" else type(predictor).__name__
 
 
-def _weights_digest(module: nn.Module) -> str:
+def weights_digest(module: nn.Module) -> str:
     """SHA-256 of every tensor of a module, with its name, shape and type."""
     digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
@@ -131,14 +155,14 @@ def predictions_of(one: Given, task: Task, instances: Instances) -> StoredPredic
             one.module.eval()
         try:
             probe(one, instances)
-            return _stored(one, task, instances)
+            return stored_of(one, task, instances)
         finally:
             if one.module is not None:
                 one.module.train(training)
-    return _stored(one, task, instances)
+    return stored_of(one, task, instances)
 
 
-def _stored(one: Given, task: Task, instances: Instances) -> StoredPredictions:
+def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions:
     """Asks for all predictions, and weighs them against the tokens and the truth on the way."""
     evidence = Evidence(task)
     batches = _batches(one, instances) if one.rows is None else _rows_of_array(one, instances)

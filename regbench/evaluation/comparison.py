@@ -331,6 +331,8 @@ def _run(folder: Path, label: str | None, track: Track, test: Instances) -> Comp
     result = read_result(folder)
     if result.split != "test":
         raise UserError(f"{folder} is of the {result.split} split; a comparison is on the test split")
+    if result.evaluation is not None and result.evaluation.limit is not None:
+        raise UserError(f"{folder} has {result.evaluation.limit} instances; a comparison is on all of the test split")
     if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
         now = f"what {track.name} is now" if result.track.name == track.name else track.name
         raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")

@@ -15,6 +15,7 @@ import pydantic
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
+from regbench.analysis.cost import state_at
 from regbench.config import Config
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import canonical, command_of
@@ -22,10 +23,14 @@ from regbench.leaderboard.stranger import source_faults, telling_lines
 from regbench.models.backbone import build, resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
+from regbench.report.content import human_growth
 from regbench.results import ArchitectureRecord
 from regbench.training.options import TrainingOptions, resolve_training
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
+
+_MOST_PARAMETERS = 10**8
+"""Of a model that is built to measure its state."""
 
 _MOST_PARTS = 10_000
 _LARGEST_OPTION = 65_536
@@ -97,7 +102,8 @@ def architecture(case: Case) -> Iterator[str]:
     faults = [*_implausible(record.options), *_implausible(split_settings(settings)[0])]
     if len(settings) > _MOST_MEMBERS:
         faults.append(f"{len(settings):,} settings")
-    if record.parameters >= 2**48 or not 0 <= (record.state_bytes or 0) < 2**48:
+    states = (record.state_bytes or 0, *(record.state_at or {}).values())
+    if record.parameters >= 2**48 or not all(0 <= state < 2**48 for state in states):
         faults.append("parameters or state size are beyond all measure")
     faults = faults or list(_given(case))
     if faults:
@@ -230,7 +236,8 @@ def _against_class(case: Case) -> Iterator[str]:
     try:
         yield from _options(case, cls)
         given = {k: v for k, v in record.options.items() if k in cls.Options.model_fields}
-        counted = _counts(case, cls, cls.Options.model_validate_json(json.dumps(given)))
+        options = cls.Options.model_validate_json(json.dumps(given))
+        counted = _counts(case, cls, options)
     except pydantic.ValidationError as error:
         yield describe_validation(error, "option", cls.Options.model_fields)
     except UserError as error:
@@ -240,6 +247,10 @@ def _against_class(case: Case) -> Iterator[str]:
         for what, claimed, real in zip(("parameters", "bytes of state"), claims, counted, strict=True):
             if claimed != real:
                 yield f"{claimed} {what}, and these options give {real}"
+        if record.state_at is not None and counted == claims and record.parameters < _MOST_PARAMETERS:
+            measured = state_at(build(cls, options, case.reference.track.task.io).eval())
+            if measured != record.state_at:
+                yield f"a state of {human_growth(record.state_at)} tokens, and these options give {human_growth(measured)}"
 
 
 def _options(case: Case, cls: type[Any]) -> Iterator[str]:

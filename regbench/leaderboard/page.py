@@ -31,8 +31,15 @@ from regbench.tracks.track import frozen_tracks
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
-    ("state", "Bytes of recurrent state for one sequence. Some states grow with its length L.", "ascending", "bytes"),
+    (
+        "state",
+        "Recurrent state of one sequence. One that grows is given after 128 and after 1,024 tokens.",
+        "ascending",
+        "bytes",
+    ),
+    ("short conv", "Width of the short convolution, where there is one.", "descending", "few"),
     ("tokens/s", "Training speed on the entry's machine, median over seeds.", "descending", "speed"),
+    ("trials", "Configurations tried on the validation split.", "ascending", "few"),
     ("seeds", "Trained models.", "descending", "few"),
     ("tier", "What stands behind the entry: claimed, verified or reproduced.", "descending", "tier"),
 )

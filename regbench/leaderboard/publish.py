@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import ABOUT_TIERS, TIES, Board, Row, mean_score, retirement
-from regbench.report.content import human_bytes, label
+from regbench.report.content import human_state, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
@@ -200,7 +200,7 @@ def _grid(board: Board, form: str, escape: dict[int, str]) -> str:
         for row in board.rows
     ]
     columns = list(rows[0])
-    align = ["right", "left", *["right"] * (len(columns) - 5), "left", "right", "left"]
+    align = ["right", "left", *["right"] * (len(columns) - 6), "left", "right", "right", "left"]
     return tabulate(rows, headers="keys", tablefmt=form, showindex=False, disable_numparse=True, colalign=align)
 
 
@@ -220,9 +220,11 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
     result = row.entry.result if row.entry is not None else None
     speeds = [seed.tokens_per_second for seed in result.seeds] if result else []
     cells["parameters"] = f"{result.architecture.parameters:,}" if result else ""
-    cells["state"] = human_bytes(result.architecture.state_bytes) if result else ""
+    cells["state"] = human_state(result.architecture) if result else ""
+    cells["short conv"] = str(result.architecture.conv_width or "") if result else ""
     cells["tokens/s"] = f"{statistics.median(speeds):,.0f}" if speeds else ""
     cells["backend"] = _backend(row)
+    cells["trials"] = str(result.selection.trials) if result else ""
     cells["seeds"] = str(len(speeds)) if speeds else ""
     cells["tier"] = row.tier or ""
     return cells
@@ -246,6 +248,7 @@ def _record(board: Board, row: Row) -> dict[str, object]:
             "source": result.architecture.source,
             "parameters": result.architecture.parameters,
             "state_bytes": result.architecture.state_bytes,
+            "short_conv": result.architecture.conv_width,
             "train_tokens": max(seed.tokens for seed in result.seeds),
             "tokens_per_second": round(statistics.median(seed.tokens_per_second for seed in result.seeds), 1),
             "backend": _backend(row),

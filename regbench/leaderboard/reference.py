@@ -15,7 +15,7 @@ from regbench.evaluation.baselines import default_baselines, predict_baseline, s
 from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.metrics.scores import Scores, score, score_records
 from regbench.results import BaselineRecord, Curve, TrackRecord
-from regbench.tracks import SPLITS, Track, load_track, track_names
+from regbench.tracks import Track, load_track, track_names
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import training_steps
 from regbench.utils.errors import nearest
@@ -35,15 +35,7 @@ class Reference:
     @cached_property
     def record(self) -> TrackRecord:
         """What every result on this track says of it."""
-        track = self.track
-        splits = {split: track.instances(split) for split in SPLITS}
-        return TrackRecord(
-            name=track.name,
-            version=track.version,
-            digest=track.definition.digest,
-            main_score=track.definition.main_score,
-            fingerprints={split: instances.fingerprint for split, instances in splits.items()},
-        )
+        return self.track.record()
 
     @cached_property
     def test(self) -> Instances:

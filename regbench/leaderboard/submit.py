@@ -19,6 +19,7 @@ from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
 from regbench.utils.guard import Folder, Refused
+from regbench.utils.registry import modules_beside
 
 
 @dataclass
@@ -110,10 +111,18 @@ def read_source(run: RunFolder, given: Path | None) -> bytes:
     path = given or Path(re.sub(r"\.py:\w+$", ".py", named))
     if path.suffix != ".py":
         raise UserError(
-            f"'{named}' comes from another distribution: run it from a file (--arch path/to/file.py), which is kept here"
+            f"'{named}' comes from another distribution or from a program: run it from a file "
+            "(--arch path/to/file.py), which is kept here"
         )
     try:
-        return Folder(path.parent).read(path.name, SOURCE_BYTES)
+        content = Folder(path.parent).read(path.name, SOURCE_BYTES)
+        if others := ", ".join(other.name for other in modules_beside(path)):
+            raise UserError(
+                f"{path} imports {others} beside it: an entry is one file, so put them into one and train it"
+            )
+        return content
+    except SyntaxError:
+        raise UserError(f"{path} is no Python that parses") from None
     except Refused as error:
         raise UserError(
             f"the architecture's source is kept with the entry: {error}; where it is: --source FILE"

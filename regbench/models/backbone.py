@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
 from regbench.models.short_conv import ShortConv
+from regbench.ops.gelu import gelu
 from regbench.tasks.base import IO, VectorIO
 from regbench.utils.errors import UserError, blame, describe_validation
 
@@ -26,15 +27,12 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, expand: int = 4) -> None:
         super().__init__()
-        from regbench.ops.gelu import gelu  # not every mixer has a feed-forward network beside it
-
-        self.activation = gelu
         self.up = nn.Linear(d_model, expand * d_model)
         self.down = nn.Linear(expand * d_model, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
-        down: Tensor = self.down(self.activation(self.up(x)))
+        down: Tensor = self.down(gelu(self.up(x)))
         return down
 
 

@@ -69,8 +69,9 @@ class _ShortConv(torch.autograd.Function):
 def short_conv(window: Tensor, conv: nn.Conv1d) -> Tensor:
     """Convolves every channel with the filter that `conv` has for it.
 
-    Where the kernel does not serve, the input is seen as an image of height 1. Then (B, L, D) is a channels-last tensor, which
-    PyTorch convolves without a copy.
+    The kernel takes float32 and float64 on the CPU, but no subclass of Tensor: one may hold no elements, as those by which
+    PyTorch traces. Where the kernel does not serve, the input is seen as an image of height 1. Then (B, L, D) is a
+    channels-last tensor, which PyTorch convolves without a copy.
 
     Args:
         window: (B, K - 1 + L, D), the inputs, with the last K - 1 inputs before them.

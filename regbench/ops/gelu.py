@@ -75,7 +75,8 @@ class _Gelu(torch.autograd.Function):
 def gelu(x: Tensor) -> Tensor:
     """X / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) at each element.
 
-    There is nothing to choose: the kernel takes float32 and float64 on the CPU, and PyTorch's function all else.
+    There is nothing to choose: the kernel takes float32 and float64 on the CPU, and PyTorch's function all else. A subclass of
+    Tensor may hold no elements, as those by which PyTorch traces and profiles: it is PyTorch's too.
 
     Args:
         x: of any shape.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
-from regbench.results import Curve, Result, ScoreRecord
+from regbench.results import ArchitectureRecord, Curve, Result, ScoreRecord
 
 _DASHES = ("7 3", "2 2.5", "8 3 2 3", "5 2 1.5 2 1.5 2", "12 4")
 _COLOURS = 6
@@ -164,6 +164,18 @@ def human_bytes(count: int | None) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+def human_state(architecture: ArchitectureRecord) -> str:
+    """A state for people: its bytes, or those after 128 and 1,024 tokens, or "unknown"."""
+    if architecture.state_bytes is not None or architecture.state_at is None:
+        return human_bytes(architecture.state_bytes)
+    return human_growth(architecture.state_at)
+
+
+def human_growth(state_at: Mapping[Literal["128", "1024"], int]) -> str:
+    """A state that grows: {"128": 131072, "1024": 1048576} -> "128.0 KiB at 128, 1.0 MiB at 1,024". Empty: "unknown"."""
+    return ", ".join(f"{human_bytes(count)} at {int(at):,}" for at, count in state_at.items()) or "unknown"
 
 
 def human_seconds(seconds: float) -> str:

@@ -62,6 +62,8 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
         return Drawn(
             why_not=f"the code that makes the {result.split} instances of {track.name} has changed since this run"
         )
+    if result.evaluation is not None and result.evaluation.limit is not None:
+        test = test[: result.evaluation.limit]
     models: list[StoredPredictions] = []
     for seed in result.seeds:
         if not (folder / f"seed-{seed.seed}" / "predictions.npz").exists():

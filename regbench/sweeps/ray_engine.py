@@ -372,7 +372,8 @@ def _own_files(config: Config) -> Files:
     """The files that a configuration names by relative paths: an architecture, a track, its task."""
     names = []
     if registry.is_file(config.architecture):
-        names.append(re.sub(r"\.py:\w+$", ".py", config.architecture))
+        path = Path(re.sub(r"\.py:\w+$", ".py", config.architecture))
+        names += [str(path), *(str(path.parent / other.name) for other in registry.modules_beside(path))]
     if config.track.endswith((".yaml", ".yml")):
         from regbench.tracks import load_track
 

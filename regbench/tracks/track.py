@@ -14,7 +14,7 @@ import pydantic
 
 from regbench.data.instances import Instances, cached
 from regbench.metrics.metric import metrics_of
-from regbench.results import TrackName
+from regbench.results import TrackName, TrackRecord
 from regbench.tasks.base import Splits, Task, unfinished
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming, describe_validation, nearest
@@ -152,6 +152,16 @@ class Track:
                 f"{self.frozen['fingerprints'][split][:12]} when the track was frozen: results cannot be compared"
             )
         return instances
+
+    def record(self) -> TrackRecord:
+        """What a result says of the track. It makes the instances of every split."""
+        return TrackRecord(
+            name=self.name,
+            version=self.version,
+            digest=self.definition.digest,
+            main_score=self.definition.main_score,
+            fingerprints={split: self.instances(split).fingerprint for split in SPLITS},
+        )
 
     def dataset(self, split: str) -> InstanceDataset:
         """The instances of a split for a training loop of one's own: a PyTorch `Dataset` with a `collate` function."""

@@ -23,6 +23,18 @@ from typing import Any
 
 from regbench.utils.errors import UserError, blame, nearest
 
+_CLASS = "class:"
+"""Begins the name of a class that has no other name."""
+
+_PLUGIN = "regbench_plugin_"
+"""Begins the name of a module that was imported from a file."""
+
+_GIVEN: dict[str, type[Any]] = {}
+"""Classes that this program handed over, by "class:NAME"."""
+
+_FOLDERS: set[Path] = set()
+"""The folders of these files. Each is at the end of `sys.path`."""
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -93,6 +105,10 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
     Raises:
         UserError: no such name or file, the file does not import, or it does not hold exactly one such class.
     """
+    if name.startswith(_CLASS):
+        if name not in _GIVEN:
+            raise UserError(f"'{name}' is a class of the program that ran it: write it to a file, and give its path")
+        return _checked(kind, _GIVEN[name], f"the class {name.removeprefix(_CLASS)}")
     path, class_name = _as_file(name)
     if path is not None:
         path = folder / path
@@ -108,6 +124,14 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
     return _pick(kind, module, attribute or None, known[name].source)
 
 
+def name_of(kind: Kind, cls: type[Any]) -> str:
+    """A name by which `load` finds a class that this program has: the registered one, or "class:NAME"."""
+    if is_built_in(kind, cls):
+        return cls.__module__.split(".")[len(kind.package.split("."))]
+    _GIVEN[name := f"{_CLASS}{cls.__name__}"] = cls
+    return name
+
+
 def is_file(name: str) -> bool:
     """Whether `name` has the form `path/to/file.py[:Class]`. The file need not exist."""
     return _as_file(name)[0] is not None
@@ -116,7 +140,7 @@ def is_file(name: str) -> bool:
 def short_name(name: str) -> str:
     """The name for tables and folders: the class or the stem of a file, or the registered name itself."""
     path, class_name = _as_file(name)
-    return class_name or path.stem if path is not None else name
+    return class_name or path.stem if path is not None else name.removeprefix(_CLASS)
 
 
 def is_built_in(kind: Kind, cls: type[Any]) -> bool:
@@ -125,7 +149,13 @@ def is_built_in(kind: Kind, cls: type[Any]) -> bool:
 
 
 def source_digest(cls: type[Any]) -> str:
-    """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several files."""
+    """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several files.
+
+    A class that the program handed over may be in no file, as in a notebook. Then it is of the source of its methods.
+    """
+    if _GIVEN.get(f"{_CLASS}{cls.__name__}") is cls:
+        methods = [value for _, value in sorted(vars(cls).items()) if inspect.isfunction(value)]
+        return hashlib.sha256("".join(map(inspect.getsource, methods)).encode()).hexdigest()
     digests = [hashlib.sha256(path.read_bytes()) for path in source_files(cls)]
     if len(digests) == 1:
         return digests[0].hexdigest()
@@ -135,7 +165,8 @@ def source_digest(cls: type[Any]) -> str:
 def source_files(cls: type[Any]) -> list[Path]:
     """The file that defines `cls` and the files of the same outermost package that it imports, also indirectly, sorted.
 
-    A module of an inner package brings the `__init__.py` of that package with it.
+    A module of an inner package brings the `__init__.py` of that package with it. Of a file that is in no package, these are
+    the modules that lie beside it.
     """
     root = cls.__module__.partition(".")[0]
     found: set[Path] = set()
@@ -145,6 +176,8 @@ def source_files(cls: type[Any]) -> list[Path]:
         if path in found:
             continue
         found.add(path)
+        if root.startswith(_PLUGIN):
+            waiting += [(beside, "") for beside in modules_beside(path)]
         for name in imported_modules(path.read_bytes(), package, root):
             imported = sys.modules.get(name)
             file = getattr(imported, "__file__", None)
@@ -176,6 +209,34 @@ def imported_modules(content: bytes, package: str, root: str) -> set[str]:
                 names += [f"{base}.{alias.name}" for alias in node.names]
     parts = [name.split(".") for name in names]
     return {".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1)}
+
+
+def modules_beside(path: Path) -> list[Path]:
+    """The files in the folder of `path` that it imports as modules. Nothing is run.
+
+    Raises:
+        SyntaxError: The file does not parse.
+    """
+    folder = path.resolve().parent
+    here = ((folder / f"{name}.py", sys.modules.get(name)) for name in sorted(_imports(path)))
+    # An installed module of the same name comes first, so that the file beside is not what is imported.
+    return [file for file, module in here if file.is_file() and (module is None or _file_of(module) == file)]
+
+
+def _imports(path: Path) -> set[str]:
+    """The outermost names of the modules that a file imports, apart from relative ones."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return None if file is None else Path(file).resolve()
 
 
 def _built_in(kind: Kind) -> list[Entry]:
@@ -234,22 +295,41 @@ def _import_file(path: Path) -> ModuleType:
         raise UserError(f"no such file: {path}")
     resolved = path.resolve()
     # A name of its own, so that a stranger's mamba.py hides no built-in; kept in sys.modules for dataclasses and inspect.
-    name = f"regbench_plugin_{resolved.stem}_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
+    name = f"{_PLUGIN}{resolved.stem}_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, resolved)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    if str(resolved.parent) not in sys.path:  # at the end: what lies beside the file hides nothing that is installed
+        sys.path.append(str(resolved.parent))
+        _FOLDERS.add(resolved.parent)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{path} cannot be imported: {blame(error)}") from error
+    _refuse_modules_of_another_folder(resolved)
     return module
 
 
+def _refuse_modules_of_another_folder(path: Path) -> None:
+    """Two files that each import a module `layers` beside them would both get the first one's.
+
+    Raises:
+        UserError: A module that `path` imports was loaded from beside another file, and there is one of its name beside `path`.
+    """
+    for module in list(sys.modules.values()):
+        file, name = _file_of(module), getattr(module, "__name__", "")
+        if file is None or file.parent == path.parent or file.parent not in _FOLDERS or name.startswith(_PLUGIN):
+            continue
+        own = path.parent / file.name
+        if own.is_file() and name in _imports(path):
+            raise UserError(f"{path} imports '{name}', which is {file} in this process: give {own} another name")
+
+
 def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) -> type[Any]:
-    """The class of `kind` that `module` defines: the one named, or the only one. An architecture has options of regbench."""
+    """The class of `kind` that `module` defines: the one named, or the only one."""
     values = {name: value for name, value in vars(module).items() if isinstance(value, type)}
     fitting = {name: cls for name, cls in values.items() if _has_base(cls.__mro__[1:], kind.bases)}
     own = [cls for cls in fitting.values() if cls.__module__ == module.__name__]
@@ -263,7 +343,13 @@ def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) ->
     if class_name is None and len(own) > 1:
         names = ", ".join(cls.__name__ for cls in own)
         raise UserError(f"{where} defines several {kind.plural} ({names}): say which, as {where}:{own[0].__name__}")
-    cls: type[Any] = own[0] if class_name is None else fitting[class_name]
+    return _checked(kind, own[0] if class_name is None else fitting[class_name], where)
+
+
+def _checked(kind: Kind, cls: type[Any], where: str) -> type[Any]:
+    """The class. An architecture has options of regbench."""
+    if not _has_base(cls.__mro__[1:], kind.bases):
+        raise UserError(f"{where} is no {kind.noun}: it must subclass regbench.{kind.bases[0]}")
     options = getattr(cls, "Options", None)
     if kind is ARCHITECTURE and not _has_base(getattr(options, "__mro__", ()), ("Options",)):
         raise UserError(f"Options of {cls.__name__} in {where} must subclass regbench.Options")

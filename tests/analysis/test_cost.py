@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regbench.analysis.cost import training_bytes, training_flops
+from regbench.analysis.cost import state_at, stream_bytes, training_bytes, training_flops
+from regbench.models.backbone import build, resolve_options
+from regbench.tasks.base import TokenIO, VectorIO
+from regbench.utils import registry
 
 
 class Two(nn.Module):
@@ -48,3 +52,29 @@ def test_operations_are_two_for_each_product_and_twice_as_many_on_the_way_back()
     model: Any = Two()
     products = 7 * 5 * 6 * 10
     assert training_flops(model, *given(7)) == 2 * products * (2 + 1 + 2)
+
+
+@pytest.mark.parametrize("name", ["transformer", "hyena", "forgetting_transformer", "cgt"])
+def test_a_state_that_grows_is_what_a_stream_holds(name: str) -> None:
+    """After 128 tokens that were read one by one; of the transformer also by its formula."""
+    cls = registry.load(registry.ARCHITECTURE, name)
+    io = TokenIO(9, 8, 130, tuple("abcdefgh|"))
+    model: Any = build(
+        cls, resolve_options(cls, {"d_model": 16, "n_heads": 2} if name != "hyena" else {"d_model": 16}), io
+    )
+    found = state_at(model.eval())
+    assert found["128"] == stream_bytes(model, torch.zeros(1, 128, dtype=torch.long))
+    assert 7 * found["128"] < found["1024"] <= 8 * found["128"]
+    if name == "transformer":
+        assert found == {"128": 4 * 2 * 2 * 16 * 128, "1024": 4 * 2 * 2 * 16 * 1024}
+
+
+def test_a_state_that_cannot_be_known_is_empty() -> None:
+    """N-gram heads hold what the text needs; a mixer without `step` has no stream; vectors are read too."""
+    cls = registry.load(registry.ARCHITECTURE, "transformer")
+    io = TokenIO(9, 8, 64, tuple("abcdefgh|"))
+    small = {"d_model": 16, "n_heads": 2}
+    assert state_at(build(cls, resolve_options(cls, {**small, "ngram_heads": [1]}), io).eval()) == {}
+    assert state_at(Two()) == {}
+    vectors = VectorIO(d_in=3, d_out=1, max_length=64)
+    assert state_at(build(cls, resolve_options(cls, small), vectors).eval())["128"] == 4 * 2 * 2 * 16 * 128

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regbench.report.content import human_bytes
+from regbench.report.content import human_state
 from tests.helpers.documents import body_rows, section
 from tests.helpers.published import ENTRIES, published, score_cells
 
@@ -23,7 +23,7 @@ def compare(rows: list[list[str]], track: str, metrics: tuple[str, ...]) -> None
         result = found.get(name, baselines)
         assert name in found or name in baselines.baselines, name
         assert cells[: len(metrics)] == score_cells(result, name, metrics), name
-        rest = (f"{result.architecture.parameters:,}", human_bytes(result.architecture.state_bytes))
+        rest = (f"{result.architecture.parameters:,}", human_state(result.architecture))
         assert tuple(cells[len(metrics) :]) == (rest if name in found else ("", "")), name
 
 

@@ -21,7 +21,7 @@ from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
 from regbench.metrics.scores import score
 from regbench.report import build_report, track_of, write_report
-from regbench.report.content import human_bytes, human_seconds, score_rows
+from regbench.report.content import human_bytes, human_growth, human_seconds, score_rows
 from regbench.report.html import render_page
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
 from regbench.report.pictures import plot_heat_map
@@ -310,6 +310,8 @@ class TestPieces:
             "0 B", "1023 B", "1.5 KiB", "3.0 MiB", "5.0 GiB",
         ]  # fmt: skip
         assert human_bytes(None) == "grows with L"
+        assert human_growth({"128": 1536, "1024": 12 << 10}) == "1.5 KiB at 128, 12.0 KiB at 1,024"
+        assert human_growth({}) == "unknown"
         assert [human_seconds(s) for s in (8.46, 59.96, 160, 7260)] == ["8.5 s", "1 min 0 s", "2 min 40 s", "2 h 1 min"]
 
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
+import regbench
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blame
 from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK, Kind
@@ -119,6 +121,47 @@ def test_the_source_digest_of_a_package_covers_the_modules_that_it_imports(plugg
         (folder / name).write_text((folder / name).read_text() + "# edited\n")
         digests.add(registry.source_digest(cls))
     assert len(digests) == 1 + len(found)
+
+
+def test_a_class_of_the_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(regbench.Mixer):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    name = registry.name_of(ARCHITECTURE, Mine)
+    assert (name, registry.short_name(name), registry.is_file(name)) == ("class:Mine", "Mine", False)
+    assert registry.load(ARCHITECTURE, name) is Mine
+    before = registry.source_digest(Mine)
+    monkeypatch.setattr(Mine, "forward", lambda self, x: x + 1)
+    assert registry.source_digest(Mine) != before
+    assert registry.name_of(ARCHITECTURE, registry.load(ARCHITECTURE, "mamba")) == "mamba"
+    assert registry.name_of(TASK, registry.load(TASK, "pfa")) == "pfa"
+    with pytest.raises(UserError, match="'class:Other' is a class of the program that ran it: write it to a file"):
+        registry.load(ARCHITECTURE, "class:Other")
+    with pytest.raises(UserError, match="the class int is no architecture: it must subclass regbench.Mixer"):
+        registry.load(ARCHITECTURE, registry.name_of(ARCHITECTURE, int))
+
+
+def test_a_file_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its digest covers the module. What is installed is not hidden, and no file gets the module of another folder."""
+    monkeypatch.setattr("sys.path", list(sys.path))
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "mine.py").write_text("import json\nfrom my_layers import WIDTH\n" + MIXER.format(name="Mine"))
+        (folder / "my_layers.py").write_text("WIDTH = 4\n")
+    (first / "json.py").write_text("1 / 0\n")
+    cls = registry.load(ARCHITECTURE, str(first / "mine.py"))
+    assert registry.source_files(cls) == [first / "mine.py", first / "my_layers.py"]
+    before = registry.source_digest(cls)
+    (first / "my_layers.py").write_text("WIDTH = 5\n")
+    assert registry.source_digest(cls) != before
+    with pytest.raises(
+        UserError, match=r"imports 'my_layers', which is .*first/my_layers.py in this process: give .*second"
+    ):
+        registry.load(ARCHITECTURE, str(second / "mine.py"))
+    (first / "my_layers.py").unlink()
+    assert registry.source_files(cls) == [first / "mine.py"]
 
 
 def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:

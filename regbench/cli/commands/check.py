@@ -8,7 +8,6 @@ import re
 from rich.console import Console
 from rich.markup import escape
 
-from regbench.checks.task import examine_task_once
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
 from regbench.utils import registry
 
@@ -27,6 +26,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each check. The architecture is built and trained as `regbench run` does it with the same options."""
     from regbench.checks.architecture import CONTRACT, Subject
     from regbench.checks.contract import examine
+    from regbench.checks.task import examine_task_once
     from regbench.models.backbone import resolve_options, split_settings
     from regbench.ops.backend import require_use, use_backend
     from regbench.tracks import load_track

@@ -68,9 +68,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _compare_architectures(console: Console) -> int:
     """Paper, parameters and state of every architecture at its default options, for the tokens of pfa-small-v1."""
+    from regbench.analysis.cost import state_at
     from regbench.models.backbone import build, resolve_options
     from regbench.models.model import parameter_count
-    from regbench.report import human_bytes
+    from regbench.report import human_bytes, human_growth
     from regbench.tracks import load_track
 
     task_io = load_track("pfa-small-v1").task.io
@@ -87,8 +88,13 @@ def _compare_architectures(console: Console) -> int:
         cls = registry.load(registry.ARCHITECTURE, name)
         model = build(cls, resolve_options(cls, {}), task_io)
         paper = (cls.paper.authors, str(cls.paper.year)) if cls.paper else ("", "")
-        table.add_row(f"[bold]{name}[/]", *paper, f"{parameter_count(model):,}", human_bytes(model.state_bytes()))
+        held = model.state_bytes()
+        state = human_growth(state_at(model.eval())) if held is None else human_bytes(held)
+        table.add_row(f"[bold]{name}[/]", *paper, f"{parameter_count(model):,}", state)
     console.print(table, highlight=False)
+    console.print(
+        "state: of one sequence in float32; where it grows, after 128 and after 1,024 tokens", highlight=False
+    )
     return 0
 
 

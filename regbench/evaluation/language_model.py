@@ -1,0 +1,271 @@
+"""Language models of the Hugging Face Hub on a track, untrained by regbench: each symbol becomes one token of their vocabulary.
+
+Which tokens stand for the symbols is drawn at random, several times. A model reads the tokens of an instance behind a separator.
+Its probabilities of the symbols are divided by their sum. What they leave to all other tokens is reported beside the scores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pydantic
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regbench.data.instances import Instances
+from regbench.evaluation.any_predictor import record_of, result_of, stored_of, weights_digest
+from regbench.evaluation.baselines import score_baselines
+from regbench.evaluation.given import Given
+from regbench.evaluation.guards import probe
+from regbench.evaluation.predictions import StoredPredictions
+from regbench.models.model import parameter_count, token_tensor
+from regbench.results import ArchitectureRecord, Evaluation, Result
+from regbench.tasks.base import TokenIO
+from regbench.tracks import Track
+from regbench.training.trainer import find_device
+from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.settings import Settings
+
+PREFIX = "hf:"
+"""Begins the name of a language model."""
+
+LOGIT_BYTES = 1 << 28
+"""The most memory for the logits of one call. A vocabulary may be a thousand times larger than an alphabet."""
+
+_SYMBOLS = {"letters": re.compile(r"[ ][A-Za-z]"), "words": re.compile(r"[ ][A-Za-z]{2,}")}
+
+
+class Prompting(Settings):
+    """How a language model is shown an instance.
+
+    Attributes:
+        mappings: the seeds of the draws of tokens. Each is scored, as seeds are.
+        symbols: what the tokens are: a space and one letter, or a space and a word. "auto": letters where they suffice.
+        separator: the text before the first symbol, and between strings. It is one token.
+        prompt: a text before the separator.
+        precision: of weights and activations.
+        revision: a commit, branch or tag of the Hub. None: the newest.
+        limit: only the first so many instances are scored; the baselines' scores are of the same. None: all.
+    """
+
+    mappings: tuple[int, ...] = pydantic.Field(default=(0, 1, 2), min_length=1)
+    symbols: Literal["auto", "letters", "words"] = "auto"
+    separator: str = pydantic.Field(default="\n", min_length=1)
+    prompt: str = ""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    revision: str | None = None
+    limit: int | None = pydantic.Field(default=None, ge=2)
+
+
+class LanguageModel:
+    """A causal language model with its tokenizer.
+
+    Attributes:
+        model: the `transformers` model, in its evaluation form.
+        tokenizer: its tokenizer.
+    """
+
+    def __init__(self, name: str, prompting: Prompting, device: torch.device) -> None:
+        """Loads `name`, a repository of the Hub or a folder. Code that comes with a model is not run.
+
+        Raises:
+            UserError: transformers is not installed, or the model cannot be loaded.
+        """
+        try:
+            import transformers
+        except ImportError:
+            raise UserError("transformers is not installed: pip install 'regbench[hf]'") from None
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        given: dict[str, Any] = {"revision": prompting.revision, "trust_remote_code": False}
+        try:
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **given)
+            dtype = getattr(torch, prompting.precision)
+            self.model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **given).eval().to(device)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise UserError(f"the language model {name} cannot be loaded: {reason}") from None
+        self.device = device
+        start = self.tokenizer.bos_token_id
+        self._prefix = [*([] if start is None else [start]), *self._encode(prompting.prompt)]
+        self._separator = self._one_token(prompting.separator)
+        self._alone = prompting.precision != "float32"
+
+    def _encode(self, text: str) -> list[int]:
+        found: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids if text else []
+        return found
+
+    def _one_token(self, text: str) -> int:
+        found = self._encode(text)
+        if len(found) != 1:
+            raise UserError(f"the separator {text!r} is {len(found)} tokens of this model, not one: give another one")
+        return found[0]
+
+    def candidates(self, symbols: str) -> NDArray[np.int64]:
+        """The tokens that can stand for symbols, sorted: each is encoded as itself alone."""
+        ids = sorted(set(self.tokenizer.get_vocab().values()) - {*self.tokenizer.all_special_ids, self._separator})
+        texts = self.tokenizer.batch_decode([[one] for one in ids])
+        form = _SYMBOLS[symbols]
+        fitting = [(one, text) for one, text in zip(ids, texts, strict=True) if form.fullmatch(text)]
+        return np.array([one for one, text in fitting if self._encode(text) == [one]], np.int64)
+
+    def mapping(self, io: TokenIO, symbols: str, seed: int) -> NDArray[np.int64]:
+        """A token of the model for each token of the task, (V,), drawn without replacement. The separator is the separator.
+
+        Raises:
+            UserError: The model has too few tokens of this form.
+        """
+        kinds = ("letters", "words") if symbols == "auto" else (symbols,)
+        found = {kind: self.candidates(kind) for kind in kinds}
+        enough = [kind for kind in kinds if len(found[kind]) >= io.vocab_size - 1]
+        if not enough:
+            counts = " and ".join(f"{len(found[kind])} {kind}" for kind in kinds)
+            raise UserError(f"the task has {io.vocab_size - 1} symbols, and the model's single tokens are {counts}")
+        drawn = np.random.default_rng([seed]).permutation(found[enough[0]])[: io.vocab_size - 1]
+        return np.insert(drawn, io.separator, self._separator)
+
+    def require_room(self, length: int) -> None:
+        """Checks that the model reads so many tokens of an instance.
+
+        Raises:
+            UserError: It does not.
+        """
+        longest, whole = getattr(self.model.config, "max_position_embeddings", None), len(self._prefix) + length
+        if longest is not None and whole > longest:
+            raise UserError(f"an instance is {whole} tokens long with its prompt, and the model reads {longest}")
+
+    def asking(
+        self, mapping: NDArray[np.int64], seen: Callable[[NDArray[np.floating[Any]]], None]
+    ) -> Callable[[NDArray[Any]], Tensor]:
+        """A function from inputs (B, L) to the logits of the symbols (B, L, V).
+
+        Args:
+            mapping: (V,), a token of the model for each token of the task.
+            seen: is told of each call the probability that all other tokens have, (B, L).
+        """
+        columns = torch.from_numpy(mapping).to(self.device)
+        prefix = torch.tensor(self._prefix, dtype=torch.long, device=self.device)
+
+        def ask(inputs: NDArray[Any]) -> Tensor:
+            tokens = columns[token_tensor(inputs, self.device)]
+            each = 4 * (len(prefix) + tokens.shape[1]) * int(self.model.config.vocab_size)
+            # In half precision sums depend on the shape, and predictions on the batch: then each instance is asked alone.
+            rows, most = [], 1 if self._alone else max(1, LOGIT_BYTES // each)
+            for some in tokens.split(most):
+                whole = torch.cat([prefix.expand(len(some), -1), some], dim=1)
+                with torch.inference_mode():
+                    logits = self.model(input_ids=whole, use_cache=False).logits[:, len(prefix) :].float()
+                own = logits[..., columns]
+                seen((1 - (own.logsumexp(-1) - logits.logsumexp(-1)).exp()).clamp(min=0).cpu().numpy())
+                rows.append(own.cpu())
+            return torch.cat(rows)
+
+        return ask
+
+    def tokenizer_digest(self) -> str:
+        """SHA-256 of the tokenizer: of its file where it has one, else of its vocabulary."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        text = backend.to_str() if backend is not None else json.dumps(sorted(self.tokenizer.get_vocab().items()))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def evaluate_language_model(
+    track: Track,
+    name: str,
+    split: Literal["test", "validation"],
+    settings: dict[str, Any],
+    device: str,
+    announce: Callable[[str], None],
+) -> tuple[Result, Sequence[StoredPredictions]]:
+    """The result of a language model, and its predictions under each mapping.
+
+    Args:
+        track: Of tokens. Its tokens apart from the separator are the symbols.
+        name: `hf:NAME` or `hf:FOLDER`.
+        split: The instances that are predicted.
+        settings: Fields of `Prompting`.
+        device: "cpu", "cuda", or "auto".
+        announce: Is told what happens.
+
+    Raises:
+        UserError: The model cannot be loaded, or cannot be shown these instances.
+    """
+    try:
+        prompting = Prompting(**settings)
+    except pydantic.ValidationError as error:
+        raise UserError(describe_validation(error, "language model", Prompting.model_fields)) from None
+    io = track.task.io
+    if not isinstance(io, TokenIO) or track.task.source_digest() is not None:
+        kind = "text" if isinstance(io, TokenIO) else "vectors"
+        raise UserError(f"a language model needs a track of symbols; {track.name} is of {kind}")
+    place, plain = find_device(device), name.removeprefix(PREFIX)
+    announce(f"loading {plain}")
+    model = LanguageModel(plain, prompting, place)
+    mappings = {seed: model.mapping(io, prompting.symbols, seed) for seed in dict.fromkeys(prompting.mappings)}
+    instances = track.instances(split)
+    if prompting.limit is not None:
+        instances = instances[: prompting.limit]
+    model.require_room(int(instances.lengths.max()))
+    predicted = {}
+    for seed, mapping in mappings.items():
+        announce(f"predicting {len(instances):,} instances of the {split} split of {track.name}, mapping {seed}")
+        predicted[seed] = _predict(model, track, mapping, instances)
+    baselines = score_baselines(track, instances, lambda b: announce(f"scoring the baseline {b}"))
+    options = prompting.model_dump(mode="json", exclude={"mappings"}) | {
+        "revision": getattr(model.model.config, "_commit_hash", None) or prompting.revision,
+        "tokenizer_sha256": model.tokenizer_digest(),
+        **{
+            text: json.dumps(getattr(prompting, text)) for text in ("separator", "prompt")
+        },  # a new line is not printable
+    }
+    result = result_of(
+        track,
+        ArchitectureRecord(
+            name=plain.rstrip("/").rpartition("/")[2],
+            source=type(model.model).__name__,
+            source_sha256=weights_digest(model.model),
+            options=options,
+            parameters=parameter_count(model.model),
+            state_bytes=None,
+            state_at={},
+        ),
+        [
+            record_of(track, instances, stored, seconds, baselines, seed)
+            for seed, (stored, seconds, _) in predicted.items()
+        ],
+        baselines,
+        Evaluation(
+            given="language model",
+            predicts="next",
+            kind="logits",
+            split=split,
+            limit=prompting.limit,
+            outside={str(seed): round(outside, 6) for seed, (_, _, outside) in predicted.items()},
+        ),
+        place,
+        prompting.precision,
+    )
+    return result, [stored for stored, _, _ in predicted.values()]
+
+
+def _predict(
+    model: LanguageModel, track: Track, mapping: NDArray[np.int64], instances: Instances
+) -> tuple[StoredPredictions, float, float]:
+    """The predictions, the seconds they took, and the mean probability that other tokens had at scored positions."""
+    outside: list[NDArray[np.floating[Any]]] = []
+    one = Given("language model", "next", "logits", track.task.io, model.asking(mapping, outside.append))
+    probe(one, instances)
+    outside.clear()
+    started = time.perf_counter()
+    stored = stored_of(one, track.task, instances)
+    seconds = time.perf_counter() - started
+    rows = [row for batch in outside for row in batch]
+    kept = [row[: len(mask)][mask[: len(row)]] for row, mask in zip(rows, instances.scored, strict=True)]
+    return stored, seconds, float(np.concatenate(kept).mean())

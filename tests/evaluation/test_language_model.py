@@ -1,0 +1,174 @@
+"""Language models of `transformers`, small and made on the spot, on a track of symbols."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import regbench
+from regbench import cli, runner
+from regbench.evaluation.language_model import LanguageModel, Prompting
+from regbench.results import Result, read_result
+from regbench.tracks import Track
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def tokenizer() -> Any:
+    """Byte pairs in which a space and a letter are one token, as is a new line."""
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator(["".join(f" {letter}" for letter in LETTERS), " over over"] * 3, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="Ġover")
+
+
+def saved(model: Any, folder: Path) -> str:
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+SIZES = {
+    "GPT2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64},
+    "Llama": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "Mamba": {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return random_model("GPT2", tmp_path_factory.mktemp("gpt2"))
+
+
+def random_model(family: str, folder: Path) -> str:
+    kind = {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(vocab_size=290, **SIZES[family])
+    return saved(getattr(transformers, kind)(config), folder)
+
+
+def scored(track: str, name: str, **settings: Any) -> Result:
+    return runner.evaluate_language_model(track, name, "validation", settings=settings, device="cpu")
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mamba"])
+def test_families_are_scored(family: str, tiny_file: Path, tmp_path: Path) -> None:
+    """Random weights give all 290 tokens about the same probability, so that the symbols have little of it."""
+    result = scored(str(tiny_file), random_model(family, tmp_path), mappings=(0, 1), limit=6)
+    assert [seed.seed for seed in result.seeds] == [0, 1]
+    assert result.seeds[0].scores["nll"].value != result.seeds[1].scores["nll"].value
+    assert result.evaluation is not None
+    assert result.evaluation.outside is not None
+    assert all(0.9 < outside < 1 - 4 / 290 for outside in result.evaluation.outside.values())
+    assert result.architecture.source == f"{family}ForCausalLM"
+
+
+class CountingConfig(transformers.PretrainedConfig):  # type: ignore[misc, name-defined]
+    model_type = "regbench_counting"
+
+
+class Counting(transformers.PreTrainedModel):  # type: ignore[misc, name-defined]
+    """How often each token occurred so far, plus a tenth: a unigram model of the prompt, with a share for all others."""
+
+    config_class = CountingConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, **_: Any) -> Any:
+        counts = torch.nn.functional.one_hot(input_ids, self.config.vocab_size).cumsum(1)
+        return SimpleNamespace(logits=(counts + 0.1).log())
+
+
+def test_a_model_built_to_count_has_the_scores_of_counting(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
+    """Whatever letters stand for the symbols. What is left to other tokens is (V' - V) tenths of all counts."""
+    transformers.AutoConfig.register("regbench_counting", CountingConfig, exist_ok=True)
+    transformers.AutoModelForCausalLM.register(CountingConfig, Counting, exist_ok=True)
+    name = saved(Counting(CountingConfig(vocab_size=290)), tmp_path / "counting")
+    result = scored(str(tiny_file), name, mappings=(0, 5))
+    width = tiny.task.io.vocab_size
+
+    def counting(tokens: Tensor) -> Tensor:
+        return (torch.nn.functional.one_hot(tokens, width).cumsum(1) + 0.1).log()
+
+    known = regbench.evaluate(tiny, counting, "next", "logits", split="validation").seeds[0]
+    for seed in result.seeds:
+        assert seed.scores == known.scores
+    validation = tiny.instances("validation")
+    # Behind the first token, a new line, and before position t there are t + 2 tokens: the start of the text is one of them.
+    shares = [(0.1 * (290 - width) + 1) / (t + 2 + 29) for row in validation.scored for t in np.flatnonzero(row)]
+    assert result.evaluation is not None
+    assert result.evaluation.outside == pytest.approx(dict.fromkeys("05", np.mean(shares)), abs=1e-4)
+
+
+def test_a_mapping_is_of_single_tokens_and_drawn_by_its_seed(gpt2: str, tiny: Track) -> None:
+    model = LanguageModel(gpt2.removeprefix("hf:"), Prompting(), torch.device("cpu"))
+    texts = {model.tokenizer.decode([token]) for token in model.candidates("letters")}
+    assert texts == {f" {letter}" for letter in LETTERS}
+    assert [model.tokenizer.decode([token]) for token in model.candidates("words")] == []  # " over" begins every text
+    first, again, other = (model.mapping(tiny.task.io, "auto", seed) for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert len(set(first)) == tiny.task.io.vocab_size
+    assert model.tokenizer.decode([first[tiny.task.io.separator]]) == "\n"
+
+
+def test_the_command_prints_and_keeps(
+    gpt2: str, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In half precision, with a prompt. The folder is one that `report` and `compare` read."""
+    out = tmp_path / "out"
+    settings = ["--precision", "bfloat16", "--prompt", "a b", "--limit", "8", "--mapping", "0", "--device", "cpu"]
+    assert cli.main(["evaluate", gpt2, "--track", str(tiny_file), *settings, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "GPT2LMHeadModel" in said
+    assert "1 mapping of symbols to tokens" in said
+    result = read_result(out)
+    assert result.architecture.options["prompt"] == '"a b"'
+    assert len(result.architecture.options["tokenizer_sha256"]) == 64
+    assert result.environment.precision == "bfloat16"
+    assert (out / "seed-0" / "predictions.npz").exists()
+    assert "A language model scored as it was given" in (out / "report.html").read_text()
+    assert cli.main(["compare", str(out), "3-gram", "--track", str(tiny_file)]) == 2
+    assert "has 8 instances; a comparison is on all of the test split" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["gpt2"], "a language model is given as hf:NAME or hf:DIR, not 'gpt2'; did you mean 'hf:gpt2'?"),
+        (["hf:/nowhere/at/all"], "the language model /nowhere/at/all cannot be loaded: "),
+        (["MODEL", "--separator", "ab"], "the separator 'ab' is 2 tokens of this model, not one: give another one"),
+        (["MODEL", "--symbols", "words"], "the task has 4 symbols, and the model's single tokens are 0 words"),
+        (["MODEL", "--symbols", "wrds"], "did you mean 'words'?"),
+        (["MODEL", "--limit", "1"], "limit"),
+        (["MODEL", "--prompt", "a" * 60], "an instance is "),
+        (["MODEL", "--track", "linear-regression-small-v1"], "linear-regression-small-v1 is of vectors"),
+    ],
+)
+def test_bad_input_is_one_line(
+    given: list[str],
+    message: str,
+    gpt2: str,
+    tiny_file: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    track = [] if "--track" in given else ["--track", str(tiny_file)]
+    words = [gpt2 if word == "MODEL" else word for word in given]
+    assert cli.main(["evaluate", *words, *track, "--device", "cpu"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert message in error
