@@ -193,11 +193,19 @@ class Trainer:
         return self.progress
 
     def _measured(self) -> dict[str, float]:
-        """What the model measures of its weights, by the names that a row of the log has."""
+        """What the model measures of its weights, by the names that a row of the log has.
+
+        Raises:
+            UserError: a figure is NaN or infinite, or the model's own code fails.
+        """
         if self.task is None:
             return {}
         with blaming(f"measuring fails after step {self.progress.step}:"), torch.no_grad():
-            return {f"{MEASURED}{name}": float(value) for name, value in self.model.measured(self.task).items()}
+            found = {name: float(value) for name, value in self.model.measured(self.task).items()}
+        for name, value in found.items():
+            if not math.isfinite(value):
+                raise UserError(f"the model measures {name} as {value} after step {self.progress.step}")
+        return {f"{MEASURED}{name}": value for name, value in found.items()}
 
     def _diverged(self, what: str, total: int) -> UserError:
         """The error that ends a training which went astray."""

@@ -565,3 +565,16 @@ def test_figures_of_the_weights_are_in_the_log_from_step_0(
     again.task = tiny.task
     again.run()
     assert [row.get("measured.size") for row in log(again)] == [row.get("measured.size") for row in log(t)]
+
+
+def test_a_figure_that_is_no_number_is_refused(
+    trainer: Callable[..., Trainer], tiny: Track, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = trainer()
+    t.task = tiny.task
+    monkeypatch.setattr(Model, "measured", lambda self, task: {"size": float("nan")})
+    with pytest.raises(UserError, match="^the model measures size as nan after step 0$"):
+        t.run()
+    monkeypatch.setattr(Model, "measured", lambda self, task: {"size": 1 / 0})
+    with pytest.raises(UserError, match="^measuring fails after step 0: .*ZeroDivisionError"):
+        t.run()
