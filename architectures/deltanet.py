@@ -12,6 +12,7 @@ class DeltaNet(DeltaMixer, Mixer):
     `negative_eigenvalues` is the change of Grazzi et al. (2024), arXiv 2411.12537.
     """
 
+    family = "delta rule"
     paper = Paper(
         "Parallelizing Linear Transformers with the Delta Rule over Sequence Length",
         "Yang et al.",

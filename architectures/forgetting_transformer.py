@@ -12,6 +12,7 @@ from architectures._delta_mixer import full
 from regbench.models import mixer
 from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.ops.attention import attention
+from regbench.ops.attention.naive import attention_weights
 
 State = tuple[Tensor, Tensor, Tensor]
 """The keys and values so far, (B, H, t, K) each, and the running sums of the log gates (B, H, t)."""
@@ -33,6 +34,7 @@ class ForgettingTransformer(mixer.Mixer):
     order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about their 0.02.
     """
 
+    family = "attention"
     paper = mixer.Paper(
         "Forgetting Transformer: Softmax Attention with a Forget Gate", "Lin et al.", 2025, "2503.02130"
     )
@@ -53,6 +55,16 @@ class ForgettingTransformer(mixer.Mixer):
         q, k = biased(q, k, log_f.cumsum(-1))
         z = attention(q, k, F.pad(v, (0, PARTS)))[..., :-PARTS]  # fused attention wants values as wide as the keys
         y: Tensor = self.out(join_heads(z))
+        return y
+
+    def weights(self, x: Tensor) -> Tensor:
+        """What each head attends to, (B, L, D) -> (B, H, L, L)."""
+        q, k, _, log_f = self._inputs(x)
+        return attention_weights(*biased(q, k, log_f.cumsum(-1)))
+
+    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
+        """`forward` with these weights in the place of its own: (B, L, D), (B, H, L, L) -> (B, L, D)."""
+        y: Tensor = self.out(join_heads(weights @ self._inputs(x)[2]))
         return y
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:

@@ -25,6 +25,7 @@ class GatedDeltaNet(DeltaMixer, Mixer):
         expand_k: float = Field(default=0.75, gt=0, description="width of queries and keys, in units of d_model")
         expand_v: float = Field(default=1.5, gt=0, description="width of the values, in units of d_model")
 
+    family = "delta rule"
     paper = Paper("Gated Delta Networks: Improving Mamba2 with Delta Rule", "Yang et al.", 2024, arxiv="2412.06464")
 
     def __init__(self, options: Options) -> None:

@@ -27,6 +27,7 @@ class GatedDeltaProduct(GatedDeltaNet, Mixer):
             """How many delta steps a token makes."""
             return self.n_h
 
+    family = "delta rule"
     paper = Paper(
         "DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products",
         "Siems et al.",

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from regbench.models import mixer
 from regbench.models.heads import head_width, join_heads, split_heads, start_alike
 from regbench.ops.linear_attention import linear_attention
+from regbench.ops.linear_attention.naive import linear_attention_weights
 
 GAIN = 2**-2.5
 """Gain of the Xavier initialisation of queries, keys and decay gate, as in the authors' code."""
@@ -50,6 +51,7 @@ class GLA(mixer.Mixer):
             """Channels of all values."""
             return round(self.expand_v * self.d_model)
 
+    family = "linear attention"
     paper = mixer.Paper(
         "Gated Linear Attention Transformers with Hardware-Efficient Training", "Yang et al.", 2023, arxiv="2312.06635"
     )
@@ -85,6 +87,17 @@ class GLA(mixer.Mixer):
         q, k, v, logits = (split_heads(linear(x), self.n_heads) for linear in maps)
         z, state = linear_attention(q * q.shape[-1] ** -0.5, k, v, F.logsigmoid(logits) / self.temperature, state)
         return self.out(F.silu(self.gate(x)) * join_heads(self.norm(z))), state
+
+    def weights(self, x: Tensor) -> Tensor:
+        """The coefficients of the values in each head, (B, L, D) -> (B, H, L, L). They may be negative."""
+        q, k, logits = (split_heads(linear(x), self.n_heads) for linear in (self.query, self.key, self.decay))
+        return linear_attention_weights(q * q.shape[-1] ** -0.5, k, F.logsigmoid(logits) / self.temperature)
+
+    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
+        """`forward` with these coefficients in the place of its own: (B, L, D), (B, H, L, L) -> (B, L, D)."""
+        z = weights @ split_heads(self.value(x), self.n_heads)
+        y: Tensor = self.out(F.silu(self.gate(x)) * join_heads(self.norm(z)))
+        return y
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:

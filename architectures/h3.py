@@ -49,6 +49,7 @@ class H3(mixer.Mixer):
             default="lag", description="the shift SSM at the start: the key one back, or random taps"
         )
 
+    family = "state space"
     paper = mixer.Paper(
         "Hungry Hungry Hippos: Towards Language Modeling with State Space Models",
         "Dao et al.",

@@ -106,6 +106,7 @@ class Hyena(mixer.Mixer):
             """Channels of v^0, ..., v^N together."""
             return (self.order + 1) * self.d_model
 
+    family = "convolution"
     paper = mixer.Paper(
         "Hyena Hierarchy: Towards Larger Convolutional Language Models", "Poli et al.", 2023, arxiv="2302.10866"
     )

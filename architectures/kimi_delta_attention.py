@@ -19,6 +19,7 @@ class KimiDeltaAttention(DeltaMixer, Mixer):
     The maps to the steps and to the gate have the rank of a head's values.
     """
 
+    family = "delta rule"
     paper = Paper("Kimi Linear: An Expressive, Efficient Attention Architecture", "Kimi Team", 2025, arxiv="2510.26692")
 
     def __init__(self, options: DeltaMixer.Options) -> None:

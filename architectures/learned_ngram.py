@@ -41,6 +41,7 @@ class LearnedNGram(Model):
         )
         max_order: int = pydantic.Field(default=3, ge=1, le=5, description="symbols of the longest n-gram, N")
 
+    family = "counts"
     paper = regbench.Paper(
         "In-Context Language Learning: Architectures and Algorithms",
         "Akyürek, Wang, Kim, Andreas",

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from regbench.models import mixer
 from regbench.models.heads import head_width, join_heads, split_heads, start_alike
 from regbench.ops.linear_attention import linear_attention
+from regbench.ops.linear_attention.naive import linear_attention_weights
 
 TINY = 1e-6
 """Added to the sum of weights, as in the authors' code. With `relu` all weights of a position can be zero."""
@@ -43,6 +44,7 @@ class LinearTransformer(mixer.Mixer):
         positions: Literal["none", "learned"] = Field(default="learned", description="how positions are encoded")
         mimetic: bool = Field(default=False, description="whether queries and keys begin with the same weights")
 
+    family = "linear attention"
     paper = mixer.Paper(
         "Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention",
         "Katharopoulos et al.",
@@ -71,11 +73,28 @@ class LinearTransformer(mixer.Mixer):
         if self.feature_map == "identity":
             z, state = linear_attention(q * self.width**-0.5, k, v, initial_state=state)
         else:
-            q, k = (F.elu(q) + 1, F.elu(k) + 1) if self.feature_map == "elu" else (F.relu(q), F.relu(k))
+            q, k = self._features(q), self._features(k)
             # One more value channel holds 1 everywhere. Its output is the sum of the weights.
             z, state = linear_attention(q, k, F.pad(v, (0, 1), value=1.0), initial_state=state)
             z = z[..., :-1] / (z[..., -1:] + TINY)
         return self.out(join_heads(z)), state
+
+    def weights(self, x: Tensor) -> Tensor:
+        """The coefficients A_ij of each head, (B, L, D) -> (B, H, L, L). With `identity` they may be negative."""
+        q, k = (split_heads(linear(x), self.n_heads) for linear in (self.query, self.key))
+        if self.feature_map == "identity":
+            return linear_attention_weights(q * self.width**-0.5, k)
+        weights = linear_attention_weights(self._features(q), self._features(k))
+        return weights / (weights.sum(-1, keepdim=True) + TINY)
+
+    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
+        """`forward` with these coefficients in the place of its own: (B, L, D), (B, H, L, L) -> (B, L, D)."""
+        y: Tensor = self.out(join_heads(weights @ split_heads(self.value(x), self.n_heads)))
+        return y
+
+    def _features(self, x: Tensor) -> Tensor:
+        """phi(x), for the positive maps."""
+        return F.elu(x) + 1 if self.feature_map == "elu" else F.relu(x)
 
     @classmethod
     def learned_positions(cls, options: Any) -> bool:

@@ -33,6 +33,7 @@ class LSTM(Mixer):
         )
 
     feed_forward = False
+    family = "recurrent"
     paper = Paper("Long Short-Term Memory", "Hochreiter and Schmidhuber", 1997)
 
     def __init__(self, options: LSTM.Options) -> None:

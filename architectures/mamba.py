@@ -48,6 +48,7 @@ class Mamba(mixer.Mixer):
             """Channels of the state-space model."""
             return self.expand * self.d_model
 
+    family = "state space"
     paper = mixer.Paper(
         "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", "Gu and Dao", 2023, arxiv="2312.00752"
     )

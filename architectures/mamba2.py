@@ -44,6 +44,7 @@ class Mamba2(mixer.Mixer):
             """Channels of the state-space model."""
             return self.expand * self.d_model
 
+    family = "state space"
     paper = mixer.Paper(
         "Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured State Space Duality",
         "Dao and Gu",

@@ -48,6 +48,7 @@ class Mamba3(mixer.Mixer):
             """Channels of the state-space model."""
             return self.expand * self.d_model
 
+    family = "state space"
     paper = mixer.Paper(
         "Mamba-3: Improved Sequence Modeling using State Space Principles", "Lahoti et al.", 2026, arxiv="2603.15569"
     )

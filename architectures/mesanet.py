@@ -49,6 +49,7 @@ class MesaNet(mixer.Mixer):
         solver: Literal["cg", "exact"] = Field(default="cg", description="how each position's system is solved")
         cg_steps: int = Field(default=30, ge=1, description="steps of conjugate gradients")
 
+    family = "delta rule"
     paper = mixer.Paper(
         "MesaNet: Sequence Modeling by Locally Optimal Test-Time Training",
         "von Oswald et al.",

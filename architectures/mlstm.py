@@ -64,6 +64,7 @@ class MLSTM(mixer.Mixer):
             """Width of the memory's inputs."""
             return self.projection * self.d_model
 
+    family = "linear attention"
     paper = mixer.Paper("xLSTM: Extended Long Short-Term Memory", "Beck et al.", 2024, arxiv="2405.04517")
     feed_forward = False
 

@@ -13,6 +13,7 @@ from regbench.models import mixer
 from regbench.models.heads import head_width, join_heads, split_heads, start_alike
 from regbench.models.rotary import rotate
 from regbench.ops.linear_attention import linear_attention
+from regbench.ops.linear_attention.naive import linear_attention_weights
 
 State = tuple[Tensor, int]
 """S (B, H, K, V), and the number of positions so far."""
@@ -41,6 +42,7 @@ class RetNet(mixer.Mixer):
         expand_v: int = Field(default=2, ge=1, description="width of the values, in units of d_model")
         mimetic: bool = Field(default=False, description="whether queries and keys begin with the same weights")
 
+    family = "linear attention"
     paper = mixer.Paper(
         "Retentive Network: A Successor to Transformer for Large Language Models",
         "Sun et al.",
@@ -75,6 +77,17 @@ class RetNet(mixer.Mixer):
         q, k = rotate(q, start=seen) * q.shape[-1] ** -0.5, rotate(k, start=seen)
         z, S = linear_attention(q, k, v, self.log_decay, S)
         return self.out(F.silu(self.gate(x)) * join_heads(self.norm(z))), (S, seen + x.shape[1])
+
+    def weights(self, x: Tensor) -> Tensor:
+        """The coefficients A_ij of each head, (B, L, D) -> (B, H, L, L). They may be negative."""
+        q, k = (rotate(split_heads(linear(x), self.n_heads)) for linear in (self.query, self.key))
+        return linear_attention_weights(q * q.shape[-1] ** -0.5, k, self.log_decay)
+
+    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
+        """`forward` with these coefficients in the place of its own: (B, L, D), (B, H, L, L) -> (B, L, D)."""
+        z = weights @ split_heads(self.value(x), self.n_heads)
+        y: Tensor = self.out(F.silu(self.gate(x)) * join_heads(self.norm(z)))
+        return y
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:

@@ -124,6 +124,7 @@ class RWKV(mixer.Mixer):
 
         expand: int = Field(default=4, ge=1, description="hidden channels of the channel mixing, in units of d_model")
 
+    family = "recurrent"
     paper = mixer.Paper("RWKV: Reinventing RNNs for the Transformer Era", "Peng et al.", 2023, arxiv="2305.13048")
     feed_forward = False
 

@@ -167,6 +167,7 @@ class RWKV7(Model):
 
         expand: int = Field(default=4, ge=1, description="hidden channels of the channel mixing, in units of d_model")
 
+    family = "delta rule"
     paper = Paper('RWKV-7 "Goose" with Expressive Dynamic State Evolution', "Peng et al.", 2025, arxiv="2503.14456")
     takes = ("tokens", "vectors")
 

@@ -98,6 +98,7 @@ class S4(mixer.Mixer):
         init: Literal["lin", "inv"] = Field(default="lin", description="frequencies at the start: S4D-Lin or S4D-Inv")
         glu: bool = Field(default=True, description="whether the output map is a gated linear unit, or linear")
 
+    family = "state space"
     paper = mixer.Paper(
         "Efficiently Modeling Long Sequences with Structured State Spaces", "Gu et al.", 2022, arxiv="2111.00396"
     )

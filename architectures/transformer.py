@@ -26,7 +26,9 @@ from regbench.models.heads import head_width, join_heads, start_alike
 from regbench.models.mixer import Mixer, Options, Paper
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
+from regbench.ops.attention.naive import attention_weights
 from regbench.ops.ngram import NGramIndex, NGramState, ngram_head
+from regbench.ops.ngram.naive import ngram_matches, ngram_weights
 
 State = tuple[Tensor, Tensor, list[NGramState]]
 """Keys and values so far (B, H, L, K) each, and the sums of each n-gram head."""
@@ -45,6 +47,7 @@ class Transformer(Mixer):
             default=(), description="orders of n-gram heads beside those n_heads, in each layer, e.g. [1,2,3]"
         )
 
+    family = "attention"
     paper = Paper("Attention Is All You Need", "Vaswani et al.", 2017, "1706.03762")
 
     def __init__(self, options: Transformer.Options) -> None:
@@ -71,6 +74,26 @@ class Transformer(Mixer):
             assert index is not None
             pairs = zip(self.ngram_values(x).chunk(len(self.orders), dim=-1), self.orders, strict=True)
             z = torch.cat([z, *(ngram_head(index.tokens, v, order, index=index) for v, order in pairs)], dim=-1)
+        y: Tensor = self.out(z)
+        return y
+
+    def weights(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
+        """What each head attends to, (B, L, D) -> (B, H, L, L). The rows of n-gram heads stand after those of the others."""
+        q, k, _ = self._heads(x)
+        if self.rotary:
+            q, k = rotate(q), rotate(k)
+        learned = attention_weights(q, k)
+        if index is None:
+            return learned
+        static = [ngram_weights(ngram_matches(index.tokens, order), x.dtype) for order in self.orders]
+        return torch.cat([learned, *(rows[:, None] for rows in static)], dim=1)
+
+    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
+        """`forward` with these weights in the place of its own: (B, L, D), (B, H, L, L) -> (B, L, D)."""
+        z = join_heads(weights[:, : self.n_heads] @ self._heads(x)[2])
+        if self.ngram_values is not None:
+            values = self.ngram_values(x).chunk(len(self.orders), dim=-1)
+            z = torch.cat([z, *(weights[:, self.n_heads + i] @ v for i, v in enumerate(values))], dim=-1)
         y: Tensor = self.out(z)
         return y
 

@@ -138,6 +138,7 @@ class ContextuallyGuided(Model):
             default=0.1, gt=0, description="sigma: width of the smooth part, as a share of the longest sequence"
         )
 
+    family = "attention"
     paper = Paper("Contextually Guided Transformers via Low-Rank Adaptation", "Zhmoginov et al.", 2025, "2506.05672")
     takes = ("tokens", "vectors")
     training_defaults: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3}  # far better than 1e-3 on pfa-small-v1
@@ -174,6 +175,35 @@ class ContextuallyGuided(Model):
         """(B, L) int64 -> (B, L, V) logits; of vectors (B, L, D_in) -> (B, L, D_out)."""
         x, summary = self._below(shift_in(tokens, self.io.separator))
         return self._above(x, summary.y)
+
+    def attention_weights(self, tokens: Tensor) -> list[Tensor]:
+        """What each head attends to, (B, L) -> (B, H, L, L) for each layer: the blocks of x, then the blocks of y."""
+        layers = [block.attention for block in (*self.x_blocks, *self.y_blocks)]
+        found: dict[nn.Module, Tensor] = {}
+
+        def keep(layer: Any, inputs: tuple[Tensor, ...]) -> None:
+            found[layer] = layer.weights(inputs[0])
+
+        handles = [layer.register_forward_pre_hook(keep) for layer in layers]
+        try:
+            self(tokens)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [found[layer] for layer in layers]
+
+    def attention_names(self) -> list[str]:
+        """The name of each layer of `attention_weights`: x1, x2, ..., y1, ..."""
+        return [
+            f"{s}{i}" for s, blocks in (("x", self.x_blocks), ("y", self.y_blocks)) for i in range(1, len(blocks) + 1)
+        ]
+
+    def hidden_states(self, tokens: Tensor) -> list[Tensor]:
+        """The stream x after each block, (B, L) -> (B, L, d_x) for each."""
+        states: list[Tensor] = []
+        x, summary = self._below(shift_in(tokens, self.io.separator), states=states)
+        self._above(x, summary.y, states=states)
+        return states
 
     def context(self, tokens: Tensor) -> Tensor:
         """The summary y at every position: [b, t] summarises tokens[b, :t]. (B, L) -> (B, L, d_y)."""
@@ -313,13 +343,20 @@ class ContextuallyGuided(Model):
         return out[:, 0], StreamState(state.position + 1, state.x, state.y, kept, state.rate)
 
     def _below(
-        self, inputs: Tensor, x_caches: Sequence[Cache] = (), y_caches: Sequence[Cache] = (), start: int = 0
+        self,
+        inputs: Tensor,
+        x_caches: Sequence[Cache] = (),
+        y_caches: Sequence[Cache] = (),
+        start: int = 0,
+        states: list[Tensor] | None = None,
     ) -> tuple[Tensor, Summary]:
-        """Both streams up to block l: (B, L) inputs -> x (B, L, d_x), and y."""
+        """Both streams up to block l: (B, L) inputs -> x (B, L, d_x), and y. `states` gets x after each block."""
         x, y = self.x_reader(inputs, start), self.y_reader(inputs, start)
         for i, y_block in enumerate(self.y_blocks):
             caches = (x_caches[i], y_caches[i]) if x_caches else (None, None)
             x, y = both_streams(x, y, self.x_blocks[i], y_block, *caches)  # type: ignore[arg-type]
+            if states is not None:
+                states.append(x)
         y = self.y_norm(y)
         if self.posterior is None:
             return x, Summary(y)
@@ -327,10 +364,12 @@ class ContextuallyGuided(Model):
         noise = torch.randn_like(mean) * (log_variance / 2.0).exp() if self.training else 0.0
         return x, Summary(mean + noise, mean, log_variance)
 
-    def _above(self, x: Tensor, y: Tensor, caches: Sequence[Cache] = ()) -> Tensor:
-        """From block l to the output: (B, L, d_x), (B, L or 1, d_y) -> (B, L, V)."""
+    def _above(self, x: Tensor, y: Tensor, caches: Sequence[Cache] = (), states: list[Tensor] | None = None) -> Tensor:
+        """From block l to the output: (B, L, d_x), (B, L or 1, d_y) -> (B, L, V). `states` gets x after each block."""
         for i, guide in enumerate(self.guides, self.y_layer):
             x = guide(x, y, self.x_blocks[i], caches[i] if caches else None)
+            if states is not None:
+                states.append(x)
         out: Tensor = self.unembed(self.x_norm(x))
         return out
 

@@ -20,6 +20,7 @@ from regbench.models.backbone import embedding, sinusoids
 from regbench.models.heads import join_heads, start_alike
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
+from regbench.ops.attention.naive import attention_weights
 from regbench.ops.gelu import gelu
 from regbench.tasks.base import IO
 from regbench.utils.errors import UserError
@@ -116,6 +117,11 @@ class Attention(nn.Module):
             z = F.scaled_dot_product_attention(q, cache.keys, cache.values)
         out: Tensor = self.out(join_heads(z))
         return out
+
+    def weights(self, x: Tensor) -> Tensor:
+        """What each head attends to, (B, L, D_in) -> (B, H, L, L)."""
+        q, k, _ = self.qkv(x).view(*x.shape[:2], 3, self.n_heads, -1).permute(2, 0, 3, 1, 4)
+        return attention_weights(rotate(q), rotate(k)) if self.rotary else attention_weights(q, k)
 
 
 class MLP(nn.Module):

@@ -1,1 +1,1 @@
-"""What any trained model can be asked: segments of its instances, linear probes, what it costs."""
+"""What any trained model can be asked: attention, probes, errors by state, segments of its instances, what it costs."""

@@ -16,11 +16,11 @@ from rich.console import Console
 from torch import Tensor
 
 from regbench.config import Config, read_config
-from regbench.models.backbone import build, resolve_options
+from regbench.models.backbone import Backbone, build, resolve_options
 from regbench.models.model import Model, ModelPredictor, token_tensor
 from regbench.models.predictor import check_tokens
 from regbench.results import read_result
-from regbench.tracks import Track, load_track
+from regbench.tracks import Track, load_track, track_names
 from regbench.training.checkpoint import load_tensors
 from regbench.training.provenance import FILE
 from regbench.utils import registry
@@ -113,13 +113,51 @@ def read_run(folder: Path) -> Config:
     return read_config(path)
 
 
-def load_trained(folder: str | Path, seed: int | None = None, split: str = "validation") -> Trained:
+def load_named(
+    folder: str | Path, seed: int | None, split: str, *, architecture: str | None = None, track: str | None = None
+) -> Trained:
+    """As `load_trained`, but no file is executed that only the folder names: the folder may be a stranger's.
+
+    Args:
+        folder: The run folder.
+        seed: One of its seeds. None: the first.
+        split: The split that the model will read.
+        architecture: FILE.py[:CLASS], for a run of an architecture that is no built-in one.
+        track: The YAML file, for a run on a track that is no built-in one.
+
+    Raises:
+        UserError: See `load_trained`; or the configuration names a file, and the caller does not.
+    """
+    config = read_run(Path(folder))
+    if architecture is None and registry.is_file(config.architecture):
+        raise UserError(
+            f"{folder} is of the architecture in the file {config.architecture}, which is executed only if you name it: "
+            f"--arch {config.architecture}"
+        )
+    if track is None and config.track not in track_names():
+        raise UserError(
+            f"{folder} is on the track {config.track}, which is no built-in one and is loaded only if you name its file: "
+            f"--track {config.track}"
+        )
+    return load_trained(folder, seed, split, architecture=architecture, track=track)
+
+
+def load_trained(
+    folder: str | Path,
+    seed: int | None = None,
+    split: str = "validation",
+    *,
+    architecture: str | None = None,
+    track: str | None = None,
+) -> Trained:
     """The model of one seed of a run, on the CPU.
 
     Args:
         folder: The run folder.
         seed: One of its seeds. None: the first.
         split: The split that the model will read.
+        architecture: The architecture to load. None: what the configuration names.
+        track: The track to load. None: what the configuration names.
 
     Raises:
         UserError: The folder holds no run, or not this seed. Or something has changed since: the architecture does not fit the
@@ -134,14 +172,14 @@ def load_trained(folder: str | Path, seed: int | None = None, split: str = "vali
     path = folder / f"seed-{seed}" / "checkpoint.safetensors"
     if not path.exists():
         raise UserError(f"{folder} has not trained seed {seed} to the end: there is no {path.name}")
-    track = load_track(config.track)
+    loaded = load_track(track or config.track)
     if (folder / "result.json").exists():
-        _check_track(folder, track, split)
+        _check_track(folder, loaded, split)
     else:
-        _check_provenance(path.parent, track)
-    cls = registry.load(registry.ARCHITECTURE, config.architecture)
+        _check_provenance(path.parent, loaded)
+    cls = registry.load(registry.ARCHITECTURE, architecture or config.architecture)
     own = {k: v for k, v in config.settings.items() if not k.startswith("training.")}
-    model = build(cls, resolve_options(cls, own), track.task.io)
+    model = build(cls, resolve_options(cls, own), loaded.task.io)
     tensors, notes = load_tensors(path)
     owner = notes.get("architecture", config.architecture)
     if owner != config.architecture:
@@ -150,7 +188,16 @@ def load_trained(folder: str | Path, seed: int | None = None, split: str = "vali
         model.load_state_dict(tensors)
     except RuntimeError:
         raise UserError(f"the weights in {path} are not those of '{config.architecture}' as it is now") from None
-    return Trained(folder, config.architecture, seed, track, model.eval())
+    return Trained(folder, config.architecture, seed, loaded, model.eval())
+
+
+def untrained(trained: Trained) -> Model:
+    """The model that a trained one was before its training: the same architecture, options and seed."""
+    model: Any = trained.model
+    cls = type(model.blocks[0].mixer) if isinstance(model, Backbone) else type(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(trained.seed)
+        return build(cls, model.options, model.io).eval()
 
 
 class Analysis(Protocol):

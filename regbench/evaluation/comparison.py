@@ -189,7 +189,7 @@ def find_predictors(predictors: Sequence[str], track: str | None = None, board: 
     Raises:
         UserError: An unknown predictor, a run on another track, or fewer than two predictors.
     """
-    loaded = load_track(track or _track_of(predictors))
+    loaded = load_track(track or track_of(predictors))
     test = loaded.instances("test")
     baselines = default_baselines(loaded, test)
     compared = [one for spec in predictors for one in _find(spec, loaded, test, baselines, board)]
@@ -230,7 +230,7 @@ def distances(
     ]
     if len(chosen) < 2:
         raise NoDistances("an entry of the leaderboard has scores, but no predictions: distances need two others")
-    seeds = [_predictions(source, track, found.test, early, announce) for _, source in chosen]
+    seeds = [predictions_at_scored(source, track, found.test, early, announce) for _, source in chosen]
     distance, stderr = _distances(seeds, early)
     positions, names = int(early.scored.sum()), [name for name, _ in chosen]
     comparison = Comparison(
@@ -286,7 +286,8 @@ def _names(compared: Sequence[ComparedPredictor]) -> list[str]:
 # --- From the words of the user to predictions. ---
 
 
-def _track_of(predictors: Sequence[str]) -> str:
+def track_of(predictors: Sequence[str]) -> str:
+    """The name of the track that the first run folder among the predictors is on; without one `DEFAULT_TRACK`."""
     runs = (_split(spec)[1] for spec in predictors)
     return next((read_result(Path(run)).track.name for run in runs if Path(run).is_dir()), DEFAULT_TRACK)
 
@@ -342,7 +343,7 @@ def _run(folder: Path, label: str | None, track: Track, test: Instances) -> Comp
 # --- From predictors to distances. ---
 
 
-def _predictions(
+def predictions_at_scored(
     source: Baseline | Run, track: Track, test: Instances, early: Instances, announce: Announce
 ) -> list[FloatArray]:
     """What each seed predicts at the P scored positions of `early`, (P, V) each. A baseline has one seed."""

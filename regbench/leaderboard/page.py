@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.rank import ABOUT_TIERS, TIES, Board, Row, mean_score
+from regbench.leaderboard.overview import overview
+from regbench.leaderboard.rank import ABOUT_TIERS, FULL, TIES, Board, Row, mean_score
 from regbench.leaderboard.tiers import TIERS, Evidence
 from regbench.report.content import (
     about_normalized,
@@ -27,7 +28,7 @@ from regbench.report.content import (
 )
 from regbench.report.html import render_page
 from regbench.results import Curve
-from regbench.tracks.track import frozen_tracks
+from regbench.tracks.track import frozen_tracks, load_track, track_names
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
@@ -67,9 +68,16 @@ def build_page(boards: Sequence[Board]) -> str:
         ties=TIES,
         about_tiers=ABOUT_TIERS.replace("*", ""),
         tiers=TIERS,
+        full=FULL,
+        overview=overview(ordered, list(current), list(map(_task, ordered))) if len(ordered) > 1 else None,
         current=[_section(board, name, boards) for name, board in current.items()],
         retired=[_section(board, name, boards) for name, board in retired.items()],
     )
+
+
+def _task(board: Board) -> str:
+    """The name of a board's task; "" where the track is not here."""
+    return load_track(board.track).definition.task if board.track in track_names() else ""
 
 
 def chart_data(boards: Mapping[str, Board], retired: Sequence[Board] = ()) -> dict[str, Any]:

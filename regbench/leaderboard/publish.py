@@ -11,7 +11,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from regbench.leaderboard.page import build_page
-from regbench.leaderboard.rank import ABOUT_TIERS, TIES, Board, Row, mean_score, retirement
+from regbench.leaderboard.rank import ABOUT_TIERS, FULL, TIES, Board, Row, mean_score, retirement
 from regbench.report.content import human_state, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
@@ -214,7 +214,8 @@ def _set(cell: str, row: Row, form: str, escape: dict[int, str]) -> str:
 
 def _cells(board: Board, row: Row) -> dict[str, str]:
     """A row's cells for people, by column."""
-    cells = {"rank": row.place, "predictor": row.name}
+    part = f" ({100 * row.budget_share:.0f} % of the budget)" if row.budget_share < FULL else ""
+    cells = {"rank": row.place, "predictor": row.name + part}
     cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(row.scores[m]) for m in board.metrics}
     cells["normalized score"] = "—" if row.normalized is None else f"{100 * row.normalized:.0f}"
     result = row.entry.result if row.entry is not None else None

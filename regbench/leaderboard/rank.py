@@ -13,11 +13,14 @@ from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import Sample, compare
 from regbench.results import BaselineRecord, Result, ScoreRecord
-from regbench.tracks.track import Track, frozen_tracks, track_names
+from regbench.tracks.track import Track, frozen_tracks, load_track, track_names
 from regbench.utils.errors import UserError
 
 SIGNIFICANCE = 0.05
 """Two-sided. Two entries are tied unless their difference has a smaller p-value."""
+
+FULL = 0.9
+"""The least share of the track's training tokens with which an entry is ranked: others are held against full trainings."""
 
 TIES = (
     "A rank such as 9–11 is a tie: the entry can have any of these ranks. Two entries are tied unless a two-sided test of the "
@@ -45,12 +48,14 @@ class Row:
         scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
             its standard error over instances.
         normalized: The normalized score by the main score: 0 unigram, 1 oracle. None where the track has no such baselines.
-        rank: 1 for the best mean. None of a baseline, and of a claimed entry on a board with higher tiers.
+        rank: 1 for the best mean. None of a baseline, of an entry with less than the full budget, and of a claimed entry on a
+            board with higher tiers.
         ties: The best and the worst rank that the test leaves open: 1 + the number of significantly better entries, and the
             number of entries that are not significantly worse. Both are `rank` without a tie. None without a rank.
         entry: The entry. None of a baseline.
         baseline: The baseline's record. None of an entry.
         evidence: What stands behind an entry. None of a baseline.
+        budget_share: The share of the track's training tokens that an entry used. With less than `FULL` it has no rank.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Row:
     entry: Entry | None = None
     baseline: BaselineRecord | None = None
     evidence: Evidence | None = None
+    budget_share: float = 1.0
 
     @property
     def tier(self) -> Tier | None:
@@ -179,18 +185,20 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     best_first = -1 if known[main].higher_is_better else 1
     ordered = sorted(entries, key=lambda e: (best_first * mean_score(e.result, main).value, e.name))
     behind = {e.name: evidence.get(e.digest, Evidence(entry=e.digest)) for e in ordered}
-    higher = [e for e in ordered if behind[e.name].tier != "claimed"]
-    ranked = higher or ordered
+    shares = {e.name: _budget_share(e, own if current else None) for e in ordered}
+    whole = [e for e in ordered if shares[e.name] >= FULL]
+    higher = [e for e in whole if behind[e.name].tier != "claimed"]
+    ranked = higher or whole
     ties = _ties(ranked, known[main])
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
     places = {e.name: (i + 1, ties[i]) for i, e in enumerate(ranked)}
-    rows = [_entry_row(e, places.get(e.name), baselines, behind[e.name]) for e in ordered]
+    rows = [_entry_row(e, places.get(e.name), baselines, behind[e.name], shares[e.name]) for e in ordered]
     for name, record in baselines.items():
         normalized = normalized_scores(record.scores, baselines).get(main)
         rows.append(Row(name=name, kind="baseline", scores=record.scores, normalized=normalized, baseline=record))
     rows.sort(
         key=lambda row: (
-            row.kind == "entry" and row.rank is None,  # below all others
+            row.tier == "claimed" and bool(higher),  # below all others
             best_first * row.scores[main].value,
             row.kind,
             row.rank or 0,
@@ -210,12 +218,22 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     )
 
 
+def _budget_share(entry: Entry, own: Track | None) -> float:
+    """The share of the track's training tokens that the entry's longest training saw. Of a track that has changed it is 1."""
+    track = own or (load_track(entry.track) if entry.track in track_names() else None)
+    if track is None or track.definition.digest != entry.result.track.digest:
+        return 1.0
+    return max(seed.tokens for seed in entry.result.seeds) / track.definition.budget.train_tokens
+
+
 def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:
     """The best and the worst rank that noise leaves open to each entry; `ordered`: best first."""
     samples = []
     for entry in ordered:
         values = [seed.scores[main.name].value for seed in entry.result.seeds]
         samples.append(Sample(values, entry.instances.total(main.name) / len(values)))
+    if not ordered:
+        return []
     counts, higher = ordered[0].instances.counts_of(main.name), main.higher_is_better
     better, worse = [0] * len(ordered), [0] * len(ordered)
     for i, upper in enumerate(samples):
@@ -231,12 +249,13 @@ def _entry_row(
     place: tuple[int, tuple[int, int]] | None,
     baselines: Mapping[str, BaselineRecord],
     evidence: Evidence,
+    budget_share: float,
 ) -> Row:
     main = entry.result.track.main_score
     scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
     normalized = normalized_scores(scores, baselines).get(main)
     rank, ties = place or (None, None)
-    return Row(entry.name, "entry", scores, normalized, rank, ties, entry, evidence=evidence)
+    return Row(entry.name, "entry", scores, normalized, rank, ties, entry, evidence=evidence, budget_share=budget_share)
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:

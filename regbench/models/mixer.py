@@ -61,6 +61,10 @@ class Options(Settings):
         return self
 
 
+FAMILIES = ("attention", "linear attention", "delta rule", "state space", "convolution", "recurrent", "counts", "other")
+"""What an architecture may be. "counts": it is given counts of n-grams, or learns from them alone."""
+
+
 class Mixer(nn.Module):
     """A causal map (B, L, D) -> (B, L, D). Most architectures differ in this alone. ICLL Eq. 17.
 
@@ -70,6 +74,8 @@ class Mixer(nn.Module):
 
     Options: ClassVar[type[Options]] = Options
     paper: ClassVar[Paper | None] = None
+    family: ClassVar[str] = "other"
+    """One of `FAMILIES`. The leaderboard's overview shows it."""
     feed_forward: ClassVar[bool] = True
     """Whether the backbone puts a feed-forward network after this mixer (ICLL Eq. 18)."""
     compiles: ClassVar[bool] = True

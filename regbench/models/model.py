@@ -28,6 +28,8 @@ class Model(nn.Module):
 
     Options: ClassVar[type[Options]] = Options
     paper: ClassVar[Paper | None] = None
+    family: ClassVar[str] = "other"
+    """One of `regbench.models.mixer.FAMILIES`. The leaderboard's overview shows it."""
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
     """The kinds of task it is for: "tokens", "vectors" or both."""
     compiles: ClassVar[bool] = True

@@ -41,7 +41,9 @@ def test_markdown_has_a_line_for_everyone_best_first(board: Board) -> None:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     assert len({len(row) for row in rows}) == 1
     assert rows[0][:4] == ["rank", "predictor", "legal accuracy ↑", "token accuracy ↑"]
-    assert [row[1].strip("*") for row in rows[2:]] == [row.name.replace("_", "\\_") for row in board.rows]
+    names = [row.name.replace("_", "\\_") + " (25 % of the budget)" * (row.budget_share < 1) for row in board.rows]
+    assert [row[1].strip("*") for row in rows[2:]] == names
+    assert sum("budget" in name for name in names) == 1
     for cells, row in zip(rows[2:], board.rows, strict=True):
         score = f"{row.scores['legal_accuracy'].value:.3f} ± {row.scores['legal_accuracy'].stderr:.3f}"
         assert cells[2] == (score if row.kind == "entry" else f"*{score}*")
@@ -58,7 +60,9 @@ def test_csv_holds_every_figure(board: Board) -> None:
     for got, row in zip(rows, board.rows, strict=True):
         for metric in board.metrics:
             assert float(got[metric]) == pytest.approx(row.scores[metric].value, abs=1e-6)
-        if row.entry is not None:
+        if row.entry is not None and row.rank is None:
+            assert (got["rank"], got["best_rank"]) == ("", "")
+        elif row.entry is not None:
             assert (int(got["best_rank"]), int(got["worst_rank"])) == row.ties
             assert got["entry"] == row.entry.file_name
             assert len(got["tvd_by_seed"].split()) == len(row.entry.result.seeds)

@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch.utils.data import DataLoader
 
 from regbench import cli
@@ -19,6 +20,16 @@ from regbench.tracks.dataset import write_parquet
 from regbench.utils.errors import UserError
 
 
+@pytest.fixture(params=["tokens", "vectors"])
+def track(request: pytest.FixtureRequest, tiny: Track, tmp_path: Path) -> Track:
+    if request.param == "tokens":
+        return tiny
+    definition = load_track("linear-regression-small-v1").definition.model_dump()
+    small = {"name": "vectors-v1", "splits": {"train": 30, "validation": 5, "test": 6, "seed": 0}}
+    (tmp_path / "vectors-v1.yaml").write_text(yaml.safe_dump({**definition, **small}))
+    return load_track(str(tmp_path / "vectors-v1.yaml"))
+
+
 def test_a_data_set_has_every_instance_without_padding(tiny: Track) -> None:
     data, train = tiny.dataset("train"), tiny.instances("train")
     assert len(data) == len(train)
@@ -27,9 +38,7 @@ def test_a_data_set_has_every_instance_without_padding(tiny: Track) -> None:
         assert data[i]["scored"].tolist() == train.scored[i, : train.lengths[i]].tolist()
 
 
-@pytest.mark.parametrize("name", ["tiny", "linear-regression-small-v1"])
-def test_batches_are_those_of_training(name: str, tiny: Track) -> None:
-    track = tiny if name == "tiny" else load_track(name)
+def test_batches_are_those_of_training(track: Track) -> None:
     data, train = track.dataset("train"), track.instances("train")
     batch = next(iter(DataLoader(data, batch_size=5, collate_fn=data.collate)))
     few = train[:5]
@@ -54,9 +63,7 @@ def test_instances_go_into_a_loader_as_they_are(tiny: Track) -> None:
         train[len(train)]
 
 
-@pytest.mark.parametrize("name", ["tiny", "linear-regression-small-v1"])
-def test_parquet_files_are_the_instances(name: str, tiny: Track, tmp_path: Path) -> None:
-    track = tiny if name == "tiny" else load_track(name)
+def test_parquet_files_are_the_instances(track: Track, tmp_path: Path) -> None:
     write_parquet(track, tmp_path / "data")
     read = datasets.load_dataset(str(tmp_path / "data"), cache_dir=str(tmp_path / "cache"))
     card = (tmp_path / "data" / "README.md").read_text(encoding="utf-8")

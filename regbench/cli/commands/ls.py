@@ -78,6 +78,7 @@ def _compare_architectures(console: Console) -> int:
     table = Table(title="architectures, at their default options", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column, justify in (
         ("", "left"),
+        ("family", "left"),
         ("paper", "left"),
         ("year", "right"),
         ("parameters", "right"),
@@ -90,7 +91,7 @@ def _compare_architectures(console: Console) -> int:
         paper = (cls.paper.authors, str(cls.paper.year)) if cls.paper else ("", "")
         held = model.state_bytes()
         state = human_growth(state_at(model.eval())) if held is None else human_bytes(held)
-        table.add_row(f"[bold]{name}[/]", *paper, f"{parameter_count(model):,}", state)
+        table.add_row(f"[bold]{name}[/]", cls.family, *paper, f"{parameter_count(model):,}", state)
     console.print(table, highlight=False)
     console.print(
         "state: of one sequence in float32; where it grows, after 128 and after 1,024 tokens", highlight=False

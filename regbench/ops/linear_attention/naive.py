@@ -26,3 +26,34 @@ def linear_attention(
         state = g_t.exp()[..., None] * state + k_t[..., None] * v_t[..., None, :]
         outputs.append((q_t[..., None] * state).sum(-2))  # (B, H, V)
     return torch.stack(outputs, dim=2) if outputs else torch.empty_like(v), state
+
+
+def linear_attention_weights(q: Tensor, k: Tensor, log_decay: Tensor | None = None) -> Tensor:
+    """The coefficients A_ij with z_i = sum over j <= i of A_ij v_j: A_ij = sum over channels of q_i k_j a_(j+1) ... a_i.
+
+    They may be negative, and their rows need not sum to 1.
+
+    Args:
+        q: (B, H, L, K).
+        k: (B, H, L, K).
+        log_decay: (H,), (B, H, L, K), or None for no decay.
+
+    Returns:
+        (B, H, L, L).
+    """
+    length = q.shape[2]
+    past = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+    if log_decay is None or log_decay.dim() == 1:
+        weights = (q @ k.mT) * past
+        if log_decay is None:
+            return weights
+        steps = torch.arange(length, device=q.device)
+        distance = (steps[:, None] - steps).clamp(min=0)
+        return weights * (log_decay[:, None, None] * distance).exp()
+    weights = q.new_zeros(*q.shape[:3], length)
+    total = log_decay.cumsum(2)
+    for channel in range(q.shape[-1]):  # one at a time: all together are (B, H, L, L, K)
+        c = total[..., channel]
+        decay = (c[..., :, None] - c[..., None, :]).masked_fill(~past, float("-inf")).exp()
+        weights = weights + q[..., channel, None] * k[..., None, :, channel] * decay
+    return weights

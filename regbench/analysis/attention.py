@@ -1,0 +1,328 @@
+"""What the heads of a trained model attend to, and what it scores without them (ICLL section 5.1, Figure 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regbench.analysis.attention_weights import attention_layers, read_attention, without_heads
+from regbench.analysis.key_sets import CONTRASTS, FAMILIES, KINDS, first_position, hidden_states_of, key_sets, kind_of
+from regbench.analysis.trained import Trained
+from regbench.data.instances import Instances
+from regbench.metrics.scores import score
+from regbench.models.model import Model, ModelPredictor, shift_in, token_tensor
+from regbench.models.predictor import predict_in_batches
+from regbench.results import ScoreRecord
+from regbench.tasks.base import TokenIO
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError, nearest
+
+SHARP = ("match-2", *CONTRASTS)
+"""The sets whose attention per key is compared: whether it is the 2-gram that a head matches, the 1-gram, or the state."""
+BATCH_BYTES = 192 << 20
+"""The most memory for the attention of one layer and one batch."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What one head attends to.
+
+    Attributes:
+        layer: The name of its layer, from 1.
+        number: Its number in the layer, from 1.
+        kind: The set that it attends to, or "mixed".
+        mass: By set the mean share of its attention, over the queries for which the set is not empty.
+        excess: By set (mass - chance) / (1 - chance).
+        per_key: Of match-2, only-m and only-state the mean attention to one key, in units of uniform attention. Over queries
+            for which none of the three is empty.
+    """
+
+    layer: str
+    number: int
+    kind: str
+    mass: dict[str, ScoreRecord]
+    excess: dict[str, float]
+    per_key: dict[str, ScoreRecord]
+
+    @property
+    def name(self) -> str:
+        """LAYER.HEAD, such as "1.7"."""
+        return f"{self.layer}.{self.number}"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What the heads of a model attend to.
+
+    Attributes:
+        heads: All heads.
+        chance: By set the mean share of uniform attention.
+        coefficients: Whether rows are signed or do not sum to 1. Then shares are those of the absolute values.
+        first: The first position of a query.
+        instances: How many instances were read.
+        queries: How many queries were counted.
+    """
+
+    heads: list[Head]
+    chance: dict[str, float]
+    coefficients: bool
+    first: int
+    instances: int
+    queries: int
+
+    @property
+    def sets(self) -> list[str]:
+        """The sets that were measured."""
+        return [name for name in (*KINDS, *CONTRASTS) if name in self.chance]
+
+    def chosen(self, wanted: str) -> list[Head]:
+        """The heads that `--ablate` names.
+
+        Args:
+            wanted: LAYER.HEAD, a kind, or "match" and "previous" for several kinds; or some of these with commas between them.
+
+        Raises:
+            UserError: There is no such head or kind, or no head of that kind.
+        """
+        names, found = [head.name for head in self.heads], []
+        for part in (part.strip() for part in wanted.split(",")):
+            kinds = FAMILIES.get(part, (part,))
+            if part in names:
+                found += [head for head in self.heads if head.name == part]
+            elif part in (*KINDS, *FAMILIES, "mixed"):
+                of_kind = [head for head in self.heads if head.kind in kinds]
+                if not of_kind:
+                    raise UserError(f"no head is of the kind '{part}'; there are: {self._kinds()}")
+                found += of_kind
+            elif part[:1].isalpha() and "." not in part:
+                raise UserError(f"unknown kind '{part}'{nearest(part, (*KINDS, *FAMILIES, 'mixed'))}")
+            else:
+                raise UserError(f"unknown head '{part}'; heads are {names[0]} to {names[-1]}")
+        return [head for head in self.heads if head in found]
+
+    def _kinds(self) -> str:
+        return ", ".join(dict.fromkeys(head.kind for head in self.heads))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `attention.json` holds it."""
+        heads = [asdict(head) | {"mass": _plain(head.mass), "per_key": _plain(head.per_key)} for head in self.heads]
+        return asdict(self) | {"heads": heads}
+
+
+@dataclass
+class _Sums:
+    """Sums over the queries of each instance, a batch at a time.
+
+    Attributes:
+        mass: By layer the heads' attention to each set, (B, H, S) for each batch.
+        per_key: By layer, of `SHARP`, the heads' attention to one key over that of uniform attention, (B, H, 3) for each batch.
+        chance: Uniform attention to each set, (B, S) for each batch.
+        count: The queries for which a set is not empty, (B, S) for each batch.
+        sharp_count: The queries for which none of `SHARP` is empty, (B,) for each batch.
+        coefficients: Whether any rows are signed or do not sum to 1.
+    """
+
+    mass: dict[str, list[FloatArray]] = field(default_factory=dict)
+    per_key: dict[str, list[FloatArray]] = field(default_factory=dict)
+    chance: list[FloatArray] = field(default_factory=list)
+    count: list[FloatArray] = field(default_factory=list)
+    sharp_count: list[FloatArray] = field(default_factory=list)
+    coefficients: bool = False
+
+
+class _Batch:
+    """The sets of one batch, to which each layer's attention is added."""
+
+    def __init__(self, sets: dict[str, Tensor], asked: Tensor, sums: _Sums) -> None:
+        """Counts the sets.
+
+        Args:
+            sets: By name (B, L, L) bool.
+            asked: (B, L) bool, the queries.
+            sums: What is added to.
+        """
+        self.sums, self.keys = sums, torch.stack(list(sets.values()), dim=-1).float()
+        self.size = self.keys.sum(2)  # (B, L, S)
+        self.counted = (self.size > 0) & asked[..., None]
+        self.past = torch.arange(1, asked.shape[1] + 1)[:, None]
+        self.sharp = [list(sets).index(name) for name in SHARP if name in sets]
+        self.contrast = self.counted[..., self.sharp].all(-1)
+        sums.chance.append((self.size / self.past * self.counted).sum(1).double().numpy())
+        sums.count.append(self.counted.sum(1).double().numpy())
+        sums.sharp_count.append(self.contrast.sum(1).double().numpy())
+
+    def add(self, layer: str, weights: Tensor) -> None:
+        """Adds the attention of one layer, (B, H, L, L)."""
+        shares, signed = _shares(weights)
+        self.sums.coefficients |= signed
+        mass = shares.transpose(1, 2) @ self.keys  # (B, L, H, L) @ (B, L, L, S)
+        total = (mass * self.counted[:, :, None]).sum(1)
+        each = mass[..., self.sharp] / self.size[:, :, None, self.sharp].clamp(min=1) * self.past[:, :, None]
+        self.sums.mass.setdefault(layer, []).append(total.double().numpy())
+        keyed = (each * self.contrast[:, :, None, None]).sum(1)
+        self.sums.per_key.setdefault(layer, []).append(keyed.double().numpy())
+
+
+def measure(trained: Trained, instances: Instances) -> Attention:
+    """Measures every head of a model on instances. No more than the attention of one batch is kept.
+
+    Args:
+        trained: The model.
+        instances: What it reads.
+
+    Raises:
+        UserError: The model has no attention, its task is of vectors, or its weights are not (B, H, L, L) or look ahead.
+    """
+    io = trained.track.task.io
+    if not isinstance(io, TokenIO):
+        raise UserError(f"attention is measured on tokens, and {trained.track.name} is of vectors")
+    layers = attention_layers(trained.model, trained.architecture)
+    first = first_position(instances)
+    sums, queries, names = _Sums(), 0, []
+    for rows in _batches(instances, trained.model):
+        part = instances[rows]
+        tokens = token_tensor(part.tokens, torch.device("cpu"))
+        sets = key_sets(shift_in(tokens, io.separator), io.separator, hidden_states_of(part.truth_at, slice(None)))
+        asked = torch.from_numpy(part.scored.copy())
+        asked[:, :first] = False
+        queries, names = queries + int(asked.sum()), list(sets)
+        read_attention(trained.model, tokens, layers, _Batch(sets, asked, sums).add)
+    if not queries:
+        raise UserError(f"no scored position is at {first} or later: there is nothing to measure")
+    count, chances = np.concatenate(sums.count), np.concatenate(sums.chance)
+    some = [i for i in range(len(names)) if count[:, i].sum() > 0]
+    chance = {names[i]: float(chances[:, i].sum() / count[:, i].sum()) for i in some}
+    found = []
+    for layer, parts in sums.mass.items():
+        masses, keyed = np.concatenate(parts), np.concatenate(sums.per_key[layer])
+        for h in range(masses.shape[1]):
+            mass = {names[i]: ScoreRecord.of(masses[:, h, i], count[:, i]) for i in some}  # type: ignore[arg-type]
+            excess = {s: (mass[s].value - c) / (1 - c) if c < 1 else 0.0 for s, c in chance.items()}
+            total = np.concatenate(sums.sharp_count)
+            sharp = [name for name in SHARP if name in names] if total.sum() > 0 else []
+            each = {s: ScoreRecord.of(keyed[:, h, i], total) for i, s in enumerate(sharp)}  # type: ignore[arg-type]
+            found.append(Head(layer, h + 1, kind_of(mass, excess), mass, excess, each))
+    return Attention(found, chance, sums.coefficients, first, len(instances), queries)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A model with and without some heads, on the same instances.
+
+    Attributes:
+        heads: Names of the heads whose attention was made uniform.
+        before: By score the whole model.
+        after: By score the model without the heads.
+        change: By score the difference, with the standard error of paired instances.
+    """
+
+    heads: list[str]
+    before: dict[str, ScoreRecord]
+    after: dict[str, ScoreRecord]
+    change: dict[str, ScoreRecord]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `attention.json` holds it."""
+        return {"heads": self.heads} | {name: _plain(getattr(self, name)) for name in ("before", "after", "change")}
+
+
+def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Ablation:
+    """Scores a model with and without some heads.
+
+    Raises:
+        UserError: The model cannot be run with other weights.
+    """
+    task = trained.track.task
+    predictor = ModelPredictor(trained.model, torch.device("cpu"))
+    size = max(1, min(len(instances), _rows(instances, trained.model)))
+
+    def scores() -> Any:
+        return score(task, instances, predict_in_batches(predictor, instances, size))
+
+    with without_heads(trained.model, trained.architecture, [(head.layer, head.number) for head in heads]):
+        after = scores()
+    before = scores()
+    change = {
+        name: ScoreRecord.of(after.sums[name] - before.sums[name], before.counts_of(name)) for name in before.sums
+    }
+    return Ablation([head.name for head in heads], before.table(), after.table(), change)
+
+
+def one_map(trained: Trained, instances: Instances, number: int, heads: Sequence[Head]) -> dict[str, FloatArray]:
+    """The attention of some heads in one instance, by name: (L, L), as shares of each row's absolute mass."""
+    part = instances[number : number + 1]
+    tokens = token_tensor(part.tokens, torch.device("cpu"))
+    found: dict[str, FloatArray] = {}
+
+    def keep(layer: str, weights: Tensor) -> None:
+        shares, _ = _shares(weights)
+        for head in heads:
+            if head.layer == layer:
+                found[head.name] = shares[0, head.number - 1].double().numpy()
+
+    read_attention(trained.model, tokens, attention_layers(trained.model, trained.architecture), keep)
+    return found
+
+
+def _shares(weights: Tensor) -> tuple[Tensor, bool]:
+    """Rows as shares of their absolute mass, and whether they were anything else. A row of zeros stays."""
+    total = weights.abs().sum(-1, keepdim=True)
+    proper = (weights >= 0).all() and (((total - 1).abs() < 1e-3) | (total == 0)).all()
+    return weights.abs() / total.clamp(min=1e-12), not bool(proper)
+
+
+def _rows(instances: Instances, model: Model) -> int:
+    """How many instances are read at once."""
+    length = instances.tokens.shape[1]
+    heads = max(1, int(getattr(model.options, "n_heads", 1)) + len(getattr(model.options, "extra_ngram_heads", ())))
+    return max(1, BATCH_BYTES // (4 * length * length * (2 * heads + 2 * (len(KINDS) + len(CONTRASTS)))))
+
+
+def _batches(instances: Instances, model: Model) -> Iterable[slice]:
+    step = _rows(instances, model)
+    return (slice(start, start + step) for start in range(0, len(instances), step))
+
+
+def _plain(records: dict[str, ScoreRecord]) -> dict[str, dict[str, float]]:
+    return {name: record.model_dump() for name, record in records.items()}
+
+
+def labels(trained: Trained, instances: Instances, number: int) -> list[str]:
+    """What is read at each position of an instance: its symbol, and the state after it where the task has states."""
+    io, part = trained.track.task.io, instances[number : number + 1]
+    tokens: NDArray[Any] = part.tokens[0, : int(part.lengths[0])]
+    read = [io.separator, *tokens[:-1].tolist()]
+    states = hidden_states_of(part.truth_at, slice(None))
+    if states is None:
+        return [io.names[token] for token in read]
+    after = ["" if s < 0 else str(s) for s in states[0, : len(read)].tolist()]
+    return [f"{io.names[token]} {state}".strip() for token, state in zip(read, after, strict=True)]
+
+
+def typical(found: Attention) -> list[Head]:
+    """Of each kind in each layer the head with the largest excess; of a model with mixed heads alone, its most regular one."""
+
+    def strength(head: Head) -> float:
+        return max(head.excess[name] for name in KINDS if name in head.excess)
+
+    groups: dict[tuple[str, str], list[Head]] = {}
+    for head in found.heads:
+        if head.kind != "mixed":
+            groups.setdefault((head.layer, head.kind), []).append(head)
+    return [max(group, key=strength) for group in groups.values()] or [max(found.heads, key=strength)]
+
+
+def marked_keys(trained: Trained, instances: Instances, number: int, kind: str) -> NDArray[np.bool_] | None:
+    """The keys of a head's set in one instance, (L, L). None for a mixed head."""
+    if kind == "mixed":
+        return None
+    part, separator = instances[number : number + 1], trained.track.task.io.separator
+    inputs = shift_in(token_tensor(part.tokens, torch.device("cpu")), separator)
+    keys: NDArray[np.bool_] = key_sets(inputs, separator, hidden_states_of(part.truth_at, slice(None)))[kind][0].numpy()
+    return keys

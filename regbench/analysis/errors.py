@@ -1,0 +1,261 @@
+"""Where a predictor errs on automata: by state, by what was seen before, and what its illegal predictions are."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench.data.instances import Instances
+from regbench.metrics.metric import NLL_FLOOR
+from regbench.results import ScoreRecord
+from regbench.tasks.base import TokenIO
+from regbench.tracks import Track
+from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write
+
+LEAST_POSITIONS, LEAST_INSTANCES = 50, 10
+"""A bin with fewer of either is left out."""
+SCORES = ("tvd", "legal_accuracy", "nll")
+FEATURES = {
+    "branching": "edges of the state",
+    "visits": "earlier visits of it",
+    "suffix": "last tokens that tell it",
+    "edge": "the edge that follows",
+    "place": "symbols of the string before",
+}
+"""What positions are sorted by, and what its bins count."""
+RANGES = ("0", "1", "2", "3-4", "5-8", "9+")
+ILLEGAL = ("never seen", "fits the last two", "fits the last", "other")
+"""What an illegal most likely token is. It has not occurred in the instance; or it is legal in another state that the last two
+tokens, or the last one alone, lead to; or it is something else."""
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The P scored positions of a split, in the order of `np.nonzero(scored)`.
+
+    Attributes:
+        row: The instance of each, (P,).
+        tokens: The token at each, (P,).
+        allowed: Which tokens are legal there, (P, V) bool.
+        bins: By feature the label of each position's bin, (P,).
+        orders: By feature its labels in order.
+        seen: Which tokens have occurred before in the instance, (P, V) bool.
+        fits: For the last one and the last two tokens, which tokens are legal in any state that these lead to, (P, V) bool.
+        instances: N.
+    """
+
+    row: IntArray
+    tokens: IntArray
+    allowed: NDArray[np.bool_]
+    bins: Mapping[str, NDArray[np.str_]]
+    orders: Mapping[str, Sequence[str]]
+    seen: NDArray[np.bool_]
+    fits: Mapping[int, NDArray[np.bool_]]
+    instances: int
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The scores of some positions.
+
+    Attributes:
+        feature: What positions are sorted by.
+        label: Which of them these are.
+        positions: How many.
+        scores: By predictor and score, the mean with its standard error over instances.
+    """
+
+    feature: str
+    label: str
+    positions: int
+    scores: Mapping[str, Mapping[str, ScoreRecord]]
+
+
+def require_states(track: Track, instances: Instances) -> None:
+    """Refuses a track that is not one of automata.
+
+    Raises:
+        UserError: The truth of its instances has no transitions or no states.
+    """
+    if "transitions" not in instances.truth or "state" not in instances.truth_at:
+        raise UserError(f"errors by state need a task of automata, such as pfa; the task of {track.name} has no states")
+
+
+def sort_positions(instances: Instances, io: TokenIO) -> Positions:
+    """Sorts the scored positions of instances of automata."""
+    tables, states = instances.truth["transitions"].astype(np.int64), instances.truth_at["state"].astype(np.int64)
+    tokens = instances.tokens.astype(np.int64)
+    row, place = np.nonzero(instances.scored)
+    state, token = states[row, place], tokens[row, place]
+    allowed = np.zeros((len(row), io.vocab_size), bool)
+    allowed[:, : tables.shape[2]] = tables[row, state] >= 0
+    drawn = states >= 0
+    length = tokens.shape[1]
+    separators = np.where(drawn, -1, np.arange(length))
+    since = np.arange(length) - np.maximum.accumulate(separators, axis=1) - 1  # symbols before, in the string
+    edge = np.where(drawn, states * io.vocab_size + tokens, -1)
+    before = since[row, place]
+    sets = {n: _reached(tables, tokens, row, place, before, state, n) for n in (1, 2, 3)}
+    needed = np.full(len(row), "more", dtype="<U4")
+    for n in (3, 2, 1):
+        needed[(sets[n].sum(-1) == 1) | (before < n)] = str(n)
+    bins = {
+        "branching": allowed.sum(-1).astype(str),
+        "visits": _ranges(_earlier(np.where(drawn, states, -1))[row, place]),
+        "suffix": needed,
+        "edge": np.where(_earlier(edge)[row, place] > 0, "seen before", "new"),
+        "place": _ranges(before),
+    }
+    orders = {
+        "branching": [str(m) for m in range(1, io.vocab_size)],
+        "visits": RANGES,
+        "suffix": ("1", "2", "3", "more"),
+        "edge": ("new", "seen before"),
+        "place": RANGES,
+    }
+    return Positions(
+        row,
+        token,
+        allowed,
+        bins,
+        orders,
+        _seen(tokens, row, place, io.vocab_size),
+        {n: _legal(tables, sets[n], row, io.vocab_size) for n in (1, 2)},
+        len(instances),
+    )
+
+
+def scores_of(predicted: FloatArray, at: Positions) -> dict[str, FloatArray]:
+    """By score the value at each position: predictions (P, V) -> (P,)."""
+    best, every = predicted.argmax(-1), np.arange(len(predicted))
+    truth = at.allowed / at.allowed.sum(-1, keepdims=True)
+    return {
+        "tvd": 0.5 * np.abs(predicted - truth).sum(-1),
+        "legal_accuracy": at.allowed[every, best].astype(np.float64),
+        "nll": -np.log(np.maximum(predicted[every, at.tokens], NLL_FLOOR)),
+    }
+
+
+def illegal_kinds(predicted: FloatArray, at: Positions) -> dict[str, FloatArray]:
+    """By kind 1 at each position whose most likely token is illegal in this way, else 0: (P, V) -> (P,)."""
+    best, every = predicted.argmax(-1), np.arange(len(predicted))
+    left = ~at.allowed[every, best]
+    found: dict[str, FloatArray] = {}
+    tests = (~at.seen[every, best], at.fits[2][every, best], at.fits[1][every, best], np.ones(len(best), bool))
+    for name, test in zip(ILLEGAL, tests, strict=True):
+        found[name] = (left & test).astype(np.float64)
+        left = left & ~test
+    return found
+
+
+def mean_of_seeds(
+    predictions: Sequence[FloatArray], at: Positions, measure: Callable[[FloatArray, Positions], dict[str, FloatArray]]
+) -> dict[str, FloatArray]:
+    """What `measure` gives, as the mean over the predictions (P, V) of several seeds."""
+    every = [measure(one, at) for one in predictions]
+    return {name: np.mean([one[name] for one in every], axis=0) for name in every[0]}
+
+
+def binned(
+    values: Mapping[str, Mapping[str, FloatArray]],
+    at: Positions,
+    least: tuple[int, int] = (LEAST_POSITIONS, LEAST_INSTANCES),
+) -> list[Bin]:
+    """The scores in every bin of every feature.
+
+    Args:
+        values: By predictor and score, (P,).
+        at: The positions.
+        least: Fewer positions or instances than these are left out.
+    """
+    found = []
+    for feature, order in at.orders.items():
+        for label in order:
+            mine = at.bins[feature] == label
+            if mine.sum() < max(1, least[0]) or len(np.unique(at.row[mine])) < least[1]:
+                continue
+            scores = {name: {score: average(of, at, mine) for score, of in own.items()} for name, own in values.items()}
+            found.append(Bin(feature, label, int(mine.sum()), scores))
+    return found
+
+
+def average(values: FloatArray, at: Positions, chosen: NDArray[np.bool_] | None = None) -> ScoreRecord:
+    """The mean over chosen positions, by default all, with its standard error over the instances that have any."""
+    row, kept = (at.row, values) if chosen is None else (at.row[chosen], values[chosen])
+    counts = np.bincount(row, minlength=at.instances)
+    sums = np.bincount(row, kept, at.instances).astype(np.float64)
+    some = counts > 0
+    return ScoreRecord.of(sums[some], counts[some].astype(np.int64))
+
+
+def write_csv(bins: Sequence[Bin], path: Path) -> None:
+    """Writes a line for each bin, predictor and score."""
+    with atomic_write(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["feature", "bin", "positions", "predictor", "score", "value", "stderr"])
+        for one in bins:
+            for name, scores in one.scores.items():
+                for score, record in scores.items():
+                    numbers = [f"{record.value:.6f}", f"{record.stderr:.6f}"]
+                    writer.writerow([one.feature, one.label, one.positions, name, score, *numbers])
+
+
+def _earlier(ids: IntArray) -> IntArray:
+    """How often the number at each position has occurred before it in its row, (N, L); 0 where it is negative."""
+    row = np.repeat(np.arange(len(ids)), ids.shape[1])
+    flat = ids.ravel()
+    order = np.lexsort((np.arange(flat.size), flat, row))
+    new = np.r_[True, (np.diff(flat[order]) != 0) | (np.diff(row[order]) != 0)]
+    start = np.maximum.accumulate(np.where(new, np.arange(flat.size), 0))
+    earlier: IntArray = np.empty(flat.size, np.int64)
+    earlier[order] = np.arange(flat.size) - start
+    return np.where(ids >= 0, earlier.reshape(ids.shape), 0)
+
+
+def _ranges(numbers: IntArray) -> NDArray[np.str_]:
+    """The range of `RANGES` that each number is in."""
+    return np.array(RANGES)[np.searchsorted([1, 2, 3, 5, 9], numbers, side="right")]
+
+
+def _seen(tokens: IntArray, row: IntArray, place: IntArray, vocab_size: int) -> NDArray[np.bool_]:
+    """Which tokens have occurred before each position, (P, V)."""
+    first = np.full((len(tokens), vocab_size), tokens.shape[1])
+    for t in range(tokens.shape[1] - 1, -1, -1):
+        first[np.arange(len(tokens)), tokens[:, t]] = t
+    found: NDArray[np.bool_] = first[row] < place[:, None]
+    return found
+
+
+def _reached(
+    tables: IntArray, tokens: IntArray, row: IntArray, place: IntArray, before: IntArray, state: IntArray, n: int
+) -> NDArray[np.bool_]:
+    """The states that the last n tokens can lead to, (P, S). If a separator is among them, this is the state alone."""
+    every = np.arange(len(row))
+    now: NDArray[np.bool_] = tables.max(-1)[row] >= 0
+    for back in range(n, 0, -1):
+        token = np.minimum(tokens[row, np.maximum(place - back, 0)], tables.shape[2] - 1)
+        after = np.zeros_like(now)
+        for s in range(tables.shape[1]):
+            to = tables[row, s, token]
+            ok = now[:, s] & (to >= 0)
+            after[every[ok], to[ok]] = True
+        now = after
+    short = before < n
+    now[short] = False
+    now[every[short], state[short]] = True
+    return now
+
+
+def _legal(tables: IntArray, sets: NDArray[np.bool_], row: IntArray, vocab_size: int) -> NDArray[np.bool_]:
+    """Which tokens are legal in any state of a set, (P, S) -> (P, V)."""
+    legal = np.zeros((len(row), vocab_size), bool)
+    for s in range(tables.shape[1]):
+        legal[:, : tables.shape[2]] |= sets[:, s, None] & (tables[row, s] >= 0)
+    return legal

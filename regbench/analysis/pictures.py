@@ -1,0 +1,218 @@
+"""Pictures of what is inside a model: the kinds of its heads, maps of attention, and what probes read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from regbench.analysis.errors import FEATURES, Bin
+from regbench.utils.arrays import FloatArray
+from regbench.utils.files import atomic_write
+
+if TYPE_CHECKING:
+    from regbench.analysis.probes import Reading
+
+# One hue from nearly white to dark, evenly by lightness: read by the colour-blind and in print without colour.
+MORE_IS_DARKER = LinearSegmentedColormap.from_list(
+    "more is darker", ["#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"]
+)
+_MARK = "#D55E00"
+# Okabe and Ito (2008): told apart by the colour-blind. Runs are told apart by their shapes, too.
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_STYLE: dict[Any, Any] = {"text.parse_math": False, "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left"}
+
+
+def plot_heads(
+    names: Sequence[str], kinds: Sequence[str], sets: Sequence[str], mass: FloatArray, title: str, path: Path
+) -> None:
+    """Draws the share of every head's attention in every set, dark where it is large.
+
+    Args:
+        names: Of the H rows. A row without a kind, such as that of chance, stands apart by its italics.
+        kinds: Of the H heads, written at the right.
+        sets: Of the S columns.
+        mass: (H, S).
+        title: Stands above.
+        path: The PNG file.
+    """
+    rows, columns = mass.shape
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(2.2 + 0.62 * columns, 1.3 + 0.26 * rows), layout="constrained")
+        axes = figure.subplots()
+        axes.imshow(mass, cmap=MORE_IS_DARKER, vmin=0.0, vmax=1.0, aspect="auto")
+        axes.set_xticks(range(columns), sets, rotation=40, ha="left", rotation_mode="anchor")
+        axes.xaxis.tick_top()
+        axes.set_yticks(range(rows), names)
+        _without_frame(axes, rows, columns)
+        for label, kind in zip(axes.get_yticklabels(), kinds, strict=True):
+            label.set_fontstyle("normal" if kind else "italic")
+        for i in range(rows):
+            for j in range(columns):
+                chosen = kinds[i] == sets[j]
+                axes.text(
+                    j,
+                    i,
+                    f"{mass[i, j]:.2f}".removeprefix("0"),
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    weight="bold" if chosen else "normal",
+                    color="white" if mass[i, j] > 0.65 else "#222222",
+                )
+            axes.text(columns - 0.4, i, kinds[i], va="center", weight="normal" if kinds[i] == "mixed" else "bold")
+        figure.suptitle(title, x=0.02, ha="left", fontsize=10)
+        save(figure, path)
+
+
+def plot_map(
+    attention: FloatArray, marked: NDArray[np.bool_] | None, labels: Sequence[str], start: int, title: str, path: Path
+) -> None:
+    """Draws a part of one head's attention (ICLL Figure 4).
+
+    Args:
+        attention: (R, C), a row for each query and a column for each key; the last keys are those of the queries.
+        marked: (R, C) bool, the keys of the set that the head is named after: a ring is drawn around them.
+        labels: What is read at each key, (C,).
+        start: Which label is that of the first query.
+        title: Stands above.
+        path: The PNG file.
+    """
+    rows, columns = attention.shape
+    side = 0.2
+    with mpl.rc_context(_STYLE):
+        size = (max(5.0, 1.8 + side * columns), max(3.5, 1.3 + side * rows))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots()
+        most = max(0.1, float(attention.max(initial=0.0)))
+        image = axes.imshow(attention, cmap=MORE_IS_DARKER, vmin=0.0, vmax=most, aspect="equal")
+        axes.set_xticks(range(columns), labels, rotation=90, fontsize=7, family="monospace")
+        axes.set_yticks(range(rows), labels[start : start + rows], fontsize=7, family="monospace")
+        axes.set_xlabel("key: the token read there, and the state after it")
+        axes.set_ylabel("query")
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_color("#999999")
+        if marked is not None:
+            y, x = np.nonzero(marked)
+            axes.scatter(x, y, s=26, facecolors="none", edgecolors=_MARK, linewidths=0.9)
+        bar = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.01)
+        bar.set_label("share of the query's attention")
+        figure.suptitle(title, x=0.02, ha="left", fontsize=10)
+        save(figure, path)
+
+
+def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Path) -> None:
+    """Draws what probes read of several runs, errors and accuracies apart (ICLL Figure 5).
+
+    Each run has a colour and a shape. A hollow shape is the same architecture before its training. A grey bar goes from the
+    constant answer to the ceiling of the true counts, with a black line for the last three tokens.
+
+    Args:
+        readings: By run the readings, of the same targets.
+        title: Stands above.
+        path: The PNG file.
+    """
+    first = next(iter(readings.values()))
+    panels = [metric for metric in ("error", "accuracy") if any(one.metric == metric for one in first)]
+    counts = [sum(one.metric == metric for one in first) for metric in panels]
+    with mpl.rc_context(_STYLE):
+        width = 1.6 + (0.55 + 0.17 * len(readings)) * sum(counts) + 0.5 * len(panels)
+        figure = Figure(figsize=(max(6.5, width), 4.4), layout="constrained")
+        frames = figure.subplots(1, len(panels), squeeze=False, width_ratios=counts)[0]
+        for axes, metric in zip(frames, panels, strict=True):
+            names = [one.target for one in first if one.metric == metric]
+            for r, (run, every) in enumerate(readings.items()):
+                colour, marker = _COLOURS[r % len(_COLOURS)], _MARKERS[r % len(_MARKERS)]
+                shift = (r - (len(readings) - 1) / 2) * 0.8 / max(3, len(readings))
+                own = [one for one in every if one.metric == metric]
+                for x, one in enumerate(own):
+                    if r == 0:
+                        ends = one.constant.value, one.ceiling.value
+                        axes.add_patch(
+                            Rectangle((x - 0.42, min(ends)), 0.84, abs(ends[1] - ends[0]), color="#dddddd", zorder=0)
+                        )
+                        axes.plot([x - 0.42, x + 0.42], [one.tokens.value] * 2, color="black", linewidth=1)
+                    axes.plot(x + shift, one.untrained.value, marker, color=colour, mfc="white", zorder=3)
+                    axes.errorbar(
+                        x + shift, one.trained.value, one.trained.stderr, fmt=marker, color=colour, capsize=2, zorder=4
+                    )
+                axes.plot([], [], marker, color=colour, label=run)
+            axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
+            better = "relative error, lower is better" if metric == "error" else "accuracy, higher is better"
+            axes.set_title(better)
+            axes.spines[["top", "right"]].set_visible(False)
+            if metric == "error":
+                axes.set_ylim(bottom=0)
+        figure.suptitle(title, x=0.02, ha="left", fontsize=10)
+        figure.supxlabel(
+            "filled: trained; hollow: before training; grey: from the constant answer to the true counts; line: last 3 tokens",
+            x=0.02,
+            ha="left",
+            fontsize=8,
+            color="#555555",
+        )
+        frames[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        save(figure, path)
+
+
+def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None:
+    """Draws a score in the bins of four features, a line for each predictor with its standard errors.
+
+    Args:
+        bins: The bins.
+        score: Which score.
+        title: Stands above.
+        path: The PNG file.
+    """
+    features = ("branching", "visits", "suffix", "place")
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(8.5, 6), layout="constrained")
+        for axes, feature in zip(figure.subplots(2, 2).flat, features, strict=True):
+            own = [one for one in bins if one.feature == feature]
+            for i, name in enumerate(own[0].scores if own else ()):
+                records = [one.scores[name][score] for one in own]
+                axes.errorbar(
+                    range(len(own)),
+                    [record.value for record in records],
+                    [record.stderr for record in records],
+                    color=_COLOURS[i % len(_COLOURS)],
+                    marker=_MARKERS[i % len(_MARKERS)],
+                    markersize=5,
+                    linewidth=1.2,
+                    capsize=2,
+                    label=name,
+                )
+            axes.set_xticks(range(len(own)), [one.label for one in own])
+            axes.set_xlabel(FEATURES[feature])
+            axes.spines[["top", "right"]].set_visible(False)
+        handles, names = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+        figure.suptitle(title, x=0.02, ha="left", fontsize=10)
+        save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a PNG file without pyplot: there is no global state and no display."""
+    FigureCanvasAgg(figure)
+    with atomic_write(path, "wb") as file:
+        figure.savefig(file, format="png", dpi=110)
+
+
+def _without_frame(axes: Any, rows: int, columns: int) -> None:
+    """White lines between the cells of a heat map, and none around it."""
+    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=1.5)
+    axes.tick_params(which="both", length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)

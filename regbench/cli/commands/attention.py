@@ -1,0 +1,197 @@
+"""Show what the heads of a trained model attend to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from regbench.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.analysis.attention import Ablation, Attention
+    from regbench.analysis.trained import Trained
+    from regbench.data.instances import Instances
+
+DESCRIPTION = (
+    "Measures what each head of a trained model attends to: the previous token, what followed the same token (match-1) or the "
+    "same 2 or 3 tokens, the same hidden state (ICLL section 5.1, Figure 4). It prints the share of attention in each set, and "
+    "writes attention.json, heads.png and a map of one instance for each kind of head in each layer. The weights may be a "
+    "stranger's: no file that the folder names is executed unless you name it, too."
+)
+EXAMPLES = """\
+examples:
+  regbench attention runs/transformer
+  regbench attention runs/transformer --ablate match        what the score is without these heads
+  regbench attention runs/transformer --ablate 1.7,2.3 --split test
+  regbench attention runs/mine --arch my_mixer.py           a mixer of your own that has weights(x)
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("folder", metavar="DIR", help="a run folder")
+    parser.add_argument("--seed", type=int, metavar="N", help="which of its models (default: the first)")
+    parser.add_argument(
+        "--split",
+        choices=("validation", "test"),
+        default="validation",
+        help="which instances; nothing may be chosen by the test split (default: validation)",
+    )
+    parser.add_argument("--limit", type=int, default=200, metavar="N", help="how many of them (default: 200)")
+    parser.add_argument(
+        "--ablate",
+        metavar="HEADS",
+        help="score the model again, with these heads attending to all of their past alike: LAYER.HEAD, a kind, match, previous; "
+        "or several with commas",
+    )
+    parser.add_argument("--instance", type=int, default=0, metavar="N", help="the instance of the maps (default: 0)")
+    parser.add_argument(
+        "--range",
+        metavar="A:B",
+        help="the positions of the maps (default: 50:80, or the last 30 of a shorter instance)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="where to write (default: DIR/attention, or DIR/attention-seed-N)")
+    add_named(parser)
+
+
+def add_named(parser: argparse.ArgumentParser) -> None:
+    """Declares how the code and the track of a run of one's own are named."""
+    parser.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the run is of an architecture of your own")
+    parser.add_argument("--track", metavar="FILE", help="the YAML file, if the run is on a track of your own")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints the table, writes the files."""
+    from regbench.analysis.attention import ablate, measure
+    from regbench.analysis.trained import load_named
+    from regbench.utils.files import atomic_write, explain_full_disk
+
+    if arguments.limit < 2:
+        raise UserError(f"--limit {arguments.limit} is too few: two instances or more")
+    trained = load_named(
+        arguments.folder, arguments.seed, arguments.split, architecture=arguments.arch, track=arguments.track
+    )
+    instances = trained.track.instances(arguments.split)[: arguments.limit]
+    if not 0 <= arguments.instance < len(instances):
+        raise UserError(f"there is no instance {arguments.instance} among {len(instances)}")
+    begin, end = _range(arguments.range, int(instances.lengths[arguments.instance]))
+    found = measure(trained, instances)
+    chosen = found.chosen(arguments.ablate) if arguments.ablate else []
+    console.print(_table(trained, found, arguments.split))
+    console.print(
+        f"share of attention in each set, {found.queries:,} queries at positions from {found.first} on in {found.instances} "
+        "instances; uniform: what attention to all of the past alike would have",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if found.coefficients:
+        console.print("the rows are signed or unnormalised coefficients: shares are of their absolute values")
+    _print_per_key(found, console)
+    record = {
+        "architecture": trained.architecture,
+        "track": trained.track.name,
+        "seed": trained.seed,
+        "split": arguments.split,
+        **found.to_dict(),
+    }
+    if chosen:
+        effect = ablate(trained, instances, chosen)
+        record["ablation"] = effect.to_dict()
+        console.print(_ablation_table(effect, arguments.ablate))
+    name = "attention" if arguments.seed is None else f"attention-seed-{arguments.seed}"
+    folder = Path(arguments.out) if arguments.out else trained.folder / name
+    with explain_full_disk(folder):
+        with atomic_write(folder / "attention.json") as file:
+            json.dump(record, file, indent=1)
+        maps = _draw(trained, instances, found, folder, arguments.instance, begin, end)
+    pictures = f"{maps} map{'s' * (maps != 1)}"
+    console.print(f"attention.json, heads.png and {pictures}: {folder}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _range(text: str | None, length: int) -> tuple[int, int]:
+    """The positions that `--range` names."""
+    if text is None:
+        return (50, 80) if length >= 80 else (max(0, length - 30), length)
+    begin, colon, end = text.partition(":")
+    if not (colon and begin.isdigit() and end.isdigit() and int(begin) < int(end)):
+        raise UserError(f"--range takes two positions, such as 50:80, not '{text}'")
+    if int(end) > length:
+        raise UserError(f"--range {text} ends after the {length} tokens of the instance")
+    return int(begin), int(end)
+
+
+def _table(trained: Trained, found: Attention, split: str) -> Table:
+    """A row for each head, narrow enough for 80 columns."""
+    title = f"{trained.architecture} on {trained.track.name}, seed {trained.seed}, {split} split"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("head", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    short = {"previous": "prev.", "previous-2": "prev. 2", "separator": "sepa- rator", "only-state": "only state"}
+    shown = [name for name in found.sets if name != "first"]
+    for name in shown:
+        heading = short.get(name, name.replace("match-", "match ").replace("only-m", "only m"))
+        table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
+    table.add_row("", "uniform", *(_share(found.chance[name]) for name in shown), style="italic")
+    for head in found.heads:
+        cells = [_share(head.mass[name].value) for name in shown]
+        table.add_row(head.name, head.kind, *cells, style=None if head.kind == "mixed" else "bold")
+    return table
+
+
+def _share(value: float) -> str:
+    """A share with two decimals and a space before it: " .62"."""
+    return f"  {value:.2f}".replace(" 0.", " .")
+
+
+def _print_per_key(found: Attention, console: Console) -> None:
+    """Prints the attention per key of the heads that match, beside the keys that they do not match."""
+    for head in found.heads:
+        if head.kind.startswith("match") and head.per_key:
+            each = ", ".join(f"{name} {record.value:.1f}" for name, record in head.per_key.items())
+            console.print(f"{head.name}: attention per key, uniform = 1: {each}", highlight=False, soft_wrap=True)
+
+
+def _ablation_table(effect: Ablation, wanted: str) -> Table:
+    """Scores with and without the heads."""
+    title = f"without {wanted}: {', '.join(effect.heads)}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("score", "whole", "without", "change"):
+        table.add_column(column, justify="left" if column == "score" else "right", no_wrap=True)
+    for name, change in effect.change.items():
+        before, after = effect.before[name], effect.after[name]
+        table.add_row(name, f"{before.value:.3f}", f"{after.value:.3f}", f"{change.value:+.3f} ±{change.stderr:.3f}")
+    return table
+
+
+def _draw(
+    trained: Trained, instances: Instances, found: Attention, folder: Path, number: int, begin: int, end: int
+) -> int:
+    """Draws the pictures; returns the number of maps."""
+    import numpy as np
+
+    from regbench.analysis.attention import labels, marked_keys, one_map, typical
+    from regbench.analysis.pictures import plot_heads, plot_map
+
+    mass = np.array([list(found.chance.values()), *([r.value for r in h.mass.values()] for h in found.heads)])
+    order = [list(found.chance).index(name) for name in found.sets]
+    title = f"{trained.architecture} on {trained.track.name}: share of each head's attention"
+    names, kinds = ["uniform", *(head.name for head in found.heads)], ["", *(head.kind for head in found.heads)]
+    plot_heads(names, kinds, found.sets, mass[:, order], title, folder / "heads.png")
+    heads, read = typical(found), labels(trained, instances, number)
+    for name, weights in one_map(trained, instances, number, heads).items():
+        kind = next(head.kind for head in heads if head.name == name)
+        marked = marked_keys(trained, instances, number, kind)
+        first = max(0, end - max(60, end - begin))
+        part, title = weights[begin:end, first:end], f"head {name}, {kind}: {trained.architecture}, instance {number}"
+        ringed = None
+        if marked is not None:
+            ringed, title = marked[begin:end, first:end], f"{title}; ringed: the keys of {kind}"
+        plot_map(part, ringed, read[first:end], begin - first, title, folder / f"map-{name}.png")
+    return len(heads)

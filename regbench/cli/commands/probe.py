@@ -1,0 +1,147 @@
+"""Probe the hidden states of trained models for counts, frequencies and states."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from regbench.cli.tables import small_error
+from regbench.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.analysis.probes import Reading
+    from regbench.results import ScoreRecord
+
+WHAT = "counts,frequencies,existence,state"
+DESCRIPTION = (
+    "Trains small MLPs and linear maps to read numbers from a model's hidden states: how often, how frequently and whether a "
+    "symbol has followed the last n - 1 tokens, and whether two places have the same state (ICLL section 5.2, Figure 5). Probes "
+    "are trained on the training split. The layer is chosen on the validation split. Readings are of the test split. Beside them "
+    "stand controls: a constant, the last three tokens, the untrained model, another instance's state, the true counts. It "
+    "takes about a minute or two for a run of two layers. The weights may be a stranger's: no file that the folder names is "
+    "executed unless you name it, too."
+)
+EXAMPLES = """\
+examples:
+  regbench probe runs/transformer
+  regbench probe runs/transformer runs/mamba runs/lstm --what frequencies,existence --out probes.png --csv probes.csv
+  regbench probe runs/mine --arch my_mixer.py
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("folder", nargs="+", metavar="DIR", help="run folders on one track")
+    parser.add_argument("--what", default=WHAT, metavar="W,W,...", help=f"what to probe for (default: {WHAT})")
+    parser.add_argument("--seed", type=int, metavar="N", help="which model of each run (default: its first)")
+    parser.add_argument("--out", metavar="FILE.png", help="draw a picture there")
+    parser.add_argument("--csv", metavar="FILE", help="write every reading there, of all layers and controls")
+    parser.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the run is of an architecture of your own")
+    parser.add_argument("--track", metavar="FILE", help="the YAML file, if the runs are on a track of your own")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Prints the table; draws and writes what is asked for."""
+    from regbench.analysis.probes import check_probed, chosen_targets, probe
+    from regbench.analysis.trained import load_named
+    from regbench.utils.files import atomic_write, explain_full_disk
+
+    targets = chosen_targets(arguments.what)
+    if arguments.out and not arguments.out.endswith(".png"):
+        raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
+    if arguments.arch and len(arguments.folder) > 1:
+        raise UserError("--arch is for one run: probe the run of your own architecture alone")
+    runs = [
+        load_named(folder, arguments.seed, "validation", architecture=arguments.arch, track=arguments.track)
+        for folder in arguments.folder
+    ]
+    tracks = list(dict.fromkeys(run.track.name for run in runs))
+    if len(tracks) > 1:
+        raise UserError(f"the runs are on several tracks: {', '.join(tracks)}")
+    for run in runs:
+        check_probed(run, targets)
+    names = _names([run.folder for run in runs])
+    progress, found = Console(stderr=True), {}
+    for name, run in zip(names, runs, strict=True):
+
+        def announce(text: str, name: str = name) -> None:
+            progress.print(f"{name}: {text}", highlight=False)
+
+        found[name] = probe(run, targets, announce=announce)
+        console.print(_table(f"{name}: {run.architecture} on {tracks[0]}, seed {run.seed}", found[name]))
+    console.print(
+        "relative error (less is better) of counts and frequencies, accuracy (more is better) of the rest, on the test split.\n"
+        "trained: an MLP on the layer that is best on validation; linear: a linear map; untrained: before training;\n"
+        "constant, tokens (the last 3), shuffled (another instance's state): without the state; ceiling: on the true counts",
+        highlight=False,
+        soft_wrap=True,
+    )
+    with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
+        if arguments.out:
+            from regbench.analysis.pictures import plot_probes
+
+            plot_probes(found, f"What probes read from hidden states: {tracks[0]}, test split", Path(arguments.out))
+            console.print(f"picture: {arguments.out}", highlight=False, soft_wrap=True)
+        if arguments.csv:
+            with atomic_write(Path(arguments.csv)) as file:
+                file.write(_csv(found))
+            console.print(f"every reading: {arguments.csv}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The name of each run: that of its folder, or the whole path where two have the same."""
+    short = [folder.resolve().name for folder in folders]
+    names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
+    if len(set(names)) < len(names):
+        raise UserError(f"a run is given twice: {', '.join(names)}")
+    return names
+
+
+def _table(title: str, readings: Sequence[Reading]) -> Table:
+    """A row for each target, narrow enough for 80 columns."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("target", no_wrap=True)
+    heads = ("trained", "layer", "linear", "un-\ntrained", "con-\nstant", "tokens", "shuf-\nfled", "ceil-\ning")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in readings:
+        others = (one.untrained, one.constant, one.tokens, one.shuffled, one.ceiling)
+        table.add_row(
+            one.target,
+            f"{one.trained.value:.3f} {small_error(one.trained.stderr)}",
+            str(one.layer),
+            f" {one.linear.value:.3f}",
+            *(f" {record.value:.3f}" for record in others),
+        )
+    return table
+
+
+def _csv(found: Mapping[str, Sequence[Reading]]) -> str:
+    """A row for each run, target and source; of the model and the untrained model one for each layer."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", "target", "metric", "source", "layer", "best", "value", "stderr"])
+    for run, readings in found.items():
+        for one in readings:
+
+            def row(source: str, layer: int | str, best: bool, record: ScoreRecord, run=run, one=one) -> None:  # type: ignore[no-untyped-def]
+                values = [f"{record.value:.6f}", f"{record.stderr:.6f}"]
+                writer.writerow([run, one.target, one.metric, source, layer, int(best), *values])
+
+            for i, record in enumerate(one.layers, 1):
+                row("trained", i, i == one.layer, record)
+            for i, record in enumerate(one.untrained_layers, 1):
+                row("untrained", i, i == one.untrained_layer, record)
+            row("linear", one.linear_layer, True, one.linear)
+            for source in ("shuffled", "tokens", "constant", "ceiling"):
+                row(source, one.layer if source == "shuffled" else "", True, getattr(one, source))
+    return text.getvalue()

@@ -1,0 +1,181 @@
+"""The overview of the leaderboard: architectures by tracks, what each is, and findings that follow from the entries."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regbench.leaderboard.rank import Board, Row
+from regbench.utils import registry
+
+PURPOSES = {
+    "automata": ("pfa",),
+    "recall": ("associative_recall", "mqar", "recall"),
+}
+"""What a user may want an architecture for, and the tasks that measure it. The findings are about these."""
+
+COUNTS = "counts"
+"""The family of what is given counts of n-grams, or learns from them alone."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The best entry of an architecture on a track.
+
+    Attributes:
+        row: The row of its board.
+        rank: 1 + the number of rows of the overview that are significantly better there.
+        section: The id of the board's section on the page.
+    """
+
+    row: Row
+    rank: int
+    section: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """An architecture in the overview.
+
+    Attributes:
+        name: Its name, with "+ n-gram heads" where it has them.
+        family: One of `regbench.models.mixer.FAMILIES`. With n-gram heads it is "counts".
+        paper: Authors and year, or "".
+        cells: The best entry on each track, in the order of the tracks. None: not run.
+    """
+
+    name: str
+    family: str
+    paper: str
+    cells: tuple[Cell | None, ...]
+
+    @property
+    def run(self) -> list[Cell]:
+        """The cells of the tracks that it was run on."""
+        return [cell for cell in self.cells if cell is not None]
+
+    @property
+    def mean_rank(self) -> float:
+        """The mean of its ranks on the tracks that it was run on."""
+        return statistics.fmean(cell.rank for cell in self.run)
+
+    @property
+    def normalized(self) -> float | None:
+        """The mean of its normalized scores, where tracks have one."""
+        known = [cell.row.normalized for cell in self.run if cell.row.normalized is not None]
+        return statistics.fmean(known) if known else None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Architectures by tracks.
+
+    Attributes:
+        boards: The boards of the columns.
+        lines: The architectures, by mean normalized score, best first; those on fewer than half of the tracks come last.
+        findings: Sentences that follow from the entries.
+    """
+
+    boards: tuple[Board, ...]
+    lines: tuple[Line, ...]
+    findings: tuple[str, ...]
+
+
+def overview(boards: Sequence[Board], sections: Sequence[str], tasks: Sequence[str]) -> Overview:
+    """The overview of some boards.
+
+    Only entries with a rank count. An architecture is represented by its best one on each track.
+
+    Args:
+        boards: Current boards.
+        sections: The id of each board's section on the page.
+        tasks: The name of each board's task.
+    """
+    best: dict[tuple[str, bool], dict[int, Row]] = {}
+    for place, board in enumerate(boards):
+        for row in board.rows:  # best first
+            if row.entry is not None and row.rank is not None:
+                record = row.entry.result.architecture
+                best.setdefault((record.name, bool(record.options.get("ngram_heads"))), {}).setdefault(place, row)
+    ranks = [_ranks([rows[place] for rows in best.values() if place in rows]) for place in range(len(boards))]
+    lines = []
+    for (name, heads), rows in best.items():
+        cells = [
+            Cell(rows[place], ranks[place][rows[place].name], sections[place]) if place in rows else None
+            for place in range(len(boards))
+        ]
+        family, paper = _about(name)
+        lines.append(
+            Line(f"{name} + n-gram heads" if heads else name, COUNTS if heads else family, paper, tuple(cells))
+        )
+    lines.sort(key=lambda line: (2 * len(line.run) < len(boards), -(line.normalized or 0.0), line.name))
+    return Overview(tuple(boards), tuple(lines), tuple(_findings(lines, boards, tasks)))
+
+
+def _ranks(rows: Sequence[Row]) -> dict[str, int]:
+    """The rank of each row among these, by name: 1 + how many of them the board's test calls better."""
+    found = {}
+    for row in rows:
+        assert row.ties is not None
+        better = [other for other in rows if other.rank is not None and other.rank < row.ties[0]]
+        found[row.name] = 1 + len(better)
+    return found
+
+
+def _about(name: str) -> tuple[str, str]:
+    """The family and the paper of an architecture. Of one that is not built in, nothing is loaded."""
+    if name not in {entry for entry, found in registry.entries(registry.ARCHITECTURE).items() if "/" in found.source}:
+        return "other", ""
+    cls = registry.load(registry.ARCHITECTURE, name)
+    return cls.family, "" if cls.paper is None else f"{cls.paper.authors} {cls.paper.year}"
+
+
+def _findings(lines: Sequence[Line], boards: Sequence[Board], tasks: Sequence[str]) -> list[str]:
+    """What is best for each purpose and for all of them, among the architectures that are not given counts."""
+    own, found, asked = [line for line in lines if line.family != COUNTS], [], []
+    for purpose, measured_by in PURPOSES.items():
+        for place in (place for place, task in enumerate(tasks) if task in measured_by):
+            there = [(line.name, cell) for line in own if (cell := line.cells[place]) is not None]
+            cells = dict(sorted(there, key=lambda one: (-(one[1].row.normalized or 0.0), one[0])))
+            if len(cells) < 2:
+                continue
+            asked.append(place)
+            least = min(cell.rank for cell in cells.values())
+            first = [name for name, cell in cells.items() if cell.rank == least]
+            score = max(cells[name].row.normalized or 0.0 for name in first)
+            found.append(
+                f"{purpose.capitalize()} ({boards[place].track}): {_listed(first)} {'are level' if first[1:] else 'is ahead'}, "
+                f"of {len(cells)} architectures, with a normalized score of {100 * score:.0f}.{_counts(lines, place, least)}"
+            )
+    means = {
+        line.name: statistics.fmean(one.row.normalized or 0.0 for one in of_line)
+        for line in own
+        if len(of_line := [one for place in asked if (one := line.cells[place]) is not None]) == len(asked) > 1
+    }
+    if len(means) > 1:
+        best = max(means, key=lambda name: means[name])
+        found.append(
+            f"{' and '.join(PURPOSES).capitalize()} together: of the {len(means)} architectures that were run on all of these "
+            f"tracks, {best} has the highest mean of normalized scores, {100 * means[best]:.0f}."
+        )
+    return found
+
+
+def _counts(lines: Sequence[Line], place: int, least: int) -> str:
+    """Which of those that are given counts are before the best of the others."""
+    before = [
+        line.name
+        for line in lines
+        if line.family == COUNTS and (cell := line.cells[place]) is not None and cell.rank < least
+    ]
+    return (
+        f" Given counts of n-grams, {_listed(before)} {'are' if len(before) > 1 else 'is'} before them."
+        if before
+        else ""
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """["a", "b", "c"] -> "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

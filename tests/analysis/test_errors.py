@@ -1,0 +1,131 @@
+"""Errors by state: bins counted by eye, the oracle and the n-grams where they must be right, and that bins partition."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from baselines.ngram import NGram
+from regbench import cli
+from regbench.analysis import errors
+from regbench.analysis.errors import average, binned, illegal_kinds, scores_of, sort_positions
+from regbench.cli.commands import errors as command
+from regbench.data.instances import Instances
+from regbench.tasks.base import TokenIO
+from regbench.tracks import Track, load_track
+from regbench.utils.arrays import FloatArray
+
+A, B, C, SEPARATOR = 0, 1, 2, 3
+IO = TokenIO(vocab_size=4, separator=SEPARATOR, max_length=20, names=("a", "b", "c", "|"))
+
+
+def by_hand() -> Instances:
+    """One automaton, 0 -a-> 1, 0 -b-> 2, 1 -a-> 0, 2 -a-> 0, 2 -b-> 1, and the strings abb, ba|... of it."""
+    table = np.full((1, 3, 3), -1, np.int8)
+    for state, token, to in ((0, A, 1), (0, B, 2), (1, A, 0), (2, A, 0), (2, B, 1)):
+        table[0, state, token] = to
+    tokens = [[A, A, B, B, A, B, SEPARATOR, B, A, A]]
+    states = [[0, 1, 0, 2, 1, 0, -1, 0, 2, 0]]
+    scored = np.array(states) >= 0
+    scored[:, 0] = False
+    truth_at = {"state": np.array(states, np.int8)}
+    lengths = np.array([10], np.int32)
+    return Instances(np.array(tokens, np.uint8), lengths, scored, "hand/1", {"transitions": table}, truth_at)
+
+
+def test_bins_counted_by_eye() -> None:
+    at = sort_positions(by_hand(), IO)
+    # positions                   1    2    3    4    5    7    8    9
+    assert at.bins["branching"].tolist() == ["1", "2", "2", "1", "2", "2", "2", "2"]
+    assert at.bins["visits"].tolist() == ["0", "1", "0", "1", "2", "3-4", "1", "3-4"]
+    # b leads to 2 or 1, a to 1 or 0, "aa" to both; "ab" leads to 2, "bb" to 1, "ba" to 0. A separator tells the state.
+    assert at.bins["suffix"].tolist() == ["2", "3", "2", "2", "2", "1", "2", "2"]
+    assert at.bins["edge"].tolist() == ["new", "new", "new", "seen before"] + ["seen before"] * 2 + [
+        "new",
+        "seen before",
+    ]
+    assert at.bins["place"].tolist() == ["1", "2", "3-4", "3-4", "5-8", "0", "1", "2"]
+    assert at.fits[1].tolist()[3] == [True, True, False, False]  # after b: state 2 or 1
+    assert at.fits[2].tolist()[3] == [True, False, False, False]  # after "bb": state 1
+
+
+def test_kinds_of_illegal_predictions_sum_to_the_illegal_share() -> None:
+    at = sort_positions(by_hand(), IO)
+    best = [B, C, C, B, C, SEPARATOR, C, A]
+    predicted = np.eye(4)[best]
+    kinds = illegal_kinds(predicted, at)
+    assert kinds["never seen"].tolist() == [1, 1, 1, 0, 1, 0, 1, 0]  # b has not occurred at position 1
+    assert kinds["fits the last two"].tolist() == [0] * 8
+    assert kinds["fits the last"].tolist() == [0, 0, 0, 1, 0, 0, 0, 0]  # after b the state could be 2, which allows b
+    assert kinds["other"].tolist() == [0, 0, 0, 0, 0, 1, 0, 0]  # a separator, after one was seen
+    assert sum(kinds.values()).tolist() == (1 - scores_of(predicted, at)["legal_accuracy"]).tolist()
+
+
+@pytest.fixture(scope="module")
+def pfa() -> Track:
+    return load_track("pfa-small-v1")
+
+
+def at_scored(predicted: FloatArray, instances: Instances) -> FloatArray:
+    return predicted[np.nonzero(instances.scored)]
+
+
+def test_the_oracle_has_no_error_and_bins_partition(pfa: Track) -> None:
+    some = pfa.instances("validation")[:60]
+    at, io = sort_positions(some, pfa.task.io), pfa.task.io
+    two_gram = NGram(2, io.vocab_size, io.separator).predict(some.tokens.astype(np.int64))
+    values = {
+        "oracle": scores_of(at_scored(pfa.task.truth(some), some), at),
+        "2-gram": scores_of(at_scored(two_gram, some), at),
+    }
+    bins = binned(values, at, least=(0, 0))
+    assert {one.feature for one in bins} == set(errors.FEATURES)
+    assert all(one.scores["oracle"]["tvd"].value == 0.0 for one in bins)
+    assert all(one.scores["oracle"]["legal_accuracy"].value == 1.0 for one in bins)
+    for feature in errors.FEATURES:
+        own = [one for one in bins if one.feature == feature]
+        assert sum(one.positions for one in own) == some.scored.sum()
+        for score in errors.SCORES:
+            mean = sum(one.positions * one.scores["2-gram"][score].value for one in own) / some.scored.sum()
+            assert mean == pytest.approx(average(values["2-gram"][score], at).value, abs=1e-12)
+    # Where the last symbol tells the state, what has followed it is legal. The 2-gram is wrong where its smoothing wins.
+    right, sure = values["2-gram"]["legal_accuracy"], []
+    for p, (row, place) in enumerate(np.argwhere(some.scored)):
+        seen = some.tokens[row, :place].tolist()
+        followers = {b for a, b in itertools.pairwise(seen) if a == seen[-1]}
+        if at.bins["suffix"][p] == "1":
+            assert at.allowed[p, list(followers - {io.separator})].all()
+            sure += [right[p]] if len(followers) == 1 else []
+    assert len(sure) > 100
+    assert np.mean(sure) > 0.95
+    assert values["2-gram"]["legal_accuracy"][at.bins["suffix"] == "3"].mean() < 0.9
+
+
+def test_the_command(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "REFERENCES", ("2-gram",))
+    files = ["--track", str(tiny_file), "--out", str(tmp_path), "--score", "legal_accuracy"]
+    assert cli.main(["errors", "oracle", *files]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.partition("bins of")[0].splitlines())) <= 80
+    assert "earlier visits of it" in printed
+    assert "fits the last two" in printed
+    assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "errors.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["predictor"] for row in rows} == {"oracle", "2-gram"}
+    assert {row["score"] for row in rows} == set(errors.SCORES)
+    for arguments, message in (
+        (["oracle", "--score", "tv"], "unknown --score 'tv'; did you mean 'tvd'?"),
+        (["oracle", "--track", "mqar-small-v1"], "errors by state need a task of automata"),
+        (["orakle", "--track", str(tiny_file)], "unknown predictor 'orakle'; did you mean 'oracle'?"),
+    ):
+        assert cli.main(["errors", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1

@@ -1,0 +1,36 @@
+"""docs/mechanisms.md: its commands are understood, and its tables name what the commands print."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from regbench.analysis.attention import SHARP
+from regbench.analysis.errors import FEATURES
+from regbench.analysis.key_sets import CONTRASTS, KINDS
+from regbench.analysis.probes import TARGETS
+from regbench.cli.app import _parse
+from tests.helpers.documents import body_rows, commands, section
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", commands(PAGE))
+def test_commands_are_understood(command: str) -> None:
+    assert _parse(shlex.split(command)[1:]).command
+
+
+def test_tables_name_what_is_printed() -> None:
+    sets = [
+        name.strip("` ")
+        for row in body_rows(section(PAGE, "## What heads attend to"))[:6]
+        for name in row[0].split(",")
+    ]
+    assert sets == [*KINDS, *CONTRASTS]
+    assert set(SHARP) <= set(sets)
+    probes = [row[0] for row in body_rows(section(PAGE, "## What probes read"))]
+    kinds = dict.fromkeys(target.name.rsplit("-", 1)[0] for targets in TARGETS.values() for target in targets)
+    assert probes[:4] == [f"{kind}-n" if kind != "state" else kind for kind in kinds]
+    assert len(body_rows(section(PAGE, "## Where it errs"))) == len(FEATURES)

@@ -1,0 +1,83 @@
+"""The overview: architectures by tracks, and findings that follow from them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from regbench.leaderboard.overview import Overview, overview
+
+
+def row(name: str, normalized: float | None, rank: int | None, best: int, **options: Any) -> Any:
+    """A row of a board; `best`: the best rank that chance leaves it."""
+    architecture = SimpleNamespace(name=name.partition("+")[0], options=options)
+    entry = SimpleNamespace(result=SimpleNamespace(architecture=architecture))
+    ties = None if rank is None else (best, rank)
+    return SimpleNamespace(name=name, normalized=normalized, rank=rank, ties=ties, entry=entry)
+
+
+def baseline(name: str) -> Any:
+    return SimpleNamespace(name=name, entry=None, rank=None)
+
+
+AUTOMATA = SimpleNamespace(
+    track="pfa-small-v1",
+    rows=[
+        baseline("oracle"),
+        row("gla+ngh-1", 0.7, 1, 1, ngram_heads=[1]),
+        row("mamba", 0.6, 2, 2),
+        row("mamba+n_layers-4", 0.59, 3, 2),
+        row("transformer", 0.58, 4, 2),
+        row("gla", 0.3, 5, 5, ngram_heads=[]),
+        row("lstm", 0.2, None, 0),
+    ],
+)
+RECALL = SimpleNamespace(
+    track="assoc-recall-small-v1",
+    rows=[row("mine", 0.99, 1, 1), row("transformer", 0.9, 2, 2), row("mamba", 0.5, 3, 3)],
+)
+OTHER: Any = SimpleNamespace(track="other-v1", rows=[row("gla", None, 1, 1)])
+
+
+def of(*boards: Any) -> Overview:
+    tasks = {"pfa-small-v1": "pfa", "assoc-recall-small-v1": "associative_recall", "other-v1": "other"}
+    return overview(boards, [f"id-{board.track}" for board in boards], [tasks[board.track] for board in boards])
+
+
+def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
+    found = {line.name: line for line in of(AUTOMATA, RECALL).lines}
+    assert list(found) == ["mine", "transformer", "gla + n-gram heads", "mamba", "gla"]
+    assert [cell and (cell.row.name, cell.rank) for cell in found["mamba"].cells] == [("mamba", 2), ("mamba", 3)]
+    assert found["transformer"].cells[0].rank == 2, "chance alone puts mamba before it"  # type: ignore[union-attr]
+    assert found["gla"].cells[0].rank == 4, "mamba has one line, of two entries"  # type: ignore[union-attr]
+    assert found["gla"].cells[1] is None
+    assert found["transformer"].mean_rank == 2.0
+    assert found["transformer"].normalized == 0.74
+    about = {name: (line.family, line.paper) for name, line in found.items()}
+    assert about["mamba"] == ("state space", "Gu and Dao 2023")
+    assert about["gla + n-gram heads"] == ("counts", "Yang et al. 2023")
+    assert about["mine"] == ("other", ""), "nothing of a stranger's is loaded"
+    assert found["mamba"].cells[0].section == "id-pfa-small-v1"  # type: ignore[union-attr]
+
+
+def test_few_tracks_come_last_and_a_score_may_be_missing() -> None:
+    lines = of(AUTOMATA, RECALL, OTHER).lines
+    assert [line.name for line in lines] == ["transformer", "mamba", "gla", "mine", "gla + n-gram heads"]
+    (gla,) = (line for line in lines if line.name == "gla")
+    assert (len(gla.run), gla.normalized) == (2, 0.3)
+    (only,) = of(OTHER).lines
+    assert only.normalized is None
+
+
+def test_findings_follow_from_the_entries() -> None:
+    automata, recall, both = of(AUTOMATA, RECALL).findings
+    assert automata == (
+        "Automata (pfa-small-v1): mamba and transformer are level, of 3 architectures, with a normalized score of 60. "
+        "Given counts of n-grams, gla + n-gram heads is before them."
+    )
+    assert recall == "Recall (assoc-recall-small-v1): mine is ahead, of 3 architectures, with a normalized score of 99."
+    assert both == (
+        "Automata and recall together: of the 2 architectures that were run on all of these tracks, transformer has the "
+        "highest mean of normalized scores, 74."
+    )
+    assert of(OTHER).findings == ()
