@@ -38,7 +38,10 @@ def fingerprints(task: Task, splits: Splits) -> list[str]:
 def test_one_fingerprint_under_any_hash_seed_number_of_threads_and_cache(tmp_path: Path) -> None:
     """And another for another seed."""
     text = str(write_corpus(tmp_path / "texts", documents=30))
-    options = {"text_mixture": {"source": text, "length": 64, "min_cut": 16, "max_cut": 40, "vocab_size": 400}}
+    options = {
+        "text": {"source": text, "length": 64, "vocab_size": 400},
+        "text_mixture": {"source": text, "length": 64, "min_cut": 16, "max_cut": 40, "vocab_size": 400},
+    }
     tasks: dict[str, Task] = {}
     for name in registry.entries(registry.TASK):
         cls = registry.load(registry.TASK, name)

@@ -32,6 +32,7 @@ def test_built_ins_are_found_by_file() -> None:
         "recall",
         "selective_copying",
         "state_tracking",
+        "text",
         "text_mixture",
     }
     assert registry.load(ARCHITECTURE, "lstm").__name__ == "LSTM"

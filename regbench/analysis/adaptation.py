@@ -1,0 +1,351 @@
+"""What a gradient step on its own prompt gives a trained model: scores behind the step, with the weights before and after it.
+
+The first part of each instance is the segment. The weights take N steps of gradient descent on the summed cross entropy of the
+segment, for each instance by itself, and predict the rest. This is dynamic evaluation. There are three ways:
+
+full: The true gradient of all parameters, of any model.
+values: No gradient flows through attention scores, and only the parameters that TinT changes do change.
+tint: As values, with layer norm and activation differentiated by finite differences: what TinT computes.
+
+The last two are for models whose class names a `simulator`. Learning rates are chosen on the validation split, by the mean gain.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from regbench.analysis.trained import Trained
+from regbench.data.instances import Instances
+from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens
+from regbench.models.model import Model, token_tensor
+from regbench.models.predictor import rows_at_once
+from regbench.results import ScoreRecord
+from regbench.tasks.base import Task
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError, blaming
+
+GRADIENTS = {"full": "full", "values": "values", "tint": "first-order"}
+"""By way, the gradient that a simulator is asked for."""
+BATCH = 25
+"""Instances that are adapted at once: each has weights of its own."""
+
+
+class Simulator(Protocol):
+    """The module that an architecture names in `simulator`."""
+
+    def simulate(
+        self,
+        model: Model,
+        tokens: Tensor,
+        counted: Tensor,
+        *,
+        rates: Sequence[float],
+        gradient: str,
+        steps: int,
+        layers: int | None,
+    ) -> Iterator[Tensor]:
+        """The logits after gradient descent on the counted positions of each sequence.
+
+        Args:
+            model: The model.
+            tokens: (B, T).
+            counted: (B, T) bool.
+            rates: Learning rates.
+            gradient: "full", "values" or "first-order".
+            steps: Steps of gradient descent.
+            layers: Only so many blocks at the top change. None: all.
+
+        Yields:
+            For each rate (B, T, V). The rate 0 gives the logits of the weights as they are.
+        """
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked.
+
+    Attributes:
+        ways: Of "full", "values" and "tint".
+        rates: Learning rates to choose from.
+        steps: Steps of gradient descent.
+        layers: Only so many blocks at the top change, and the last norm. None: all parameters of a way.
+        limit: The most instances of a split.
+    """
+
+    ways: tuple[str, ...]
+    rates: tuple[float, ...]
+    steps: int = 1
+    layers: int | None = None
+    limit: int = 200
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the segment ends: after a share of each instance's length, rounded down, or after a number of tokens."""
+
+    share: float | None = None
+    tokens: int | None = None
+
+    def __str__(self) -> str:
+        """For people: "50 %" or "128 tokens"."""
+        return f"{self.tokens} tokens" if self.share is None else f"{100 * self.share:g} %"
+
+    def cuts(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The first position behind the segment of each instance, (N,). Instances that are too short have their length.
+
+        Raises:
+            UserError: No instance has a token behind its segment.
+        """
+        if self.share is not None:
+            cuts = np.maximum(1, np.floor(self.share * lengths)).astype(np.int64)
+        else:
+            cuts = np.full(len(lengths), self.tokens, np.int64)
+        if (cuts >= lengths).all():
+            raise UserError(
+                f"a segment of {self} leaves nothing behind it: the longest instance has {int(lengths.max())} tokens"
+            )
+        return np.minimum(cuts, lengths)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Metrics behind the segment, before and after the step, a mean over seeds.
+
+    Attributes:
+        before: By metric (N, L).
+        after: By metric (N, L).
+        behind: Scored positions behind the segment, (N, L) bool.
+        distance: Positions since the segment's end, (N, L).
+    """
+
+    before: Mapping[str, FloatArray]
+    after: Mapping[str, FloatArray]
+    behind: NDArray[np.bool_]
+    distance: NDArray[np.int64]
+
+    def score(self, which: str, metric: str) -> ScoreRecord:
+        """The mean of "before", "after" or "difference" (after minus before), with its standard error over instances."""
+        return self._mean(self._values(which, metric), self.behind)
+
+    def by_distance(self, metric: str, width: int) -> tuple[FloatArray, list[ScoreRecord]]:
+        """The difference in bins of `width` positions behind the segment. Bins of fewer than 20 positions are left out.
+
+        Returns:
+            The mean distance of each bin, and the differences.
+        """
+        values, places, scores = self._values("difference", metric), [], []
+        for begin in range(0, int(self.distance.max(initial=0)) + 1, width):
+            counted = self.behind & (self.distance >= begin) & (self.distance < begin + width)
+            if counted.sum() >= 20:
+                places.append(float(self.distance[counted].mean()))
+                scores.append(self._mean(values, counted))
+        return np.array(places), scores
+
+    def _values(self, which: str, metric: str) -> FloatArray:
+        """(N, L)."""
+        if which == "difference":
+            return self.after[metric] - self.before[metric]
+        return {"before": self.before, "after": self.after}[which][metric]
+
+    def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
+        counts = counted.sum(1)
+        some = counts > 0
+        return ScoreRecord.of(np.where(counted, values, 0.0).sum(1)[some], counts[some].astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run, place and way.
+
+    Attributes:
+        run: The name of the run.
+        place: Where the segment ends.
+        way: "full", "values" or "tint".
+        gains: By rate, the mean gain in NLL (nats) on validation. NaN where the weights diverge.
+        rate: The rate that was chosen.
+        outcome: On the split that was asked for, with this rate.
+        share_of_full: The gain, as a share of the gain of `full`. None if `full` was not asked for or has no gain.
+    """
+
+    run: str
+    place: Place
+    way: str
+    gains: Mapping[float, float]
+    rate: float
+    outcome: Outcome
+    share_of_full: float | None = field(default=None)
+
+
+def simulator_of(model: Model) -> Simulator | None:
+    """The simulator that the class of a model names, or the class of its mixer."""
+    blocks: Any = getattr(model, "blocks", None)
+    name = model.simulator or (getattr(blocks[0].mixer, "simulator", None) if blocks else None)
+    if name is None:
+        return None
+    with blaming(f"the simulator {name} cannot be imported:"):
+        return cast(Simulator, importlib.import_module(name))
+
+
+def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, split: str) -> list[Row]:
+    """All ways of one run at one place. Rates are chosen on validation, over all seeds.
+
+    Args:
+        models: The run's models, one a seed.
+        name: Of the run, for the table.
+        place: Where the segment ends.
+        plan: What is asked.
+        split: The split to measure on.
+
+    Raises:
+        UserError: The task is one of vectors, a way is not for this model, or every rate diverges.
+    """
+    check_ways(models[0], plan)
+    rows: list[Row] = []
+    for way in plan.ways:
+        tried = _outcomes(models, "validation", place, plan, way, plan.rates)
+        gains = {
+            rate: -outcome.score("difference", "nll").value if outcome else float("nan")
+            for rate, outcome in tried.items()
+        }
+        known = {rate: gain for rate, gain in gains.items() if np.isfinite(gain)}
+        if not known:
+            raise UserError(f"{name}: every rate diverges for {way} at {place}: give smaller --rates")
+        rate = max(known, key=lambda rate: known[rate])
+        outcome = tried[rate] if split == "validation" else _outcomes(models, split, place, plan, way, (rate,))[rate]
+        if outcome is None:
+            raise UserError(
+                f"{name}: the rate {rate:g} was chosen on validation and diverges on {split} for {way} at {place}"
+            )
+        rows.append(Row(name, place, way, gains, rate, outcome))
+    full = next((-row.outcome.score("difference", "nll").value for row in rows if row.way == "full"), 0.0)
+    if full <= 0.0:
+        return rows
+    shares = [-row.outcome.score("difference", "nll").value / full for row in rows]
+    return [Row(r.run, r.place, r.way, r.gains, r.rate, r.outcome, s) for r, s in zip(rows, shares, strict=True)]
+
+
+def check_ways(trained: Trained, plan: Plan) -> None:
+    """Whether a model can be adapted in these ways.
+
+    Raises:
+        UserError: It cannot.
+    """
+    if trained.track.task.io.kind != "tokens":
+        raise UserError(f"{trained.folder} is of a task of vectors: adapt is for tokens")
+    if simulator_of(trained.model) is not None:
+        return
+    other = [way for way in plan.ways if way != "full"]
+    if other:
+        raise UserError(f"'{trained.architecture}' has no simulator, so {other[0]} is not for it: give --how full")
+    if plan.layers is not None:
+        raise UserError(f"'{trained.architecture}' has no simulator, so --layers is not for it")
+
+
+def _outcomes(
+    models: Sequence[Trained], split: str, place: Place, plan: Plan, way: str, rates: Sequence[float]
+) -> dict[float, Outcome | None]:
+    """By rate the outcome on a split, a mean over the models. None where the weights of one model diverge."""
+    track = models[0].track
+    instances = track.instances(split)[: plan.limit]
+    cuts = place.cuts(instances.lengths)
+    position = np.arange(instances.tokens.shape[1])
+    behind = instances.scored & (position >= cuts[:, None]) & (position < instances.lengths[:, None])
+    if not behind.any():
+        raise UserError(f"no position behind a segment of {place} is scored on the {split} split of {track.name}")
+    sums: dict[float, dict[str, FloatArray]] = {rate: {} for rate in (0.0, *rates)}
+    for trained in models:
+        for rate, begin, found in _metrics(trained, instances, cuts, plan, way, (0.0, *rates)):
+            for metric, each in found.items():
+                whole = sums[rate].setdefault(metric, np.zeros(behind.shape))
+                whole[begin : begin + len(each), : each.shape[1]] += each / len(models)
+    distance = position - cuts[:, None]
+    return {
+        rate: Outcome(sums[0.0], sums[rate], behind, distance) if np.isfinite(sums[rate]["nll"][behind]).all() else None
+        for rate in rates
+    }
+
+
+def _metrics(
+    trained: Trained,
+    instances: Instances,
+    cuts: NDArray[np.int64],
+    plan: Plan,
+    way: str,
+    rates: Sequence[float],
+) -> Iterator[tuple[float, int, dict[str, FloatArray]]]:
+    """Every metric (B, L), by rate and by the first instance of a batch."""
+    task, model = trained.track.task, trained.model.eval()
+    simulator = simulator_of(model)
+    size = rows_at_once(task.io, instances.tokens.shape[1], BATCH if simulator else 1)
+    for begin in range(0, len(instances), size):
+        part = instances[begin : begin + size]  # as long as its longest
+        tokens = token_tensor(part.tokens, torch.device("cpu"))
+        counted = torch.arange(tokens.shape[1]) < torch.from_numpy(cuts[begin : begin + size, None])
+        if simulator is not None:
+            with torch.no_grad():
+                outputs = simulator.simulate(
+                    model, tokens, counted, rates=rates, gradient=GRADIENTS[way], steps=plan.steps, layers=plan.layers
+                )
+                for rate, logits in zip(rates, outputs, strict=True):
+                    yield rate, begin, _scores(task, part, logits)
+        else:
+            for rate, logits in zip(rates, explicit(model, tokens, counted, rates, plan.steps), strict=True):
+                yield rate, begin, _scores(task, part, logits)
+
+
+def explicit(model: Model, tokens: Tensor, counted: Tensor, rates: Sequence[float], steps: int) -> Iterator[Tensor]:
+    """The logits of any model after plain gradient descent on one instance, by autograd.
+
+    Args:
+        model: The model.
+        tokens: (1, T).
+        counted: The positions in the loss, (1, T) bool. They are the first.
+        rates: Learning rates of the summed loss.
+        steps: Steps of gradient descent.
+
+    Yields:
+        For each rate (1, T, V).
+    """
+    end = int(counted.sum())
+    names = {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+    def step(weights: Mapping[str, Tensor], rate: float, known: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
+        found = gradient(weights) if known is None else known
+        return {name: w - rate * g for (name, w), g in zip(weights.items(), found, strict=True)}
+
+    def gradient(weights: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        own = {name: w.detach().requires_grad_() for name, w in weights.items()}
+        with torch.enable_grad():
+            logits = functional_call(model, own, (tokens[:, :end],))
+            loss = F.cross_entropy(logits[0], tokens[0, :end], reduction="sum")
+        return torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+
+    start = {name: p.detach() for name, p in names.items()}
+    first = gradient(start)
+    for rate in rates:
+        weights = step(start, rate, first)
+        for _ in range(steps - 1):
+            weights = step(weights, rate)
+        with torch.no_grad():
+            yield functional_call(model, weights, (tokens,))
+
+
+def _scores(task: Task, instances: Instances, logits: Tensor) -> dict[str, FloatArray]:
+    """The NLL and the task's own metrics at every position, (B, L) each. NaN where the logits are not finite."""
+    probabilities = logits.detach().double().softmax(-1).numpy()
+    with np.errstate(invalid="ignore"):
+        if task.knows_truth:
+            found = score_positions(probabilities, task.truth(instances), instances.tokens)
+        else:
+            found = score_tokens(TokenPrediction.of(probabilities, instances.tokens), instances.tokens)
+    return {metric: each for metric, each in found.items() if metric == "nll" or metric in task.scores}

@@ -1,0 +1,181 @@
+"""The findings of `regbench adapt`: a table for the terminal and for Markdown, a CSV, and a picture by distance."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from regbench.analysis.adaptation import Outcome, Row
+from regbench.metrics.metric import METRICS
+from regbench.report.content import label
+from regbench.results import ScoreRecord
+from regbench.utils.files import atomic_write
+
+# Okabe and Ito (2008): people who are colour-blind can distinguish them. Markers and dashes also differ.
+STYLES = {"full": ("#0072B2", "o", "-"), "values": ("#E69F00", "s", "--"), "tint": ("#009E73", "^", ":")}
+WAYS = tuple(STYLES)
+BINS = 8
+"""Bins of distance in the picture and in the CSV."""
+
+
+def title(track: str, split: str, limit: int, steps: int) -> str:
+    """What the table is of."""
+    words = "one step" if steps == 1 else f"{steps} steps"
+    return f"{track}, {split} split, at most {limit} instances: behind a segment, before and after {words} on it"
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """The headings."""
+    others = [f"{label(metric)} difference {METRICS[metric].arrow}" for metric in _others(rows)]
+    arrow = METRICS["nll"].arrow
+    return [
+        "run",
+        "segment",
+        "way",
+        "rate",
+        f"NLL before {arrow}",
+        f"NLL after {arrow}",
+        "difference",
+        "share of full",
+        *others,
+    ]
+
+
+def cells(rows: Sequence[Row], row: Row) -> list[str]:
+    """One row under `columns`."""
+    before, after = (row.outcome.score(which, "nll") for which in ("before", "after"))
+    share = "—" if row.share_of_full is None else f"{100 * row.share_of_full:.0f} %"
+    others = [_signed(row.outcome.score("difference", metric)) for metric in _others(rows)]
+    difference = _signed(row.outcome.score("difference", "nll"))
+    values = f"{row.rate:g}", f"{before.value:.3f}", f"{after.value:.3f}", difference, share
+    return [row.run, str(row.place), row.way, *values, *others]
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What the numbers mean, and each rate at which weights diverge."""
+    found = [
+        "NLL in nats. ± is the standard error of the paired difference over instances. The rate has the largest mean gain on the "
+        "validation split."
+    ]
+    ends: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        lost = [f"{rate:g}" for rate, gain in row.gains.items() if gain != gain]
+        if lost:
+            found.append(f"{row.run}, {row.place}, {row.way}: the weights diverge at {', '.join(lost)}.")
+        if len(row.gains) > 1 and row.rate in (min(row.gains), max(row.gains)):
+            end = "smallest" if row.rate == min(row.gains) else "largest"
+            ends.setdefault((row.run, end), []).append(f"{row.way} at {row.place}")
+    for (run, end), cases in ends.items():
+        found.append(f"{run}: the chosen rate is the {end} that was tried for {', '.join(cases)}.")
+    return found
+
+
+def terminal(rows: Sequence[Row]) -> list[Table]:
+    """A table for each run, for a terminal of 80 columns: the NLL, and the TVD where the truth is known."""
+    tables = []
+    known = "tvd" in rows[0].outcome.before
+    for run in dict.fromkeys(row.run for row in rows):
+        table = Table(
+            title=escape(run), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        )
+        tvd = [f"TVD {METRICS['tvd'].arrow}"] if known else []
+        for number, name in enumerate(["segment", "way", "rate", "NLL ↓", "after", "difference", "of full", *tvd]):
+            table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
+        for row in rows:
+            if row.run == run:
+                others = [_signed(row.outcome.score("difference", "tvd"))] if known else []
+                shown = [cell.replace("±0.", "±.") for cell in (*cells(rows, row)[1:8], *others)]
+                table.add_row(*shown, end_section=row.way == WAYS[-1])
+        tables.append(table)
+    return tables
+
+
+def markdown(rows: Sequence[Row], heading: str) -> str:
+    """As Markdown: the title, the table, the notes."""
+    heads = columns(rows)
+    lines = [_line(heads), _line(["---"] * 3 + ["---:"] * (len(heads) - 3)), *(_line(cells(rows, row)) for row in rows)]
+    return "\n".join([f"{heading}.", "", *lines, "", *notes(rows), ""])
+
+
+def write_csv(rows: Sequence[Row], split: str, path: Path) -> None:
+    """Every metric behind the segment ("distance" is "all"), and by distance; and the gain on validation of every rate."""
+    names = ["run", "segment", "way", "split", "rate", "metric", "distance", "before", "after", "difference", "stderr"]
+    with atomic_write(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for row in rows:
+            first = [row.run, str(row.place), row.way]
+            for rate, gain in row.gains.items():
+                value = "diverges" if gain != gain else f"{-gain:.6g}"
+                writer.writerow([*first, "validation", f"{rate:g}", "nll", "all", "", "", value, ""])
+            for metric in row.outcome.before:
+                scores = [row.outcome.score(which, metric) for which in ("before", "after", "difference")]
+                numbers = [f"{score.value:.6g}" for score in scores]
+                chosen = [*first, split, f"{row.rate:g}", metric]
+                writer.writerow([*chosen, "all", *numbers, f"{scores[2].stderr:.3g}"])
+                places, bins = row.outcome.by_distance(metric, bin_width(row.outcome))
+                for place, each in zip(places, bins, strict=True):
+                    writer.writerow([*chosen, f"{place:.1f}", "", "", f"{each.value:.6g}", f"{each.stderr:.3g}"])
+
+
+def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
+    """The change in NLL by distance behind the segment: a row of panels for each run, a panel for each segment."""
+    runs = list(dict.fromkeys(row.run for row in rows))
+    places = list(dict.fromkeys(row.place for row in rows))
+    ways = list(dict.fromkeys(row.way for row in rows))
+    with mpl.rc_context({"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left"}):
+        figure = Figure(figsize=(1.4 + 3.0 * max(2, len(places)), 1.4 + 2.5 * len(runs)), layout="constrained")
+        panels = figure.subplots(len(runs), len(places), squeeze=False, sharex="col", sharey="row")
+        for row in rows:
+            axes = panels[runs.index(row.run)][places.index(row.place)]
+            at, scores = row.outcome.by_distance("nll", bin_width(row.outcome))
+            # Beside each other, where they would hide each other.
+            at = at + 0.12 * bin_width(row.outcome) * (ways.index(row.way) - (len(ways) - 1) / 2)
+            colour, marker, dash = STYLES[row.way]
+            values, errors = [score.value for score in scores], [score.stderr for score in scores]
+            style = {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 5}
+            axes.errorbar(at, values, errors, capsize=2, elinewidth=1, label=row.way, **style)
+        for i, run in enumerate(runs):
+            for j, place in enumerate(places):
+                axes = panels[i][j]
+                axes.axhline(0, color="#555555", linewidth=0.8)
+                axes.spines[["top", "right"]].set_visible(False)
+                axes.set_title(f"{run}, segment {place}")
+                axes.grid(alpha=0.25)
+                axes.tick_params(labelleft=j == 0)
+            panels[i][0].set_ylabel("change of NLL (nats)\nbelow 0 is a gain")
+        for axes in panels[-1]:
+            axes.set_xlabel("tokens behind the segment")
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(ways), frameon=False)
+        figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
+        FigureCanvasAgg(figure)
+        with atomic_write(path, "wb") as file:
+            figure.savefig(file, format="png", dpi=110)
+
+
+def bin_width(outcome: Outcome) -> int:
+    """The width of a bin of distance."""
+    return max(1, -(-int(outcome.distance[outcome.behind].max() + 1) // BINS))
+
+
+def _others(rows: Sequence[Row]) -> list[str]:
+    """The metrics beside the NLL."""
+    return [metric for metric in rows[0].outcome.before if metric != "nll"]
+
+
+def _signed(score: ScoreRecord) -> str:
+    return f"{score.value:+.4f} ±{score.stderr:.4f}"
+
+
+def _line(parts: Sequence[str]) -> str:
+    return f"| {' | '.join(parts)} |"

@@ -1,0 +1,88 @@
+"""Count the parameters of a TinT simulator, by the paper's formula and in the construction."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from regbench.utils.errors import UserError, nearest
+
+DESCRIPTION = (
+    "How many parameters the constructed transformer of TinT has, by the formula of the paper's Table 3. For a run of tint it "
+    "also counts the maps that the construction holds, and compares them with their terms of the formula."
+)
+EXAMPLES = """\
+examples:
+  regbench tint
+  regbench tint --size d=768,heads=12,layers=12,positions=2048,slots=4
+  regbench tint --size-of runs/tint
+"""
+DEFAULTS = {"d": 768, "heads": 12, "layers": 12, "positions": 2048, "slots": 4}
+
+
+def configure(tint: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    which = tint.add_mutually_exclusive_group()
+    which.add_argument(
+        "--size",
+        metavar="KEY=N,...",
+        default="",
+        help="d, heads, layers and positions of the auxiliary, and slots (default: those of OPT-125M with 4 slots)",
+    )
+    which.add_argument("--size-of", metavar="DIR", help="the run folder of a tint")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Asks the class for its sizes, and prints them."""
+    from rich import box
+    from rich.table import Table
+
+    from regbench.utils import registry
+
+    cls = registry.load(registry.ARCHITECTURE, "tint")
+    if arguments.size_of is None:
+        sizes = cls.sizes_of(**_sizes(arguments.size))
+        counts: dict[str, tuple[int, int]] = {}
+    else:
+        from regbench.analysis.trained import load_trained
+
+        trained = load_trained(arguments.size_of)
+        if not isinstance(trained.model, cls):
+            raise UserError(f"{arguments.size_of} is a run of '{trained.architecture}', not of 'tint'")
+        sizes, counts = trained.model.sizes()
+    table = Table(title="by the paper's formula", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("what")
+    table.add_column("number", justify="right")
+    for name, number in sizes.items():
+        table.add_row(name, f"{number:,}")
+    console.print(table)
+    if not counts:
+        return 0
+    table = Table(title="in the construction", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("map")
+    for name in ("counted", "by its term"):
+        table.add_column(name, justify="right")
+    for name, (counted, expected) in counts.items():
+        table.add_row(name, f"{counted:,}", f"{expected:,}", style=None if counted == expected else "red")
+    table.add_section()
+    table.add_row("all", *(f"{sum(pair[i] for pair in counts.values()):,}" for i in (0, 1)))
+    console.print(table)
+    if all(counted == expected for counted, expected in counts.values()):
+        console.print("Both agree for every map. One set of maps serves all layers; the paper counts each layer's own.")
+        return 0
+    console.print("They do not agree.")
+    return 1
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """The sizes of "d=768,heads=12". Those that are not given are OPT-125M's."""
+    found = dict(DEFAULTS)
+    for part in text.split(",") if text else []:
+        key, _, value = part.partition("=")
+        if key not in DEFAULTS:
+            raise UserError(f"--size knows no '{key}'{nearest(key, DEFAULTS)}")
+        if not value.isdecimal():
+            raise UserError(f"--size: {key} takes a whole number, not '{value}'")
+        found[key] = int(value)
+    return found

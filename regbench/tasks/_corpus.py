@@ -1,0 +1,196 @@
+"""What the tasks of text share: where it comes from, its corpus, its tokens. The tasks differ in how they cut windows of it.
+
+Any text will do: the standard library of the Python that runs (the default; its modules are the topics), local files, or a
+dataset of the Hugging Face Hub. Tokens are byte pairs learned from the training documents. Every document is in one split.
+Documents that repeat more than a tenth of their text from others are left out, so that no model is tested on text that it was
+trained on. Another text or another Python gives other instances: the fingerprint tells them apart.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn, Self
+
+import numpy as np
+import pydantic
+
+from regbench.data.instances import Instances
+from regbench.data.text.bpe import N_BYTES
+from regbench.data.text.corpus import Corpus
+from regbench.data.text.hub import DEFAULT_LIMIT, PRESETS, HubDataset
+from regbench.data.text.sources import SUFFIXES, Files, Source, StandardLibrary
+from regbench.tasks import base
+from regbench.utils.arrays import IntArray
+from regbench.utils.errors import UserError
+
+
+class Parameters(base.Parameters):
+    """Where the text comes from, and how long an instance is.
+
+    Attributes:
+        source: "stdlib"; a file or folder of .txt, .md, .jsonl or .parquet; or "c4", "wikipedia" or the name of any dataset on
+            the Hugging Face Hub.
+        config: The dataset's configuration.
+        split: The dataset's split.
+        revision: The dataset's branch, tag or commit.
+        max_documents: The most documents that are read. None: 100,000 of a dataset, all of other sources.
+        text_field: The field of the text, if documents are rows.
+        topic_field: The field of the topic, if documents are rows. None: one topic for each file, and one for a dataset.
+        length: Tokens of an instance.
+        vocab_size: Tokens, the separator included.
+    """
+
+    source: str = pydantic.Field(default="stdlib", min_length=1)
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    max_documents: int | None = pydantic.Field(default=None, ge=6)
+    text_field: str = "text"
+    topic_field: str | None = None
+    length: int = pydantic.Field(default=512, ge=2, le=65_536)
+    vocab_size: int = pydantic.Field(default=8000, ge=N_BYTES + 1, le=1 << 20)
+
+    @pydantic.model_validator(mode="after")
+    def _options_belong_to_the_source(self) -> Self:
+        local = self.source == "stdlib" or self.path is not None
+        whole = self.source == "stdlib" or (self.path is not None and self.path.suffix.lower() in (".txt", ".md"))
+        for names, refused, what in (
+            (("config", "split", "revision"), local, "datasets of the Hugging Face Hub"),
+            (("text_field", "topic_field"), whole, "documents that are rows (.jsonl, .parquet, datasets)"),
+        ):
+            for name in names:
+                if refused and getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is for {what}, not for '{self.source}'")
+        return self
+
+    @property
+    def path(self) -> Path | None:
+        """The source as a path, if it is one: it exists, or it looks like a path. Else None.
+
+        Raises:
+            ValueError: The source cannot be a path, and cannot be anything else.
+        """
+        try:
+            path = Path(self.source).expanduser()
+            there = path.exists()
+        except (OSError, RuntimeError) as error:  # e.g. a name that is too long, or an unknown user
+            raise ValueError(f"source '{self.source[:80]}': {getattr(error, 'strerror', None) or error}") from None
+        looks = self.source.startswith((".", "/", "~")) or path.suffix.lower() in SUFFIXES
+        known = self.source == "stdlib" or self.source in PRESETS
+        return path if looks or (not known and there) else None
+
+
+class Task(base.Task):
+    """A task whose instances are cut from documents."""
+
+    main_score = "nll"
+    knows_truth = False
+    portable = False
+    parameters: Parameters
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The text, its encoding and its tokens."""
+        return Corpus(self._source(), self.parameters.vocab_size - 1, self.parameters.max_documents)
+
+    def _source(self) -> Source:
+        """The source that the parameters name."""
+        p = self.parameters
+        if p.source == "stdlib":
+            return StandardLibrary()
+        if p.path is not None:
+            return Files(p.path, p.text_field, p.topic_field)
+        preset = PRESETS.get(p.source)
+        name, config = (preset.dataset, p.config or preset.config) if preset else (p.source, p.config)
+        limit = p.max_documents or DEFAULT_LIMIT
+        return HubDataset(name, config, p.split, p.revision, p.text_field, p.topic_field, limit)
+
+    def source_name(self) -> str:
+        """The name of the text."""
+        return self.corpus.source.name
+
+    def source_digest(self) -> str:
+        """SHA-256 of what decides the tokens."""
+        return self.corpus.digest
+
+    @cached_property
+    def io(self) -> base.TokenIO:
+        """Byte pairs, and the separator as the last token, which is in no text.
+
+        If the text has too few pairs, the tokens before the separator are unused.
+        """
+        p, names = self.parameters, self.corpus.bpe.names
+        unused = tuple(f"<unused-{i}>" for i in range(len(names), p.vocab_size - 1))
+        return base.TokenIO(
+            vocab_size=p.vocab_size,
+            separator=p.vocab_size - 1,
+            max_length=p.length,
+            names=(*names, *unused, "<separator>"),
+        )
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The names of the topics that `truth["topic"]` numbers."""
+        return self.corpus.index.topics
+
+    def encode(self, text: str) -> IntArray:
+        """The tokens (L,) of a text."""
+        return self.corpus.bpe.encode([text])[0].astype(np.int64)
+
+    def decode(self, tokens: IntArray) -> str:
+        """The text of tokens (L,). The separator and unused tokens are left out."""
+        known = self.corpus.bpe.size
+        return self.corpus.bpe.decode(token for token in tokens.tolist() if token < known)
+
+    def documents_of(self, split: str, least: int, needed: int) -> IntArray:
+        """The documents of a split that have `least` tokens or more, sorted by topic.
+
+        Raises:
+            UserError: There are fewer than `needed`.
+        """
+        index = self.corpus.index
+        lengths = np.diff(self.corpus.packed.starts)
+        found = np.flatnonzero(index.of_split(split) & (lengths >= least))
+        if len(found) < needed:
+            raise UserError(
+                f"{index.source}: {len(found)} of the {int(index.of_split(split).sum())} documents for {split} have {least} "
+                f"tokens or more, but an instance needs {'two' if needed == 2 else 'one'}: take more text, or a smaller length"
+                f"{' and cut' if needed == 2 else ''}"
+            )
+        return found[np.argsort(index.topic[found], kind="stable")]
+
+    def truth(self, instances: Instances) -> NoReturn:
+        """Raises an error: the true distribution of text is unknown.
+
+        Raises:
+            UserError: Always.
+        """
+        raise UserError(f"{type(self).__module__.rpartition('.')[2]}: the true distribution of text is unknown")
+
+    def identities(self, instances: Instances) -> list[bytes]:
+        """The documents of each instance, so that a document that two splits share is found."""
+        return [self.corpus.index.identity[d].tobytes() for d in instances.truth["document"].ravel()]
+
+    def statistics(self, instances: Instances) -> dict[str, float]:
+        """Adds four numbers.
+
+        `documents` and `topics` are how many occur, and `characters_a_token` the mean number of characters. `unigram_nats` is the
+        mean NLL (nats) of a model that knows the training text's frequencies, plus one.
+        """
+        flat = instances.tokens.ravel()
+        characters = np.append(self.corpus.bpe.characters, np.zeros(self.parameters.vocab_size))
+        counts = self.corpus.frequencies + 1.0
+        nats = np.log(counts.sum()) - np.log(counts)
+        return super().statistics(instances) | {
+            "documents": len(np.unique(instances.truth["document"])),
+            "topics": len(np.unique(instances.truth["topic"])),
+            "characters_a_token": float(characters[flat].mean()),
+            "unigram_nats": float(nats[flat].mean()),
+        }
+
+
+def printable(text: str) -> str:
+    """The text without characters that would move a terminal's cursor or change its colour."""
+    text = text.expandtabs(4)
+    return "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

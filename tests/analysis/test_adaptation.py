@@ -1,0 +1,188 @@
+"""Gradient steps on a prompt: any model as by hand, a simulator as autograd, rates from validation, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from regbench import cli, runner
+from regbench.analysis.adaptation import Place, Plan, _outcomes, adapt_run, explicit, simulator_of
+from regbench.analysis.trained import Trained, load_trained
+from regbench.models.model import token_tensor
+from regbench.utils.errors import UserError
+
+TINY = {"d_model": 12, "n_heads": 3, "n_layers": 1, "training.train_tokens": 4000, "training.batch_size": 8}
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TinT and an LSTM."""
+    folder = tmp_path_factory.mktemp("adapt")
+    for name in ("tint", "lstm"):
+        settings = {key: value for key, value in TINY.items() if name != "lstm" or key != "n_heads"}
+        runner.run(str(tiny_file), name, settings=settings, out=folder / name)
+    return folder
+
+
+def by_hand(trained: Trained, cuts: np.ndarray, rate: float, steps: int) -> np.ndarray:
+    """NLL (N, L) after plain SGD on each instance by itself."""
+    instances = trained.track.instances("test")[: len(cuts)]
+    found = np.zeros(instances.tokens.shape)
+    for row, cut in enumerate(cuts):
+        again = load_trained(trained.folder)
+        model = getattr(again.model, "auxiliary", again.model)
+        tokens = token_tensor(instances.tokens[row : row + 1, : instances.lengths[row]], torch.device("cpu"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            F.cross_entropy(model(tokens)[0, :cut], tokens[0, :cut], reduction="sum").backward()
+            optimizer.step()
+        with torch.no_grad():
+            found[row, : tokens.shape[1]] = F.cross_entropy(model(tokens)[0].double(), tokens[0], reduction="none")
+    return found
+
+
+@pytest.mark.parametrize("name", ["lstm", "tint"])
+def test_a_full_step_is_plain_sgd_on_each_instance(runs: Path, name: str) -> None:
+    """Any model by autograd; a TinT by its simulator."""
+    trained, place = load_trained(runs / name), Place(share=0.4)
+    assert (simulator_of(trained.model) is None) == (name == "lstm")
+    plan = Plan(("full",), (0.01,), steps=2, limit=3)
+    outcome = _outcomes([trained], "test", place, plan, "full", plan.rates)[0.01]
+    assert outcome is not None
+    lengths = trained.track.instances("test").lengths[:3]
+    cuts = np.floor(0.4 * lengths).astype(int)
+    np.testing.assert_array_equal(outcome.distance[:, 0], -cuts)
+    right = by_hand(trained, cuts, 0.01, 2)
+    np.testing.assert_allclose(outcome.after["nll"][outcome.behind], right[outcome.behind], atol=1e-4)
+    still = by_hand(trained, cuts, 0.01, 0)
+    np.testing.assert_allclose(outcome.before["nll"][outcome.behind], still[outcome.behind], atol=1e-4)
+    assert np.abs(right - still)[outcome.behind].max() > 1e-3
+    assert not outcome.behind[np.arange(3), cuts - 1].any()
+
+
+def test_the_rate_is_chosen_on_validation(runs: Path) -> None:
+    """By the mean gain there; rates that diverge are told and not chosen."""
+    trained = load_trained(runs / "tint")
+    rows = adapt_run([trained], "tint", Place(tokens=9), Plan(("full", "tint"), (1e-4, 1e-3, 1e30), limit=20), "test")
+    for row in rows:
+        assert np.isnan(row.gains[1e30])
+        assert row.rate == max((1e-4, 1e-3), key=lambda rate: row.gains[rate])
+        validation = _outcomes([trained], "validation", row.place, Plan((), (), limit=20), row.way, (row.rate,))[
+            row.rate
+        ]
+        assert validation is not None
+        assert -validation.score("difference", "nll").value == pytest.approx(row.gains[row.rate])
+    gain = [-row.outcome.score("difference", "nll").value for row in rows]
+    if gain[0] > 0:
+        assert rows[1].share_of_full == pytest.approx(gain[1] / gain[0])
+    with pytest.raises(UserError, match="tint: every rate diverges for full at 9 tokens: give smaller --rates"):
+        adapt_run([trained], "tint", Place(tokens=9), Plan(("full",), (1e30,), limit=8), "test")
+
+
+def test_scores_of_an_outcome(runs: Path) -> None:
+    trained = load_trained(runs / "tint")
+    outcome = _outcomes([trained, trained], "test", Place(share=0.5), Plan((), (), limit=20), "values", (1e-3,))[1e-3]
+    assert outcome is not None
+    gap = (outcome.after["nll"] - outcome.before["nll"])[outcome.behind]
+    assert outcome.score("difference", "nll").value == pytest.approx(gap.mean())
+    at, scores = outcome.by_distance("nll", 4)
+    assert len(at) >= 2
+    first = outcome.behind & (outcome.distance < 4)
+    assert scores[0].value == pytest.approx((outcome.after["nll"] - outcome.before["nll"])[first].mean())
+    assert set(outcome.before) == {"nll", "legal_accuracy", "token_accuracy", "tvd"}
+
+
+def test_the_steps_of_any_model_share_the_first_gradient(runs: Path) -> None:
+    trained = load_trained(runs / "lstm")
+    tokens = token_tensor(trained.track.instances("test")[:1].tokens, torch.device("cpu"))
+    counted = torch.arange(tokens.shape[1])[None] < 9
+    together = list(explicit(trained.model, tokens, counted, (0.0, 0.01, 0.02), 2))
+    alone = list(explicit(trained.model, tokens, counted, (0.02,), 2))
+    torch.testing.assert_close(together[2], alone[0])
+    torch.testing.assert_close(together[0], trained.model(tokens))
+
+
+def test_the_command(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    arguments = [str(runs / "tint"), str(runs / "lstm"), "--at", "0.5", "--rates", "1e-3,1e-4", "--limit", "8"]
+    assert cli.main(["adapt", *arguments, "--table", str(tmp_path / "t.md")]) == 0
+    out = capsys.readouterr().out
+    assert "tiny-v1, test split, at most 8 instances: behind a segment, before and after one step on it" in out
+    table = (tmp_path / "t.md").read_text()
+    assert [line.split(" | ")[:3] for line in table.splitlines() if line.startswith(("| tint", "| lstm"))] == [
+        ["| tint", "50 %", "full"],
+        ["| tint", "50 %", "values"],
+        ["| tint", "50 %", "tint"],
+        ["| lstm", "50 %", "full"],
+    ]
+    with (tmp_path / "t.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["split"] for row in rows} == {"validation", "test"}
+    whole = [row for row in rows if row["distance"] == "all" and row["split"] == "test" and row["metric"] == "nll"]
+    for row in whole:
+        assert float(row["after"]) - float(row["before"]) == pytest.approx(float(row["difference"]), abs=1e-5)
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tint", "--at", "1.5"], "--at takes shares above 0 and below 1, not '1.5'"),
+        (["tint", "--tokens", "900"], "a segment of 900 tokens leaves nothing behind it: the longest instance has "),
+        (["tint", "--how", "valeus"], "--how knows no 'valeus'; did you mean 'values'?"),
+        (["lstm", "--how", "tint"], "'lstm' has no simulator, so tint is not for it: give --how full"),
+        (["lstm", "--layers", "1"], "'lstm' has no simulator, so --layers is not for it"),
+        (["tint", "--layers", "4"], "4 layers cannot change: the model has 1"),
+        (["tint", "--rates", "0"], "--rates takes numbers above 0"),
+        (
+            ["tint", "--rates", "1e30", "--at", "0.5"],
+            "tint: every rate diverges for full at 50 %: give smaller --rates",
+        ),
+        (["tint", "--table", "t.txt"], "--table takes the name of a Markdown file, FILE.md, not 't.txt'"),
+        (["gone"], "gone holds no run: there is no config.yaml"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(
+    runs: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["adapt", str(runs / arguments[0]), *arguments[1:], "--limit", "8"]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_sizes_of_a_run_and_by_formula(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tint"]) == 0
+    assert "1,275,936,768" in capsys.readouterr().out
+    assert cli.main(["tint", "--size", "d=2560,heads=32,layers=32"]) == 0
+    assert "32,030,720" in capsys.readouterr().out
+    assert cli.main(["tint", "--size-of", str(runs / "tint")]) == 0
+    assert "Both agree for every map" in capsys.readouterr().out
+    for arguments, words in (
+        (["--size", "d=770,heads=10"], "4 slots do not divide the width 770"),
+        (["--size", "depth=3"], "--size knows no 'depth'"),
+        (["--size", "d=x"], "--size: d takes a whole number, not 'x'"),
+        (["--size-of", str(runs / "lstm")], "is a run of 'lstm', not of 'tint'"),
+    ):
+        assert cli.main(["tint", *arguments]) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_on_text_a_simulated_step_gains(tmp_path: Path) -> None:
+    """Claim T1 of docs/tint.md on one seed and 60 windows, with the whole training: minutes."""
+    runner.run("text-small-v1", "tint", out=tmp_path / "tint")
+    plan = Plan(("full", "values", "tint"), (1e-3, 2e-3, 3e-3), limit=60)
+    rows = adapt_run([load_trained(tmp_path / "tint")], "tint", Place(share=0.5), plan, "test")
+    gains = {row.way: row.outcome.score("difference", "nll") for row in rows}
+    assert -gains["tint"].value > 3 * gains["tint"].stderr
+    assert gains["values"].value == pytest.approx(gains["tint"].value, rel=0.02)
+    assert 0.3 < gains["tint"].value / gains["full"].value < 1.1

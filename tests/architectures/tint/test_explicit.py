@@ -1,0 +1,246 @@
+"""The explicit gradients: equal to autograd, line by line; and how far finite differences and stopped scores are from it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from architectures.tint.explicit import (
+    NORM_EPSILON,
+    Plan,
+    activation,
+    activation_backward,
+    auxiliary_of,
+    descend,
+    forward,
+    gradients,
+    learns,
+    norm_backward,
+    simulate,
+)
+from architectures.transformer import Transformer
+from regbench.models.backbone import build, resolve_options
+from regbench.models.model import shift_in
+from regbench.utils.errors import UserError
+from tests.architectures.tint.conftest import IO, close, text, tint
+
+COUNTED = torch.zeros(3, 20, dtype=torch.bool)
+COUNTED[0, :8] = COUNTED[1] = COUNTED[2, 5:12] = True
+"""The positions of three segments; that of the last begins later."""
+
+
+def by_autograd(row: int, stopped: bool) -> dict[str, Tensor]:
+    """The gradient of one sequence by autograd; with `stopped`, none flows through the scores."""
+    model = tint()
+    tokens, inputs = (part[row : row + 1] for part in text())
+    weights = {name: w.detach().clone().requires_grad_() for name, w in model.auxiliary.named_parameters()}
+    softmax = torch.Tensor.softmax
+
+    def detached(x: Tensor, dim: int) -> Tensor:
+        out = softmax(x, dim)
+        return out.detach() if stopped and x.ndim == 4 else out
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "softmax", detached)
+        logits = forward(weights, inputs, 3).logits
+    counted = COUNTED[row : row + 1]
+    each = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)
+    found = torch.autograd.grad((each * counted).sum(), list(weights.values()), materialize_grads=True)
+    return dict(zip(weights, found, strict=True))
+
+
+def ours(gradient: Any, **options: Any) -> dict[str, Tensor]:
+    weights, heads = auxiliary_of(tint())
+    tokens, inputs = text()
+    return gradients(weights, inputs, tokens, COUNTED, heads, Plan(1.0, gradient=gradient, **options))
+
+
+def test_the_forward_pass_is_the_auxiliary() -> None:
+    model = tint()
+    weights, heads = auxiliary_of(model)
+    tokens, inputs = text()
+    close(forward(weights, inputs, heads).logits, model.auxiliary(tokens), 1e-12)
+
+
+@pytest.mark.parametrize("gradient", ["full", "values"])
+def test_gradients_are_those_of_autograd(gradient: str) -> None:
+    """Of each sequence by itself, for every parameter that learns; of values, the rows of queries and keys stay."""
+    found = ours(gradient)
+    assert set(found) == {
+        n for n, _ in tint().auxiliary.named_parameters() if learns(n, Plan(1.0, gradient=gradient), 2)
+    }  # type: ignore[arg-type]
+    for row in range(3):
+        right = by_autograd(row, gradient == "values")
+        for name, each in found.items():
+            wanted = right[name]
+            if gradient == "values" and name.endswith("qkv.weight"):
+                assert each[row, :24].abs().max() == 0.0
+                wanted = torch.cat([torch.zeros(24, 12), wanted[24:]])
+            close(each[row], wanted, 1e-12)
+
+
+def test_the_set_that_learns() -> None:
+    assert set(ours("values", layers=1)) == {
+        "norm.bias",
+        *(
+            f"blocks.1.{name}"
+            for name in ("mixer_norm.bias", "feed_forward_norm.bias", "mixer.qkv.weight", "mixer.out.weight")
+        ),
+        *(f"blocks.1.feed_forward.{name}" for name in ("up.weight", "up.bias", "down.weight", "down.bias")),
+    }
+    assert set(ours("full")) == {name for name, _ in tint().auxiliary.named_parameters()}
+    assert set(ours("full", layers=2)) == {n for n in ours("full") if n.startswith(("blocks.", "norm."))}
+    top = ours("full", layers=1)
+    assert {name.split(".")[1] for name in top if name.startswith("blocks")} == {"1"}
+    assert not {"embedding.weight", "positions.weight", "unembed.weight"} & set(top)
+
+
+def test_a_full_step_is_one_of_sgd() -> None:
+    """Two steps, each of the changed weights."""
+    model = tint()
+    weights, heads = auxiliary_of(model)
+    tokens, inputs = (part[1:2] for part in text())
+    counted = COUNTED[1:2]
+    changed = descend(weights, inputs, tokens, counted, heads, Plan(0.02, 2, "full"))
+    weights = {name: tensor.clone() for name, tensor in weights.items()}
+    optimizer = torch.optim.SGD(model.auxiliary.parameters(), lr=0.02)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model.auxiliary(tokens)[counted], tokens[counted], reduction="sum").backward()
+        optimizer.step()
+    for name, parameter in model.auxiliary.named_parameters():
+        close(changed[name][0], parameter, 1e-12)
+        assert not torch.equal(parameter, weights[name])
+
+
+def test_first_order_tends_to_values_linearly() -> None:
+    right = ours("values")
+
+    def error(epsilon: float) -> float:
+        found = ours("first-order", epsilon=epsilon)
+        return max(float((found[name] - right[name]).norm() / right[name].norm()) for name in right)
+
+    assert error(1e-3) / error(2e-3) == pytest.approx(0.5, abs=0.02)
+    assert error(1e-5) < 1e-3
+
+
+def norm_error(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
+    """Of the finite difference of the norm in direction w, by row."""
+    one, unit = Plan(1.0, gradient="values"), torch.ones(x.shape[-1], dtype=x.dtype)
+    exact, _, _ = norm_backward(w.double()[None], x.double()[None], unit.double(), one)
+    found, _, _ = norm_backward(w[None], x[None], unit, Plan(1.0, epsilon=epsilon))
+    return (found - exact)[0].norm(dim=-1)
+
+
+def test_finite_differences_are_first_order_and_round_in_float32() -> None:
+    """The error halves with epsilon in float64. In float32 it is smallest near 1e-2 (the U of the spec's table)."""
+    generator = torch.Generator().manual_seed(2)
+    x, w = torch.randn(200, 64, generator=generator), 0.1 * torch.randn(200, 64, generator=generator)
+
+    def gelu_error(u: Tensor, g: Tensor, epsilon: float) -> Tensor:
+        exact = activation_backward(g.double(), u.double(), Plan(1.0, gradient="values"))
+        return (activation_backward(g, u, Plan(1.0, epsilon=epsilon)) - exact).norm(dim=-1)
+
+    for error in (norm_error, gelu_error):
+        sizes = [float(error(x, w, epsilon).mean()) for epsilon in (1e-2, 5e-3, 2.5e-3)]
+        assert sizes[1] / sizes[0] == pytest.approx(0.5, abs=0.02)
+        assert sizes[2] / sizes[1] == pytest.approx(0.5, abs=0.02)
+        single = [float(error(x.float(), w.float(), epsilon).mean()) for epsilon in (1e-2, 1e-6)]
+        assert single[1] > 100 * single[0]
+
+
+def test_the_bound_of_the_activation_holds_and_is_tight() -> None:
+    """|error| <= eps / 2 max|act''| g^2; GELU's second derivative is 2 phi(0) at 0."""
+    generator = torch.Generator().manual_seed(3)
+    u, g = 2 * torch.randn(1000, generator=generator), torch.randn(1000, generator=generator)
+    bound = 0.398943
+    for epsilon in (1e-1, 1e-3):
+        exact = activation_backward(g, u, Plan(1.0, gradient="values"))
+        error = (activation_backward(g, u, Plan(1.0, epsilon=epsilon)) - exact).abs()
+        assert (error <= bound * epsilon * g**2 + 1e-12 / epsilon).all()
+    at, step = torch.zeros(1), torch.ones(1)
+    error = (activation(at + 1e-4 * step) - activation(at)) / 1e-4 - 0.5
+    assert float(error) == pytest.approx(bound * 1e-4, rel=1e-2)
+
+
+def test_the_bound_of_the_norm_holds_and_is_tight() -> None:
+    """|error| <= eps |w|^2 / (sqrt(3 d) r), r the smallest variance on the way; reached at squared cosine 1/3."""
+    d, epsilon = 16, 1e-2
+    generator = torch.Generator().manual_seed(4)
+    x, w = torch.randn(1000, d, generator=generator), torch.randn(1000, d, generator=generator)
+    steps = torch.linspace(0, epsilon, 50)[:, None, None]
+    smallest = ((x + steps * w).var(-1, correction=0) + NORM_EPSILON).min(0).values
+    assert (norm_error(x, w, epsilon) <= epsilon * w.square().sum(-1) / (math.sqrt(3 * d) * smallest)).all()
+    centred = x - x.mean(-1, keepdim=True)
+    side = w - w.mean(-1, keepdim=True)
+    side = side - centred * (side * centred).sum(-1, keepdim=True) / centred.square().sum(-1, keepdim=True)
+    worst = F.normalize(centred, dim=-1) * 3**-0.5 + F.normalize(side, dim=-1) * (2 / 3) ** 0.5
+    variance = x.var(-1, correction=0)
+    reached = norm_error(x, worst, 1e-5) / (1e-5 / (math.sqrt(3 * d) * (variance + NORM_EPSILON)))
+    assert float(reached.max()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_hard_heads_lose_little_without_scores() -> None:
+    """Weights of at least 1 - e for one position: |missing gradient of q| <= 4 e max|v| max|k| |g_y|, and linear in e."""
+    generator = torch.Generator().manual_seed(5)
+    length, width = 12, 6
+    k, v, g = (torch.randn(length, width, generator=generator) for _ in range(3))
+    favourite = torch.eye(length)[torch.randint(length, (length,), generator=generator)]
+    sizes = []
+    for e in (1e-1, 1e-2, 1e-3, 1e-4):
+        scores = (favourite * math.log((1 - e) * (length - 1) / e)).softmax(-1)
+        assert float((scores * favourite).sum(-1).min()) == pytest.approx(1 - e)
+        g_scores = g @ v.T
+        g_scores = scores * (g_scores - (g_scores * scores).sum(-1, keepdim=True))
+        missing = (g_scores @ k).norm(dim=-1)
+        assert (missing <= 4 * e * v.norm(dim=-1).max() * k.norm(dim=-1).max() * g.norm(dim=-1)).all()
+        sizes.append(float(missing.mean()))
+    assert sizes[3] / sizes[2] == pytest.approx(0.1, rel=0.05)
+
+
+def test_a_softmax_can_be_linear_attention() -> None:
+    """Appendix B: e^-3 softmax((e a, -2 log e)) = 1/e + a + O(e^0.9)."""
+    a = torch.rand(8, generator=torch.Generator().manual_seed(6)) * 2 - 1
+    errors = []
+    for e in (1e-2, 1e-3, 1e-4):
+        out = torch.cat([e * a, torch.tensor([-2 * math.log(e)])]).softmax(-1)[:8] / e**3
+        errors.append(float((out - 1 / e - a).abs().max()))
+        assert errors[-1] < 10 * e**0.9
+    assert errors[2] < errors[1] < errors[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"positions": "rotary", "n_heads": 3}, "rotary positions"),
+        ({"ngram_heads": [1]}, "n-gram heads"),
+        ({"short_conv": 2}, "short_conv"),
+    ],
+)
+def test_what_cannot_be_simulated(options: dict[str, Any], words: str) -> None:
+    own = {"d_model": 12, "n_heads": 3, **options}
+    model = build(Transformer, resolve_options(Transformer, own), IO)
+    tokens, _ = text()
+    with pytest.raises(UserError, match=words):
+        list(simulate(model, tokens, COUNTED, rates=[0.1], gradient="values"))
+
+
+def test_simulate_takes_a_transformer_and_its_twin_in_tint() -> None:
+    model = tint()
+    tokens, _ = text()
+    plain, inside = (
+        list(simulate(one, tokens, COUNTED, rates=[0.0, 0.01], gradient="first-order", steps=2))
+        for one in (model.auxiliary, model)
+    )
+    weights, heads = auxiliary_of(model)
+    right = descend(weights, shift_in(tokens, IO.separator), tokens, COUNTED, heads, Plan(0.01, 2))
+    for found in (plain, inside):
+        close(found[0], model.auxiliary(tokens), 1e-12)
+        close(found[1], forward(right, shift_in(tokens, IO.separator), heads).logits, 1e-12)
+    with pytest.raises(UserError, match="3 layers cannot change: the model has 2"):
+        list(simulate(model, tokens, COUNTED, rates=[0.01], gradient="values", layers=3))

@@ -1,0 +1,109 @@
+"""The architecture: what it refuses, that it never sees the future, and the contract in both forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from architectures.tint import TinT
+from regbench.checks.architecture import CONTRACT, Subject, causal, compiles, overfits, trains
+from regbench.checks.contract import examine
+from regbench.models.backbone import Backbone, resolve_options
+from regbench.models.model import parameter_count
+from regbench.tasks.base import TokenIO
+from regbench.utils.errors import UserError
+from tests.architectures.tint.conftest import IO, close, text, tint
+
+QUICK = tuple(check for check in CONTRACT if check not in (overfits, compiles))
+
+
+def test_training_mode_and_a_rate_of_zero_are_the_auxiliary() -> None:
+    """To the bit."""
+    tokens, _ = text()
+    still, model = tint(inner_rate=0.0), tint()
+    assert torch.equal(still(tokens), still.auxiliary(tokens))
+    assert torch.equal(model(tokens)[:, :8], model.auxiliary(tokens)[:, :8])
+    assert not torch.equal(model(tokens)[:, 8:], model.auxiliary(tokens)[:, 8:])
+    assert torch.equal(model.train()(tokens), model.auxiliary(tokens))
+    scored = torch.ones_like(tokens, dtype=torch.bool)
+    assert torch.equal(
+        model.eval().losses(tokens, scored)["cross_entropy"], model.auxiliary.losses(tokens, scored)["cross_entropy"]
+    )
+
+
+@pytest.mark.parametrize("form", ["explicit", "construction"])
+def test_later_tokens_change_nothing_before_them(form: str) -> None:
+    """Also across the places where the weights change; and rows with more padding are as those with less."""
+    model = tint(form=form, update_at=[6, 13])
+    tokens, _ = text()
+    whole = model(tokens)
+    for t in (5, 6, 13):
+        other = tokens.clone()
+        other[:, t] = (other[:, t] + 1) % 6
+        close(model(other)[:, : t + 1], whole[:, : t + 1], 1e-12)
+    padded = torch.nn.functional.pad(tokens, (0, 4), value=IO.separator)
+    close(model(padded)[:, :20], whole, 1e-12)
+    close(model(tokens[:1, :5]), model.auxiliary(tokens[:1, :5]), 0.0)
+
+
+def test_padding_is_not_learned_from() -> None:
+    tokens, _ = text()
+    model = tint(update_at=[12])
+    tokens[:, 5:] = IO.separator
+    counted = model.counted(torch.nn.functional.pad(tokens, (1, 0), value=IO.separator)[:, :-1], tokens)
+    assert counted.sum(1).tolist() == [6, 6, 6]
+
+
+def test_it_counts_the_parameters_of_the_auxiliary_alone() -> None:
+    model = tint(form="construction")
+    assert parameter_count(model) == parameter_count(model.auxiliary)
+    assert isinstance(model.auxiliary, Backbone)
+    assert all(name.startswith("auxiliary.") for name in model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"positions": "rotary"}, "positions: .*'learned'"),
+        ({"update_at": [24]}, "update_at=24 leaves nothing behind it: a sequence has 24 tokens at most"),
+        ({"update_at": [8, 4]}, "update_at must increase"),
+        ({"inner_layers": 3}, r"inner_layers \(3\) is above n_layers \(2\)"),
+        ({"form": "construction", "gradient": "full"}, "form=construction computes the gradient first-order, not full"),
+        ({"slots": 3}, "slots: .*4"),
+        ({"d_model": 13}, "13"),
+        ({"ngram_heads": [1]}, "n-gram heads"),
+        ({"targets": "after:z"}, "no token has the name 'z'"),
+        ({"targets": "before:a"}, "targets is all or after:TOKEN"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as told:
+        tint(**options)
+    assert "\n" not in str(told.value)
+
+
+def test_a_rate_that_diverges_is_told() -> None:
+    tokens, _ = text()
+    with pytest.raises(UserError, match=r"the simulated steps diverge at inner_rate=1e\+200: take a smaller rate"):
+        tint(inner_rate=1e200, inner_steps=3)(tokens)
+
+
+@pytest.mark.parametrize("form", ["explicit", "construction"])
+def test_it_keeps_the_contract(form: str) -> None:
+    """In float32; tracing and a longer training are in the slow test."""
+    torch.set_default_dtype(torch.float32)
+    io = TokenIO(vocab_size=5, separator=4, max_length=20, names=("a", "b", "c", "d", "|"))
+    options = resolve_options(TinT, {"d_model": 12, "n_layers": 1, "n_heads": 3, "form": form, "update_at": [6, 13]})
+    checks = QUICK if form == "explicit" else (causal, trains)
+    assert [o.fault for o in examine(Subject(TinT, options, io), checks)] == [None] * len(checks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["explicit", "construction"])
+def test_it_keeps_the_whole_contract(form: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    io = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
+    subject = Subject(TinT, resolve_options(TinT, {"form": form, "update_at": [8, 20]}), io)
+    assert [o.fault for o in examine(subject, CONTRACT)] == [None] * len(CONTRACT)

@@ -1,0 +1,26 @@
+"""The commands of `docs/tint.md` are commands, and what it says of sizes and of the picture is there."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from architectures.tint import TinT
+from regbench.cli.app import _parse
+from tests.helpers.documents import commands
+
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "tint.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", commands(TEXT))
+def test_its_commands_are_understood(command: str) -> None:
+    name, *arguments = shlex.split(command)
+    assert name == "regbench"
+    assert callable(_parse(arguments).command)
+
+
+def test_it_names_every_option_of_its_own() -> None:
+    for option in TinT.Options.__annotations__:
+        assert f"`{option}`" in TEXT or f"`{option}=" in TEXT or option in ("n_layers", "positions"), option

@@ -1,0 +1,100 @@
+"""The task `text`: windows that are of one document, splits that share none, and what it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from regbench.data.instances import Instances
+from regbench.tasks.base import Splits
+from regbench.tasks.text import Text, TextParameters
+from regbench.tracks import load_track
+from regbench.utils.errors import UserError
+from tests.data.text.conftest import write_corpus
+
+SPLITS = Splits(train=300, validation=40, test=80, seed=0)
+NAMES = ("train", "validation", "test")
+SMALL: dict[str, Any] = {"length": 64, "vocab_size": 400}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "texts", documents=30)
+
+
+@pytest.fixture(scope="module")
+def task(folder: Path) -> Text:
+    return Text(TextParameters(source=str(folder), **SMALL))
+
+
+@pytest.fixture(scope="module")
+def made(task: Text) -> dict[str, Instances]:
+    return {split: task.generate(SPLITS, split) for split in NAMES}
+
+
+def test_each_instance_is_a_window_of_its_document(folder: Path, task: Text, made: dict[str, Instances]) -> None:
+    for split, instances in made.items():
+        assert instances.tokens.shape == (SPLITS.size(split), 64)
+        assert instances.scored.all()
+        for row in range(0, len(instances), 7):
+            number = int(instances.truth["document"][row])
+            name = task.corpus.index.names[number]
+            windows = np.lib.stride_tricks.sliding_window_view(task.encode((folder / name).read_text()), 64)
+            assert (windows == instances.tokens[row]).all(-1).any()
+            assert task.topic_names[instances.truth["topic"][row]] == name.split("/")[0]
+
+
+def test_splits_share_no_document(task: Text, made: dict[str, Instances]) -> None:
+    found = {split: set(task.identities(instances)) for split, instances in made.items()}
+    assert all(len(documents) > 1 for documents in found.values())
+    assert not found["train"] & found["test"]
+    assert not (found["train"] | found["test"]) & found["validation"]
+
+
+def test_it_draws_otherwise_for_another_instance_seed_and_split_size(task: Text, made: dict[str, Instances]) -> None:
+    larger = Splits(train=400, validation=40, test=80, seed=0)
+    assert task.generate(larger, "test").fingerprint == made["test"].fingerprint
+    assert task.generate(Splits(300, 40, 80, seed=1), "test").fingerprint != made["test"].fingerprint
+    assert len(np.unique(made["train"].tokens, axis=0)) > 250
+
+
+def test_too_long_a_window(folder: Path) -> None:
+    task = Text(TextParameters(source=str(folder), length=60_000, vocab_size=400))
+    with pytest.raises(
+        UserError, match="have 60000 tokens or more, but an instance needs one: take more text, or a smaller length$"
+    ):
+        task.generate(SPLITS, "test")
+    with pytest.raises(UserError, match="text: the true distribution of text is unknown"):
+        task.truth(None)  # type: ignore[arg-type]
+
+
+def test_show_names_the_document(task: Text, made: dict[str, Instances]) -> None:
+    console = Console(width=100, force_terminal=False)
+    with console.capture() as said:
+        console.print(task.show(made["test"], 3))
+    topic = task.topic_names[made["test"].truth["topic"][3]]
+    assert said.get().startswith(f"topic {topic}, document {topic}/")
+
+
+def test_its_fingerprint_is_frozen(made: dict[str, Instances]) -> None:
+    """Of the tests' own text, which is the same everywhere."""
+    assert {split: instances.fingerprint[:16] for split, instances in made.items()} == {
+        "train": "d72193f971e0ff94",
+        "validation": "04a27f2cc862f961",
+        "test": "7c5abd2d793dd954",
+    }
+
+
+def test_the_built_in_tracks() -> None:
+    small, paper = load_track("text-small-v1"), load_track("text-v1")
+    assert (small.task.io.vocab_size, small.task.parameters.length, small.task.parameters.source) == (
+        1000,
+        256,
+        "stdlib",
+    )
+    assert (paper.task.parameters.vocab_size, paper.task.parameters.length) == (8000, 1024)
+    assert small.definition.splits.train * 256 == small.definition.budget.train_tokens
