@@ -456,6 +456,7 @@ def _train(plan: _Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mo
         folder=folder,
         provenance=own,
         device=device,
+        task=plan.track.task,
     )
     reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
     progress = trainer.run(reporter)

@@ -262,8 +262,9 @@ def _gradient_fault(model: Model) -> str | None:
     for name, gradient in asked.items():
         if gradient is not None and not gradient.isfinite().all():
             return f"the gradient of {name} is NaN or infinite"
+    later = {name for name, p in model.named_parameters() if getattr(p, "_learns_later", False)}
     for name, gradient in asked.items():
-        if gradient is None or (gradient == 0).all():
+        if name not in later and (gradient is None or (gradient == 0).all()):
             return f"the parameter {name} receives no gradient"
     return None
 

@@ -24,6 +24,7 @@ from regbench.models.predictor import predict_in_batches
 from regbench.results import ArchitectureRecord, Curve, SeedRecord
 from regbench.tasks.base import IO
 from regbench.tracks import Track
+from regbench.training.progress import MEASURED
 from regbench.utils import registry
 from regbench.utils.guard import Refused
 
@@ -120,7 +121,9 @@ def _recorded(case: Case) -> list[SeedRecord]:
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in ("learning_rate", "tokens_per_second")}
+    """A row of a log without what the training curve of a result leaves out."""
+    left_out = ("learning_rate", "tokens_per_second")
+    return {key: value for key, value in row.items() if key not in left_out and not key.startswith(MEASURED)}
 
 
 def _same_curve(claimed: Curve, real: Curve) -> bool:

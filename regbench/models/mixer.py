@@ -176,3 +176,9 @@ def no_weight_decay(*parameters: nn.Parameter) -> None:
     """Marks parameters that weight decay must not touch, such as those that set a time scale."""
     for parameter in parameters:
         parameter._no_weight_decay = True  # type: ignore[attr-defined]
+
+
+def learns_later(*parameters: nn.Parameter) -> None:
+    """Marks parameters that get no gradient in the first steps. The contract then does not ask for one."""
+    for parameter in parameters:
+        parameter._learns_later = True  # type: ignore[attr-defined]

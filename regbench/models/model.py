@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models.mixer import Options, Paper
-from regbench.tasks.base import IO, VectorIO
+from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
@@ -76,6 +76,16 @@ class Model(nn.Module):
         if isinstance(self.io, VectorIO):
             return {"mse": F.mse_loss(self(tokens)[scored], tokens[..., -self.io.d_out :][scored])}
         return {"cross_entropy": F.cross_entropy(self(tokens)[scored], tokens[scored])}
+
+    def measured(self, task: Task) -> Mapping[str, float]:
+        """Figures that follow from the weights. Training writes them to each row of its log, as `measured.NAME`.
+
+        Training calls it before the first step too, always without gradients. It should cost less than a step.
+
+        Args:
+            task: the task that the model is trained on.
+        """
+        return {}
 
     @classmethod
     def can_overfit(cls, options: Any) -> bool:

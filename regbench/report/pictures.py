@@ -34,7 +34,7 @@ _BASELINE_STYLES = (
 # One hue from dark to nearly white, evenly by lightness: read by the colour-blind and in print without colour.
 _NEAR_TO_FAR = LinearSegmentedColormap.from_list("near to far", ["#08306b", "#2171b5", "#6baed6", "#c6dbef", "#f7fbff"])
 _NATS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16)
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "font.size": 10,
     "axes.spines.top": False,
@@ -55,7 +55,7 @@ def plot_scores_by_position(result: Result, path: Path, metrics: Metrics = METRI
     curves, by_what = result.seeds[0].curves, axis(result, result.track.main_score, unit=False)
     long = [metric for metric in result.metrics if len(curves[metric].position) > 2] or result.metrics
     shown = [m for i, m in enumerate(long) if all(curves[m] != curves[other] for other in long[:i])]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 7.2), layout="constrained")
         frames = list(figure.subplots((len(shown) + 1) // 2, 2, squeeze=False).flat)
         for axes, metric in zip(frames, shown, strict=False):
@@ -65,7 +65,7 @@ def plot_scores_by_position(result: Result, path: Path, metrics: Metrics = METRI
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
         figure.suptitle(f"{result.architecture.name} on {result.track.name}: scores by {by_what}", x=0.01, ha="left")
-        _save(figure, path, 130)
+        save_picture(figure, path, 130)
 
 
 def _draw_metric(axes: Axes, result: Result, metric: Metric) -> None:
@@ -100,7 +100,7 @@ def _draw_metric(axes: Axes, result: Result, metric: Metric) -> None:
 def plot_training(result: Result, path: Path) -> None:
     """Draws training and validation loss by the tokens seen, one pair of lines a seed."""
     loss = main_loss(result)
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         axes = figure.subplots()
         for i, seed in enumerate(result.seeds):
@@ -114,7 +114,7 @@ def plot_training(result: Result, path: Path) -> None:
         axes.set_ylabel(label(loss))
         axes.set_title(f"{result.architecture.name} on {result.track.name}")
         axes.legend(frameon=False)
-        _save(figure, path, 130)
+        save_picture(figure, path, 130)
 
 
 def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str, subtitle: str, path: Path) -> None:
@@ -157,10 +157,10 @@ def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str,
     figure.suptitle(fill(title, int(10.5 * width)), x=0.02, ha="left", fontsize=12)
     lines = "\n".join(fill(line, int(14 * width)) for line in subtitle.splitlines())
     figure.supxlabel(lines, x=0.02, ha="left", fontsize=9, color="#555555")
-    _save(figure, path, 150)
+    save_picture(figure, path, 150)
 
 
-def _save(figure: Figure, path: Path, dpi: int) -> None:
+def save_picture(figure: Figure, path: Path, dpi: int) -> None:
     """Writes a PNG file without pyplot: there is no global state and no display."""
     FigureCanvasAgg(figure)
     with atomic_write(path, "wb") as file:

@@ -8,7 +8,8 @@ drawn from a global table pi_b, and the first symbol from pi_1. With the trigger
 A predictor has to know the global transitions, which only training teaches. And in each instance it has to find the triggers and
 their outputs. An output after the first occurrence of its trigger cannot be predicted, so it is not scored. The task is from
 *Birth of a Transformer: A Memory Viewpoint* (Bietti, Cabannes, Bouchacourt, Jegou, Bottou 2023, arXiv:2306.00802). There a
-transformer of one layer predicts about 55 % of the in-context outputs, and one of two layers about 99 %.
+transformer of one layer predicts about 55 % of the in-context outputs, and one of two layers about 99 %. With `predict: outputs`
+only these outputs are scored, and so trained on. The paper trains on them alone, too.
 
 The main score is the NLL, not that share. A predictor that repeats what followed a symbol before gets nearly all of the outputs
 (the 2-gram of a prompt 99.96 %), but knows nothing of pi_b. The best predictor (`baselines/bigram_solver.py`) must doubt whether
@@ -61,6 +62,8 @@ class BigramParameters(task.Parameters):
         length: Symbols in an instance.
         triggers: "random": each instance draws its triggers from pi_q. "fixed": the most frequent symbols by pi_q.
         bigrams_seed: The seed of the global table pi_b.
+        predict: "all": outputs and symbols drawn from the table are scored, and trained on. "outputs": outputs alone, from
+            the second occurrence of their trigger on. What followed it before is then always right.
     """
 
     n_symbols: int = pydantic.Field(default=64, ge=3, le=len(_NAMES))
@@ -68,6 +71,7 @@ class BigramParameters(task.Parameters):
     length: int = pydantic.Field(default=256, ge=2, le=65536)
     triggers: Literal["random", "fixed"] = "random"
     bigrams_seed: int = pydantic.Field(default=0, ge=0, lt=2**63)
+    predict: Literal["all", "outputs"] = "all"
 
     @pydantic.model_validator(mode="after")
     def _there_are_outputs(self) -> Self:
@@ -91,6 +95,15 @@ class Bigram(task.Task):
     }
     progress_label = "earlier occurrences of the symbol before"
     parameters: BigramParameters
+
+    def __init__(self, parameters: BigramParameters) -> None:
+        super().__init__(parameters)
+        if (
+            parameters.predict == "outputs"
+        ):  # what is scored follows from the parameters here, and from the class elsewhere
+            self.main_score = "in_context_accuracy"  # type: ignore[misc]
+            self.scores = ("in_context_accuracy", "nll")  # type: ignore[misc, assignment]
+            self.group_scores = {"in_context_accuracy": ("token_accuracy", "in_context")}  # type: ignore[misc]
 
     @property
     def io(self) -> task.TokenIO:
@@ -123,7 +136,8 @@ class Bigram(task.Task):
             raise UserError(
                 f"bigram: in the {split} split no trigger occurs twice in an instance, so there is nothing to score"
             )
-        return replace(instances, scored=groups["in_context"] | groups["global"])
+        scored = groups["in_context"] if p.predict == "outputs" else groups["in_context"] | groups["global"]
+        return replace(instances, scored=scored)
 
     def _rows(self) -> FloatArray:
         """(N + 1, N): pi_b, and pi_1 as the last row."""

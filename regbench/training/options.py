@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pydantic
 
@@ -28,8 +28,13 @@ class TrainingOptions(Settings):
     )
     batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
     learning_rate: float = pydantic.Field(default=5e-3, gt=0)
-    schedule: Literal["cosine", "plateau"] = pydantic.Field(
-        default="cosine", description="the rate falls along half a cosine, or whenever validation no longer improves"
+    optimizer: Literal["adamw", "sgd"] = pydantic.Field(
+        default="adamw", description="AdamW, or stochastic gradient descent with momentum"
+    )
+    momentum: float = pydantic.Field(default=0.9, ge=0, lt=1, description="sgd: share of the last step that is kept")
+    schedule: Literal["cosine", "plateau", "constant"] = pydantic.Field(
+        default="cosine",
+        description="the rate falls along half a cosine, or whenever validation no longer improves, or never",
     )
     final_learning_rate: float = pydantic.Field(
         default=0.1, ge=0, le=1, description="cosine: share of the rate left at the end"
@@ -51,8 +56,8 @@ class TrainingOptions(Settings):
         default="scored", description="training's loss is of the scored positions, or of all tokens"
     )
     weight_decay: float = pydantic.Field(default=0.05, ge=0, description="on matrices only")
-    beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
-    beta2: float = pydantic.Field(default=0.99, ge=0, lt=1)
+    beta1: float = pydantic.Field(default=0.9, ge=0, lt=1, description="adamw: decay of the gradient's mean")
+    beta2: float = pydantic.Field(default=0.99, ge=0, lt=1, description="adamw: decay of its square's mean")
     gradient_clip: float = pydantic.Field(default=1.0, gt=0, description="largest norm of the gradient")
     evaluations: int = pydantic.Field(
         default=10, ge=1, description="times the validation split is scored, evenly spaced; with plateau: every epoch"
@@ -61,6 +66,13 @@ class TrainingOptions(Settings):
         default="float32", description="bfloat16: products in that, by autocast; weights and scoring stay float32"
     )
     checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
+
+    @pydantic.model_validator(mode="after")
+    def _no_option_of_the_other_optimizer(self) -> Self:
+        for name in ("momentum",) if self.optimizer == "adamw" else ("beta1", "beta2"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} has no effect with the optimizer {self.optimizer}")
+        return self
 
 
 def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOptions:
@@ -80,7 +92,9 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
 
 
 def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int = 0) -> float:
-    """The learning rate of one step: linear warm-up, then half a cosine down to the final share, or what plateaus have left.
+    """The learning rate of one step: linear warm-up, then what the schedule says.
+
+    "cosine" goes down half a cosine to the final share, "plateau" has what plateaus have left, "constant" keeps the rate.
 
     Args:
         step: from 0 to total - 1.
@@ -94,6 +108,8 @@ def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int 
     if options.schedule == "plateau":
         least = min(options.plateau_learning_rate, options.learning_rate)
         return max(least, options.learning_rate * options.plateau_factor**lowered)
+    if options.schedule == "constant":
+        return options.learning_rate
     share = (step - warmup) / max(1.0, total - warmup)
     cosine = 0.5 * (1.0 + math.cos(math.pi * share))
     return options.learning_rate * (options.final_learning_rate + (1.0 - options.final_learning_rate) * cosine)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from regbench.training.options import TrainingOptions
 
+MEASURED = "measured."
+"""Before the name of each figure of `Model.measured`, in the rows of `metrics.jsonl`."""
+
 
 @dataclass
 class Progress:

@@ -1,4 +1,4 @@
-"""The one training loop: AdamW, a schedule, clipping, length-bucketed batches, best checkpoint by validation loss.
+"""The one training loop: AdamW or SGD, a schedule, clipping, length-bucketed batches, best checkpoint by validation loss.
 
 Training can be killed at any moment. It goes on from its last checkpoint and ends with the same weights (on the CPU, with the
 same number of threads): batches depend on seed and epoch alone, and the state of the random generator is in the checkpoint.
@@ -22,9 +22,10 @@ from torch import Tensor
 from regbench.data.instances import Instances, length_bucketed_batches
 from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import rows_at_once
+from regbench.tasks.base import Task
 from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.training.options import TrainingOptions, learning_rate
-from regbench.training.progress import Progress, Reporter
+from regbench.training.progress import MEASURED, Progress, Reporter
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError, blaming, nearest
 
@@ -106,6 +107,7 @@ class Trainer:
         folder: Path,
         provenance: str,
         device: torch.device,
+        task: Task | None = None,
     ) -> None:
         """Plans every step; trains nothing yet.
 
@@ -119,13 +121,14 @@ class Trainer:
             folder: for the log and the checkpoint.
             provenance: digest of what the model is made from; a checkpoint with another one is refused.
             device: of the model.
+            task: what the instances are of, for `Model.measured`. None: nothing is measured.
 
         Raises:
             UserError: see `training_steps`.
         """
         self.model, self.validation, self.options = model, validation, options
         self.train_split = train[: options.train_instances] if options.train_instances else train
-        self.folder, self.provenance, self.device = folder, provenance, device
+        self.folder, self.provenance, self.device, self.task = folder, provenance, device, task
         self.plan = list(training_steps(train.lengths, options, budget, seed))
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
@@ -152,6 +155,8 @@ class Trainer:
         begun = self.progress.step
         self.model.train()
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as log:
+            if begun == 0 and (measured := self._measured()):
+                log.write(json.dumps({"step": 0, "tokens": 0, **measured}) + "\n")
             while self.progress.step < total:
                 terms = self._step(total)
                 running.append(torch.stack(list(terms.values())))
@@ -175,7 +180,8 @@ class Trainer:
                         self.progress.curve.append(row)
                         if self.options.schedule == "plateau":
                             self.progress.note_epoch(row["validation_loss"], self.options)
-                    log.write(json.dumps({**row, "learning_rate": rate, "tokens_per_second": round(speed)}) + "\n")
+                    extra = {"learning_rate": rate, "tokens_per_second": round(speed), **self._measured()}
+                    log.write(json.dumps({**row, **extra}) + "\n")
                     log.flush()
                     if reporter is not None:
                         reporter.trained(self.progress, total, sum(means), speed)
@@ -185,6 +191,21 @@ class Trainer:
                     saved = time.perf_counter()
         self.model.load_state_dict(self.best)
         return self.progress
+
+    def _measured(self) -> dict[str, float]:
+        """What the model measures of its weights, by the names that a row of the log has.
+
+        Raises:
+            UserError: a figure is NaN or infinite, or the model's own code fails.
+        """
+        if self.task is None:
+            return {}
+        with blaming(f"measuring fails after step {self.progress.step}:"), torch.no_grad():
+            found = {name: float(value) for name, value in self.model.measured(self.task).items()}
+        for name, value in found.items():
+            if not math.isfinite(value):
+                raise UserError(f"the model measures {name} as {value} after step {self.progress.step}")
+        return {f"{MEASURED}{name}": value for name, value in found.items()}
 
     def _diverged(self, what: str, total: int) -> UserError:
         """The error that ends a training which went astray."""
@@ -318,11 +339,11 @@ def train_step(
     return {name: term.detach() for name, term in terms.items()}
 
 
-def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
-    """AdamW. Weight decay acts on matrices, except those that a mixer marks with `no_weight_decay`.
+def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.Optimizer:
+    """AdamW, or SGD with momentum. Weight decay acts on matrices, except those that a mixer marks with `no_weight_decay`.
 
-    The fused implementation is used where every parameter is real; PyTorch has none for complex ones. Each group of parameters
-    has a `share` of the learning rate: 1, or less for a state space's own where `state_space_rate` caps it.
+    The fused implementation of AdamW is used where every parameter is real; PyTorch has none for complex ones. Each group of
+    parameters has a `share` of the learning rate: 1, or less for a state space's own where `state_space_rate` caps it.
 
     Raises:
         UserError: `state_space_rate` is given, and the model has no state space.
@@ -344,6 +365,8 @@ def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
     if options.state_space_rate:
         share = min(1.0, options.state_space_rate / options.learning_rate)
         groups.append({"params": capped, "weight_decay": 0.0, "share": share})
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=options.learning_rate, momentum=options.momentum)
     real = not any(p.is_complex() for p in parameters)
     return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), fused=real)
 

@@ -168,6 +168,7 @@ CASES = {
     "kimi_delta_attention": Case(_kda, ({}, {"expand_k": 0.5, "expand_v": 2.0})),
 }
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
+    "associative_memory": ({"d_model": 12, "feed_forward": True}, {"d_model": 12, "n_layers": 1}),
     "cgt": ({"d_model": 12, "d_y": 6, "n_heads": 3, "y_heads": 3},),
     "rwkv7": ({"d_model": 12, "n_heads": 3, "n_layers": 2},),
     "learned_ngram": tuple(

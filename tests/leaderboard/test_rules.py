@@ -173,3 +173,11 @@ def test_undetectable_things_are_told() -> None:
         "seconds a baseline",
     ):
         assert words in section
+
+
+def test_figures_of_the_weights_in_a_log_are_not_of_the_training_curve() -> None:
+    from regbench.leaderboard.evidence import _row
+
+    row = {"step": 5, "tokens": 9, "cross_entropy": 1.0, "validation_loss": 2.0}
+    assert _row({**row, "learning_rate": 0.1, "tokens_per_second": 3, "measured.recall.o2": 0.5}) == row
+    assert _row({**row, "pull": 1.0}) != row

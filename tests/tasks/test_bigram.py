@@ -292,9 +292,29 @@ def test_another_table_gives_other_bytes() -> None:
 # --- What is refused, and what people see. ---
 
 
+def test_with_outputs_exactly_that_group_is_scored() -> None:
+    """The sequences stay the same, and so does everything of the task that does not ask for it."""
+    parameters = SMALL.parameters.model_copy(update={"predict": "outputs"})
+    outputs = Bigram(parameters)
+    for split in ("train", "test"):
+        one, other = SMALL.generate(SPLITS, split), outputs.generate(SPLITS, split)
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(other.scored, SMALL.groups(one)["in_context"])
+        truth = outputs.truth(other)
+        assert (truth[other.scored].max(1) == 1).all()  # the truth is certain
+        assert not truth[~other.scored].any()
+    assert (outputs.main_score, outputs.scores) == ("in_context_accuracy", ("in_context_accuracy", "nll"))
+    assert set(outputs.group_scores) == {"in_context_accuracy"}
+    assert (SMALL.main_score, Bigram.scores, len(Bigram.group_scores)) == ("nll", SMALL.scores, 2)
+    guess = np.where(other.scored[..., None], truth, 1 / truth.shape[-1])
+    perfect = score(outputs, other, [guess]).table()
+    assert {name: record.value for name, record in perfect.items()} == {"in_context_accuracy": 1.0, "nll": 0.0}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"predict": "output"}, "'all' or 'outputs'"),
         ({"n_symbols": 6}, r"n_triggers \(5\) leaves fewer than two outputs among n_symbols \(6\)"),
         ({"n_symbols": 94}, "less than or equal to 93"),
         ({"n_symbols": 2}, "greater than or equal to 3"),

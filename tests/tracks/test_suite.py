@@ -23,6 +23,7 @@ def test_the_built_in_suites_load_and_say_what_they_are() -> None:
 
 def test_small_has_every_small_track_of_tokens_with_a_truth() -> None:
     small = {name for name in track_names() if "-small-" in name}
+    small -= {"bigram-outputs-small-v1", "bigram-outputs-all-small-v1"}  # they show a mechanism, and rank nothing
     fit = {name for name in small if (task := load_track(name).task).knows_truth and task.io.kind == "tokens"}
     assert set(load_suite("small").tracks) == fit
     assert set(load_suite("quick").tracks) <= fit

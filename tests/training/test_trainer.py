@@ -481,3 +481,100 @@ def test_the_optimizer_is_fused_where_it_can_be(trainer: Callable[..., Trainer])
     assert make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
     model.register_parameter("turn", torch.nn.Parameter(torch.ones(1, dtype=torch.complex64)))
     assert not make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
+
+
+# --- SGD, the constant schedule, and figures of the weights. ---
+
+
+def test_sgd_is_the_step_written_by_hand() -> None:
+    """Three steps with momentum and decay. Vectors do not decay."""
+    from regbench.training.trainer import make_optimizer
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2).double()
+    options = TrainingOptions(optimizer="sgd", momentum=0.8, learning_rate=0.1, weight_decay=0.3)
+    optimizer = make_optimizer(model, options)  # type: ignore[arg-type]
+    x, expected = torch.randn(4, 3).double(), [p.detach().clone() for p in model.parameters()]
+    velocity = [torch.zeros_like(p) for p in expected]
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).pow(2).sum().backward()
+        for i, (decay, parameter) in enumerate(zip((0.3, 0.0), model.parameters(), strict=True)):
+            velocity[i] = 0.8 * velocity[i] + parameter.grad + decay * expected[i]  # type: ignore[operator]
+            expected[i] = expected[i] - 0.1 * velocity[i]
+        optimizer.step()
+        for found, right in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(found.detach(), right, rtol=1e-12, atol=1e-14)
+
+
+SGD = {"optimizer": "sgd", "schedule": "constant", "learning_rate": 0.05, "weight_decay": 1e-3}
+
+
+def test_a_killed_training_by_sgd_resumes_to_the_same_bits(trainer: Callable[..., Trainer]) -> None:
+    whole = trainer("whole", **SGD)
+    whole.run()
+    for after_save in (True, False):
+        folder = f"killed {after_save}"
+        kill_at(trainer(folder, **SGD), 7, after_save=after_save)
+        resumed = trainer(folder, **SGD)
+        resumed.run()
+        assert equal(weights(resumed.model), weights(whole.model))
+        assert resumed.progress.curve == whole.progress.curve
+    assert {row["learning_rate"] for row in log(whole)[8:]} == {0.05}  # after the warm-up
+
+
+@pytest.mark.parametrize(
+    "options", [{"momentum": 0.5}, {"optimizer": "sgd", "beta1": 0.5}, {"optimizer": "sgd", "beta2": 0.5}]
+)
+def test_an_option_of_the_other_optimizer_is_refused(options: dict[str, object]) -> None:
+    from regbench.training.options import resolve_training
+
+    with pytest.raises(UserError, match=r"^training option: \w+ has no effect with the optimizer (adamw|sgd)$"):
+        resolve_training(Recency, options)
+
+
+def test_figures_of_the_weights_are_in_the_log_from_step_0(
+    trainer: Callable[..., Trainer], tiny: Track, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = trainer("plain")
+    plain.run()
+    assert log(plain)[0]["step"] == 1
+    asked: list[object] = []
+
+    def measured(self: Model, task: object) -> dict[str, float]:
+        asked.append(task)
+        assert not torch.is_grad_enabled()
+        return {"size": float(self.unembed.weight.norm())}  # type: ignore[union-attr, operator]
+
+    monkeypatch.setattr(Model, "measured", measured)
+    t = trainer("measured")
+    t.task = tiny.task
+    start = float(t.model.unembed.weight.detach().norm())  # type: ignore[union-attr, operator]
+    t.run()
+    first, *rest = log(t)
+    assert first == {"step": 0, "tokens": 0, "measured.size": start}
+    assert len(rest) == len(log(plain))
+    assert len({row["measured.size"] for row in rest}) > 1
+    assert set(asked) == {tiny.task}
+    assert equal(weights(t.model), weights(plain.model))  # looking changes nothing
+    assert t.progress.curve == plain.progress.curve
+    killed = trainer("killed")
+    killed.task = tiny.task
+    kill_at(killed, 7, after_save=True)
+    again = trainer("killed")
+    again.task = tiny.task
+    again.run()
+    assert [row.get("measured.size") for row in log(again)] == [row.get("measured.size") for row in log(t)]
+
+
+def test_a_figure_that_is_no_number_is_refused(
+    trainer: Callable[..., Trainer], tiny: Track, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = trainer()
+    t.task = tiny.task
+    monkeypatch.setattr(Model, "measured", lambda self, task: {"size": float("nan")})
+    with pytest.raises(UserError, match="^the model measures size as nan after step 0$"):
+        t.run()
+    monkeypatch.setattr(Model, "measured", lambda self, task: {"size": 1 / 0})
+    with pytest.raises(UserError, match="^measuring fails after step 0: .*ZeroDivisionError"):
+        t.run()

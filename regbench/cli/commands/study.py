@@ -1,0 +1,103 @@
+"""Run a numerical study of associative memories, and check it against its oracles."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from regbench.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.studies.study import Rows, Study
+
+DESCRIPTION = (
+    "Runs a numerical study: no track and no architecture, random embeddings only. It prints tables. With --check it also prints "
+    "what must hold, by exact oracles and published figures, and the exit code is 1 where something does not."
+)
+EXAMPLES = """\
+examples:
+  regbench study                                     what there is
+  regbench study gradient-memory --check
+  regbench study zipf-memory --draws 100 --out zipf
+  regbench study zipf-memory --optimizers --check    trained memories, too, in minutes
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which study; without it, all are listed")
+    parser.add_argument("--draws", type=int, metavar="N", help="how many times embeddings are drawn")
+    parser.add_argument("--seed", type=int, metavar="N", help="the seed of all draws (default: 0)")
+    parser.add_argument("--optimizers", action="store_true", help="zipf-memory: also train memories by SGD and Adam")
+    parser.add_argument("--out", metavar="DIR", help="write the tables as CSV files and a picture there")
+    parser.add_argument("--check", action="store_true", help="print what must hold; exit code 1 where it does not")
+
+
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Lists the studies, or runs one."""
+    from regbench.studies.study import run_study, study_names
+
+    given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
+    settings = {key: value for key, value in given.items() if value is not None}
+    if arguments.name is None:
+        asked = [*settings, *(key for key in ("out", "check") if getattr(arguments, key))]
+        if asked:
+            raise UserError(f"--{asked[0]} goes with a study: {', '.join(study_names())}")
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for name, summary in study_names().items():
+            table.add_row(f"[bold]{name}[/]", summary)
+        console.print(table, highlight=False)
+        return 0
+    with Console(stderr=True).status("measuring"):
+        study = run_study(arguments.name, settings)
+    for rows in study.tables:
+        console.print(escape(rows.title), highlight=False)
+        console.print(_table(rows), highlight=False)
+    if arguments.out:
+        _write(study, arguments.name, Path(arguments.out), console)
+    if not arguments.check:
+        return 0
+    table = Table(title="what must hold", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for head in ("", "measured", "wanted", "holds"):
+        table.add_column(head, overflow="fold")
+    for one in study.expectations:
+        table.add_row(escape(one.what), escape(one.measured), escape(one.wanted), "yes" if one.holds else "[red]NO[/]")
+    console.print(table, highlight=False)
+    failed = sum(not one.holds for one in study.expectations)
+    console.print(f"{len(study.expectations)} checked, {failed} do not hold", highlight=False)
+    return 1 if failed else 0
+
+
+def _table(rows: Rows) -> Table:
+    """The rows of a study on the terminal: numbers to the right."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for place, head in enumerate(rows.columns):
+        table.add_column(escape(head), justify="right" if place else "left", overflow="fold")
+    for row in rows.rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    return table
+
+
+def _write(study: Study, name: str, folder: Path, console: Console) -> None:
+    """Writes a CSV file for each table, and the picture."""
+    from regbench.studies.picture import draw
+    from regbench.utils.files import atomic_write, explain_full_disk
+
+    with explain_full_disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, rows in enumerate(study.tables, 1):
+            path = folder / f"{name}-{number}.csv"
+            with atomic_write(path) as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerows([rows.columns, *rows.rows])
+            console.print(f"table: {path}", highlight=False, soft_wrap=True)
+        path = folder / f"{name}.png"
+        draw(study, name, path)
+        console.print(f"picture: {path}", highlight=False, soft_wrap=True)

@@ -1,0 +1,36 @@
+"""docs/mechanisms-memory.md keeps its word: its commands are read, and its tracks, options and studies are there."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from regbench.cli.app import _parse
+from regbench.cli.arguments import given_settings
+from regbench.models.backbone import resolve_options, split_settings
+from regbench.studies.study import study_names
+from regbench.tracks import track_names
+from regbench.utils import registry
+from tests.helpers.documents import blocks, commands
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "mechanisms-memory.md").read_text(encoding="utf-8")
+RUNS = sorted({line for _, block in blocks(PAGE) for line in block.splitlines() if line.startswith("regbench run ")})
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_what_filled_the_table_can_be_asked_for(command: str) -> None:
+    arguments = _parse(shlex.split(command)[1:])
+    assert arguments.track in track_names()
+    own, training = split_settings(given_settings(arguments))
+    resolve_options(registry.load(registry.ARCHITECTURE, arguments.arch), own)
+    assert not training
+    assert f"`{Path(arguments.out).name}`" in PAGE, "a row of the table names the run"
+
+
+def test_every_study_is_run_and_has_a_row() -> None:
+    assert len(RUNS) == 8
+    asked = {_parse(shlex.split(command)[1:]).name for command in commands(PAGE)}
+    assert asked == {None, *study_names()}
+    assert all(f"`{name}`" in PAGE for name in study_names())
