@@ -103,6 +103,7 @@ class AssociativeMemory(Model):
             chosen: tuple[Memory, ...] = tuple(name for name in there if self.trained is None or name in self.trained)
             return (*chosen, "f") if self.feed_forward else chosen
 
+    family = "attention"
     paper = regbench.Paper("Birth of a Transformer: A Memory Viewpoint", "Bietti et al.", 2023, "2306.00802")
     training_defaults: ClassVar[dict[str, Any]] = {
         "optimizer": "sgd",

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from architectures.associative_memory import AssociativeMemory
+from regbench import cli
 from regbench.analysis.recall import (
     Measured,
     in_order,
@@ -128,3 +129,38 @@ def test_what_has_no_recall_is_refused_in_one_line(run: Path, tmp_path: Path) ->
         with pytest.raises(UserError, match=message) as error:
             read_measured(tmp_path)
         assert "\n" not in str(error.value)
+
+
+def test_the_command_shows_the_order_and_says_no_to_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "am"
+    (run / "seed-0").mkdir(parents=True)
+    write_config(run, Config(track="bigram-outputs-small-v1", architecture="associative_memory"))
+    late, early = [0.0, 0.0, 0.9], [0.0, 0.9, 1.0]
+    chance = {"measured.chance.o2": 0.1, "measured.chance.k1": 0.05}
+    rows = [{"step": 5 * i, "measured.recall.o2": early[i], "measured.recall.k1": late[i], **chance} for i in range(3)]
+    (run / "seed-0" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    picture, table = tmp_path / "am.png", tmp_path / "am.csv"
+    asked = ["probe", str(run), "--what", "recall"]
+    assert cli.main([*asked, "--expect", "o2,k1", "--out", str(picture), "--csv", str(table)]) == 0
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if line.split()[:1] == ["am"]] == [
+        ["am", "0", "o2", "1.000", "0.100", "5"],
+        ["am", "0", "k1", "0.900", "0.050", "10"],
+    ]
+    assert "o2 before k1: yes" in out
+    assert picture.stat().st_size > 10_000
+    assert table.read_text().startswith("run,seed,step,name,value\n")
+    rows[0]["measured.recall.k1"] = rows[1]["measured.recall.k1"] = 0.9
+    rows[1]["measured.recall.o2"] = 0.0
+    (run / "seed-0" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert cli.main([*asked, "--expect", "o2,k1"]) == 1
+    assert "o2 before k1: not in every seed" in capsys.readouterr().out
+    for more, message in (
+        (["--what", "recall,state"], "give it alone"),
+        (["--what", "recal"], "did you mean 'recall'?"),
+        (["--what", "state", "--expect", "o2,k1"], "it goes with --what recall"),
+        (["--what", "recall", "--seed", "1"], "leave out --seed, --arch and --track"),
+        (["--what", "recall", "--expect", "o2,k3"], "unknown memory 'k3'"),
+    ):
+        assert cli.main(["probe", str(run), *more]) == 2
+        assert message in capsys.readouterr().err
