@@ -98,9 +98,8 @@ class Bigram(task.Task):
 
     def __init__(self, parameters: BigramParameters) -> None:
         super().__init__(parameters)
-        if (
-            parameters.predict == "outputs"
-        ):  # what is scored follows from the parameters here, and from the class elsewhere
+        if parameters.predict == "outputs":
+            # Of other tasks the class says what is scored. Here the parameters do.
             self.main_score = "in_context_accuracy"  # type: ignore[misc]
             self.scores = ("in_context_accuracy", "nll")  # type: ignore[misc, assignment]
             self.group_scores = {"in_context_accuracy": ("token_accuracy", "in_context")}  # type: ignore[misc]
