@@ -28,11 +28,12 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
             padding=0,
             pad_edge=False,
         )
-        table.add_column("architecture", overflow="fold")
+        longest = max(len(row.point.name) for row in own)
+        table.add_column("architecture", overflow="fold", min_width=min(24, longest))
         table.add_column("chosen", no_wrap=True)
         table.add_column("trials", justify="right")
         table.add_column("validation\nloss", justify="right", no_wrap=True)
-        table.add_column(f"{main.label} {main.arrow}", justify="right", no_wrap=True)
+        table.add_column(f"{main.label} {main.arrow}".replace(" ", "\n", 1), justify="right", no_wrap=True)
         normalized = any(row.normalized is not None for row in own)
         if normalized:
             table.add_column("normalized\nscore", justify="right", no_wrap=True)

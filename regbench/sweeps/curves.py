@@ -13,14 +13,13 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from regbench.report.pictures import STYLE, save_picture
 from regbench.sweeps.grid import Group, Point, shown
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.tables import Row, Spread, axes_of, write_csv
-from regbench.utils.files import atomic_write
 
 FEWEST_VALUES = 3
 """An axis of fewer values has no curve."""
@@ -31,15 +30,6 @@ VALIDATION = "validation_loss"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ((0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (4, 3)), (0, (2, 2)))
-_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-}
 
 
 @dataclass(frozen=True)
@@ -157,7 +147,7 @@ def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
         )
     )
     architectures = list(dict.fromkeys(curve.architecture for curve in curves))
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         across = min(2, len(panels))
         down = -(-len(panels) // across)
         figure = Figure(figsize=(7.2 * across, 4.4 * down), layout="constrained")
@@ -167,9 +157,7 @@ def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
             _panel(frame, panel, own, architectures, _baselines(panel[0], panel[2], rows), _title(panel, rows))
         for frame in frames[len(panels) :]:
             frame.set_axis_off()
-        FigureCanvasAgg(figure)
-        with atomic_write(path, "wb") as file:
-            figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
+        save_picture(figure, path, 130)
 
 
 def _panel(
@@ -197,7 +185,7 @@ def _panel(
         frame.set_xscale("log")
     frame.set_xticks(list(places.values()), list(places))
     frame.xaxis.set_minor_locator(NullLocator())
-    frame.set_xlabel(axis.removeprefix("training.").replace("_", " "))
+    frame.set_xlabel(axis.removeprefix("training.").replace("train_", "training ").replace("_", " "))
     frame.set_title(title)
     frame.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
