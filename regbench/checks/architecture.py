@@ -207,6 +207,9 @@ def trains(subject: Subject) -> str | None:
     model, tokens = subject.moved(), subject.tokens(2, length=None)
     if not model(tokens).isfinite().all():
         return None  # `finite` reports it
+    # The second half repeats the first. In a large vocabulary no n-gram occurs twice by chance, and heads would learn nothing.
+    half = tokens.shape[1] // 2
+    tokens = torch.cat([tokens[:, :half], tokens[:, : tokens.shape[1] - half]], dim=1)
     model.train()
     batch = tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
     small = min(subject.training.learning_rate, LARGEST_RATE)

@@ -205,6 +205,14 @@ class TestTrained:
             refuse_trained(subject, subject.moved(), one_instance(subject, length), name)
 
 
+def test_ngram_heads_find_something_in_a_large_vocabulary() -> None:
+    """Of 1,000 tokens drawn at random hardly two follow each other twice: then the head of order 2 would get no gradient."""
+    io = TokenIO(1000, 999, 64, tuple(f"t{i}" for i in range(1000)))
+    cls = registry.load(registry.ARCHITECTURE, "lstm")
+    options = resolve_options(cls, {"d_model": 16, "ngram_heads": [1, 2], "ngram_mlp": True})
+    assert [o.fault for o in examine(Subject(cls, options, io), [trains])] == [None]
+
+
 def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
     seen = []
 
