@@ -6,6 +6,7 @@ every built-in architecture.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -54,6 +55,9 @@ LARGEST_RATE = 1e-2
 
 OVERFIT_STEPS = 400
 OVERFIT_RATES = (3e-3, 1e-2)
+OVERFIT_SECONDS = 600.0
+"""What would take longer is not asked. The first steps, after those in which kernels are compiled, say how long it would take."""
+_TIMED_STEPS = (2, 5)
 """Within so many steps, at one of these learning rates, an architecture must overfit 8 instances."""
 
 
@@ -366,6 +370,20 @@ def overfits(subject: Subject) -> str | None:
     return f"after {OVERFIT_STEPS} steps on 8 instances its legal accuracy on them is {best:.3f}, not 0.99"
 
 
+def _refuse_to_wait(seconds: float) -> None:
+    """Ends the check where its steps, of so many seconds each, would take too long.
+
+    Raises:
+        NotApplicable: They would.
+    """
+    expected = seconds * OVERFIT_STEPS * len(OVERFIT_RATES)
+    if expected > OVERFIT_SECONDS:
+        raise NotApplicable(
+            f"not asked: a step on 8 short instances takes {seconds:.2g} s, so all would take {expected / 60:.0f} minutes; "
+            "a loop over positions in Python is the usual cause"
+        )
+
+
 def _overfitted_accuracy(subject: Subject) -> float:
     """The legal accuracy that the subject reaches on 8 short instances by training on them alone. Stops at 0.99."""
     track = load_track("pfa-small-v1")
@@ -378,9 +396,13 @@ def _overfitted_accuracy(subject: Subject) -> float:
     scored, truth = torch.from_numpy(few.scored).to(subject.device), track.task.truth(few)
     best = 0.0
     for rate in OVERFIT_RATES:
-        model = learner.model()
+        model, started = learner.model(), 0.0
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
         for step in range(1, OVERFIT_STEPS + 1):
+            if step - 1 == _TIMED_STEPS[0]:
+                started = time.perf_counter()
+            elif step - 1 == _TIMED_STEPS[1]:
+                _refuse_to_wait((time.perf_counter() - started) / (_TIMED_STEPS[1] - _TIMED_STEPS[0]))
             for group in optimizer.param_groups:  # it falls: else the last few percent come and go with rounding
                 group["lr"] = rate * (1 - (step - 1) / OVERFIT_STEPS)
             with torch.enable_grad():

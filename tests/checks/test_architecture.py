@@ -205,6 +205,14 @@ class TestTrained:
             refuse_trained(subject, subject.moved(), one_instance(subject, length), name)
 
 
+def test_a_slow_mixer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_SECONDS", 0.1)
+    (outcome,) = examine(Subject(Good, resolve_options(Good, {"d_model": 16}), IO), [overfits])
+    assert outcome.fault is None
+    assert outcome.note is not None
+    assert re.fullmatch(r"not asked: a step on 8 short instances takes [\d.e-]+ s, so all would .* cause", outcome.note)
+
+
 def test_ngram_heads_find_something_in_a_large_vocabulary() -> None:
     """Of 1,000 tokens drawn at random hardly two follow each other twice: then the head of order 2 would get no gradient."""
     io = TokenIO(1000, 999, 64, tuple(f"t{i}" for i in range(1000)))
