@@ -183,7 +183,14 @@ def test_seeds_side_by_side_have_the_same_numbers(
 def sweeping(folder: Path, out: str, jobs: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "regbench", "sweep", "sweep.yaml", "--jobs", str(jobs), "--out", out]
     return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Tests that were begun in the background ignore Ctrl-C, and would hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
