@@ -192,14 +192,15 @@ class Operator(nn.Module):
     """One operator T.
 
     L(y) and R(y) of all positions would be (B, L, (2 d_x + 1) r) numbers; they are not computed. R_m^T [x; 1] is computed for
-    all templates together, (B, L, M r), and mixed. Then all L_m are applied together.
+    all templates together, (B, L, M r), and mixed. Then all L_m are applied together. Without `bias` no 1 stands below x and y
+    (2024, section 3.4), so T(0; y) = 0.
     """
 
-    def __init__(self, d_x: int, d_y: int, rank: int, templates: int, mixing: Mixing) -> None:
+    def __init__(self, d_x: int, d_y: int, rank: int, templates: int, mixing: Mixing, *, bias: bool = True) -> None:
         super().__init__()
         self.rank, self.templates, self.mixing = rank, templates, mixing
-        self.mix = nn.Linear(d_y, templates)
-        self.right = nn.Linear(d_x, templates * rank)
+        self.mix = nn.Linear(d_y, templates, bias=bias)
+        self.right = nn.Linear(d_x, templates * rank, bias=bias)
         self.left = nn.Linear(templates * rank, d_x, bias=False)
         # T starts near the identity, but not at it: at L = 0 the gradient of R is 0. Softmax weights are much smaller.
         nn.init.normal_(self.left.weight, std=0.02 if mixing == "tanh" else 0.02 * templates)
@@ -220,7 +221,9 @@ class Operator(nn.Module):
         """L(y) and R(y): (..., d_y) -> (..., d_x, r) and (..., d_x + 1, r)."""
         weights = self.weights(y)
         left = self.left.weight.unflatten(1, (self.templates, self.rank))
-        right = torch.cat([self.right.weight, self.right.bias[:, None]], dim=1)
+        weight: Tensor = self.right.weight
+        last = torch.zeros_like(weight[:, 0]) if self.right.bias is None else self.right.bias
+        right = torch.cat([weight, last[:, None]], dim=1)
         right = right.unflatten(0, (self.templates, self.rank))
         return torch.einsum("...m,xmr->...xr", weights, left), torch.einsum("...m,mrx->...xr", weights, right)
 
@@ -228,10 +231,10 @@ class Operator(nn.Module):
 class GuidedBlock(nn.Module):
     """The operators before the attention and before the MLP of one block of x above l."""
 
-    def __init__(self, d_x: int, d_y: int, rank: int, templates: int, mixing: Mixing) -> None:
+    def __init__(self, d_x: int, d_y: int, rank: int, templates: int, mixing: Mixing, *, bias: bool = True) -> None:
         super().__init__()
-        self.before_attention = Operator(d_x, d_y, rank, templates, mixing)
-        self.before_mlp = Operator(d_x, d_y, rank, templates, mixing)
+        self.before_attention = Operator(d_x, d_y, rank, templates, mixing, bias=bias)
+        self.before_mlp = Operator(d_x, d_y, rank, templates, mixing, bias=bias)
 
     def forward(self, x: Tensor, y: Tensor, block: Block, cache: Cache | None = None) -> Tensor:
         """One block of x: x + attention(T(norm(x); y)), then the same with the MLP.

@@ -4,6 +4,8 @@ The prior: every component of y is a Gaussian sequence with mean 0 and covarianc
 
     K_ij = K^2 (nu delta_ij + (1 - nu) exp(-(i - j)^2 / (2 sigma^2))).
 
+With `share` the smooth part is that of CGT Eq. 1, the covariance of an estimate that improves with each observation.
+
 The encoder: y_i ~ N(mu_i, v_i), independent for each position and component. With n positions, for each component,
 
     2 D_KL = log|K| - sum_i log v_i - n + sum_ij (K^-1)_ij mu_i mu_j + sum_i (K^-1)_ii v_i.
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 
-def covariance(length: int, scale: float, noise: float, width: float) -> Tensor:
+def covariance(length: int, scale: float, noise: float, width: float, share: float | None = None) -> Tensor:
     """The covariance matrix of the prior.
 
     Args:
@@ -30,12 +32,17 @@ def covariance(length: int, scale: float, noise: float, width: float) -> Tensor:
         scale: K.
         noise: nu.
         width: sigma, in positions.
+        share: None: the smooth kernel above. Otherwise that of a running mean of observations, which the width says nothing
+            of: c + (1 - c) / max(i, j, 1) with c = share (CGT Eq. 1).
 
     Returns:
         (n, n), float64.
     """
     positions = torch.arange(length, dtype=torch.float64)
-    smooth = torch.exp(-((positions[:, None] - positions) ** 2) / (2.0 * width**2))
+    if share is None:
+        smooth = torch.exp(-((positions[:, None] - positions) ** 2) / (2.0 * width**2))
+    else:
+        smooth = share + (1.0 - share) / torch.maximum(positions[:, None], positions).clamp(min=1.0)
     return scale**2 * (noise * torch.eye(length, dtype=torch.float64) + (1.0 - noise) * smooth)
 
 
@@ -54,9 +61,9 @@ class Prior(nn.Module):
     log_determinant: Tensor
     precision: Tensor
 
-    def __init__(self, length: int, scale: float, noise: float, width: float) -> None:
+    def __init__(self, length: int, scale: float, noise: float, width: float = 1.0, share: float | None = None) -> None:
         super().__init__()
-        factor = torch.linalg.cholesky(covariance(length, scale, noise, width))
+        factor = torch.linalg.cholesky(covariance(length, scale, noise, width, share))
         whiten = torch.linalg.solve_triangular(factor, torch.eye(length, dtype=torch.float64), upper=False)
         # They follow from the options, so they are not in checkpoints.
         self.register_buffer("whiten", whiten.float(), persistent=False)

@@ -170,6 +170,7 @@ CASES = {
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
     "associative_memory": ({"d_model": 12, "feed_forward": True}, {"d_model": 12, "n_layers": 1}),
     "cgt": ({"d_model": 12, "d_y": 6, "n_heads": 3, "y_heads": 3},),
+    "fast_slow": ({"d_model": 12, "d_y": 5, "n_heads": 3},),
     "rwkv7": ({"d_model": 12, "n_heads": 3, "n_layers": 2},),
     "learned_ngram": tuple(
         {"d_model": 12, "features": features, "max_order": order}

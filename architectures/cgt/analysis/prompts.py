@@ -146,9 +146,13 @@ def specialise(trained: Trained, prompt: Tensor) -> Specialisation:
     """The model specialised to a prompt (c,), measured on a random text. Both together have the task's largest length.
 
     Raises:
-        UserError: The prompt leaves no room for a text, or its numbers are too large.
+        UserError: The prompt leaves no room for a text, its numbers are too large, or y makes no weights of this model.
     """
     model: Any = trained.model
+    if not hasattr(model, "specialize"):
+        raise UserError(
+            f"'{trained.architecture}' has no weights that y makes, so none can be specialised: train cgt for that"
+        )
     io = trained.track.task.io
     room = io.max_length - len(prompt)
     if room < 1:

@@ -172,6 +172,25 @@ def test_the_operators_have_the_parameters_of_the_formula_and_begin_near_the_ide
         assert 0.005 < moved.norm() / x.norm() < 0.3
 
 
+@pytest.mark.parametrize("mixing", ["tanh", "softmax"])
+def test_without_its_bias_the_operator_maps_nothing_to_nothing(mixing: Any) -> None:
+    torch.manual_seed(0)
+    operator = Operator(5, 3, 2, 4, mixing, bias=False)
+    x, y = torch.randn(2, 3, 5), torch.randn(2, 3, 3)
+    assert torch.equal(operator(torch.zeros_like(x), y), torch.zeros_like(x))
+    assert parameter_count(operator) == 4 * 2 * (5 + 5) + 4 * 3
+    left, right = operator.matrices(y)
+    assert right.shape == (2, 3, 6, 2)
+    ones = torch.cat([x, torch.ones(2, 3, 1)], dim=-1)
+    torch.testing.assert_close(operator(x, y), x + torch.einsum("btxr,btir,bti->btx", left, right, ones))
+
+
+def test_a_model_without_the_bias_is_folded_too() -> None:
+    model, tokens = make(operator_bias=False), some_tokens()
+    y = model.summary(tokens[:1])
+    torch.testing.assert_close(model.specialize(tokens[0])(tokens), model.with_context(tokens, y.expand(2, -1)))
+
+
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_y_at_t_is_the_summary_of_what_stands_before_t(positions: str) -> None:
     model, tokens = make(positions=positions), some_tokens()

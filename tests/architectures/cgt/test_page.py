@@ -38,13 +38,14 @@ TEXT_TRACK = {
 SMALL = {
     "cgt": ("d_model=16", "n_heads=2", "d_y=8", "y_heads=2", "n_layers=2", "y_layer=1", "templates=2"),
     "transformer": ("d_model=16", "n_heads=2", "n_layers=1"),
+    "fast_slow": ("d_model=16", "n_heads=2", "d_y=8", "n_layers=2", "y_layer=1"),
 }
 
 
 def smaller(arguments: list[str]) -> list[str]:
     """The same `regbench run`, on a tiny track of its kind, with a tiny model and no GPU."""
     track = "tiny-text-v1" if "text-mixture-small-v1" in arguments else "tiny-v1"
-    architecture = "transformer" if "transformer" in " ".join(arguments[:3]) else "cgt"
+    architecture = next((name for name in SMALL if name in " ".join(arguments[:3])), "cgt")
     given = {pair.partition("=")[0] for flag, pair in itertools.pairwise(arguments) if flag == "--set"}
     small = (*SMALL[architecture], *(["training.batch_size=8"] if "--config" in arguments else []))
     settings = [pair for pair in small if pair.partition("=")[0] not in given]

@@ -118,5 +118,40 @@ def test_smooth_means_cost_less_than_rough_ones() -> None:
     )
 
 
+@pytest.mark.parametrize("length", [2, 37, 512])
+def test_the_kernel_of_an_estimate(length: int) -> None:
+    """CGT Eq. 1. Without noise its inverse has entries beside the diagonal only: what comes next depends on the last estimate."""
+    k = covariance(length, SCALE, NOISE, 1.0, share=0.3)
+    for i, j in ((0, 0), (0, 1), (1, length - 1), (length - 1, length - 1)):
+        expected = NOISE * (i == j) + (1 - NOISE) * (0.3 + 0.7 / max(i, j, 1))
+        assert float(k[i, j]) == pytest.approx(SCALE**2 * expected)
+    assert float(torch.linalg.eigvalsh(k).min()) > 0
+    for share in (0.3, 1.0):
+        prior = Prior(length, SCALE, 1e-3, share=share)
+        assert prior.whiten.isfinite().all()
+    # Position 0 has no observation and repeats position 1, so without noise the kernel is that of the positions after it.
+    sharp = covariance(length + 1, SCALE, 1e-15, 1.0, share=0.3)[1:, 1:]
+    inverse = torch.linalg.inv(sharp)
+    apart = (torch.arange(length)[:, None] - torch.arange(length)).abs() > 1
+    assert float(inverse[apart].abs().max() if apart.any() else 0.0) < 1e-8 * float(inverse.abs().max())
+    assert float(inverse.diagonal(1).abs().min()) > 1e-8 * float(inverse.abs().max())
+
+
+def test_the_best_independent_encoder_is_not_at_zero() -> None:
+    """At mean 0 and variance 1 / (K^-1)_ii the gradient is 0, and (log|K| + sum_i log (K^-1)_ii) / 2 nats are left."""
+    k = covariance(8, SCALE, NOISE, WIDTH)
+    best = -torch.linalg.inv(k).diagonal().log()
+    mean = torch.zeros(1, 8, 1, requires_grad=True)
+    log_variance = best.float().view(1, 8, 1).requires_grad_()
+    found = Prior(8, SCALE, NOISE, WIDTH).divergence(mean, log_variance, torch.tensor([8]))[0]
+    found.backward()
+    assert mean.grad is not None
+    assert log_variance.grad is not None
+    torch.testing.assert_close(mean.grad, torch.zeros(1, 8, 1))
+    torch.testing.assert_close(log_variance.grad, torch.zeros(1, 8, 1), atol=1e-4, rtol=0)
+    assert float(found.detach()) == pytest.approx(float(k.logdet() - best.sum()) / 2, rel=1e-4)
+    assert float(found.detach()) > 0
+
+
 def test_its_tables_follow_from_the_options_and_stay_out_of_checkpoints() -> None:
     assert Prior(5, SCALE, NOISE, WIDTH).state_dict() == {}
