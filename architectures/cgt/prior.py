@@ -88,3 +88,17 @@ class Prior(nn.Module):
         traces = self.precision[lengths - 1, :length] * log_variance.exp().sum(-1)
         fixed = self.log_determinant[lengths - 1] - lengths
         return ((squares + traces - log_variance.sum(-1)).sum(1) + components * fixed) / 2.0
+
+    def by_component(self, mean: Tensor, log_variance: Tensor, lengths: Tensor) -> Tensor:
+        """`divergence` of each component: (B, L, d), (B, L, d), (B,) -> (B, d), in nats."""
+        pairs = zip(mean.split(1, dim=-1), log_variance.split(1, dim=-1), strict=True)
+        return torch.stack([self.divergence(m, v, lengths) for m, v in pairs], dim=-1)
+
+    def least(self, lengths: Tensor) -> Tensor:
+        """The smallest divergence of one component, (B,) -> (B,) in nats: mean 0 and variances 1 / (K^-1)_ii.
+
+        It is above 0, as the encoder's positions are independent and the prior's are not (2024, section 3.3).
+        """
+        rows = self.precision[lengths - 1]
+        logs = torch.where(rows > 0.0, rows.clamp(min=1e-30).log(), 0.0).sum(1)
+        return (self.log_determinant[lengths - 1] + logs) / 2.0

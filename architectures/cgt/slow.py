@@ -172,6 +172,11 @@ class SlowModel(Model):
         """The summary y at every position: [b, t] summarises tokens[b, :t]. (B, L) -> (B, L, d_y)."""
         return self._below(shift_in(tokens, self.io.separator))[1].y
 
+    def encode(self, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Mean and log variance of y at every position, (B, L) -> (B, L, d_y) each; None if y is no sample."""
+        found = self._below(shift_in(tokens, self.io.separator))[1]
+        return None if found.mean is None or found.log_variance is None else (found.mean, found.log_variance)
+
     def summary(self, prefix: Tensor) -> Tensor:
         """The summary y of whole prefixes, (B, c) -> (B, d_y).
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from architectures.cgt.analysis.modes import MODES
@@ -150,16 +151,33 @@ def test_wrong_options(settings: dict[str, Any], message: str) -> None:
 
 
 @pytest.fixture
-def trained(tiny_file: Path) -> Trained:
-    track = load_track(str(tiny_file))
+def trained(tmp_path: Path) -> Trained:
+    """An untrained model, on two tasks of four examples."""
+    content = {
+        "name": "two-tasks-v1",
+        "task": "arithmetic",
+        "parameters": {"n_tasks": 2, "n_examples": 4, "n_digits": 1},
+        "splits": {"train": 2, "validation": 16, "test": 2, "seed": 0},
+        "budget": {"train_tokens": 100},
+        "main_score": "last_two_accuracy",
+    }
+    (tmp_path / "two-tasks-v1.yaml").write_text(yaml.safe_dump(content))
+    track = load_track(str(tmp_path / "two-tasks-v1.yaml"))
     return Trained(Path("run"), "fast_slow", 0, track, make(track.task.io, beta=0.1, beta_x=0.1))
 
 
 def test_the_analysis_of_summaries_is_its_too(trained: Trained, tmp_path: Path) -> None:
-    found = study(trained, tmp_path, split="validation", limit=16, rate=0.1).findings
+    seen = study(trained, tmp_path, split="validation", limit=16, rate=0.1)
+    found = seen.findings
     assert set(found["after_the_prompt"]) == set(MODES)
-    assert found["variation"] > 0
-    assert found["activation_patching"]["pairs"] > 0
+    assert list(found["variation_by_example"]) == ["0", "1", "2", "3"]
+    assert set(found["linear_probe"]["targets"]["a"]) == {"error", "r_squared", "fast_part_error"}
+    assert sum(found["spectrum"]["power"]) == pytest.approx(1.0)
+    assert 0 < found["spectrum"]["at_multiples_of_contexts"] < 1
+    assert found["encoder"]["divergence"] > found["encoder"]["least"] > 0
+    assert {path.name for path in tmp_path.glob("*.png")} >= {"spectrum.png", "linear_probe.png"}
+    for words in ("spectrum of y", "encoder of y", "fit, fast part", "within each example"):
+        assert any(what.startswith(words) for what, _ in seen.lines)
 
 
 def test_there_are_no_weights_to_specialise(trained: Trained) -> None:

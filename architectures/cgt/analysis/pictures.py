@@ -43,6 +43,17 @@ def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, w
         _save(figure, path)
 
 
+def plot_spectrum(power: FloatArray, path: Path) -> None:
+    """Shares of the power of y at the harmonics 1, 2, ... of an instance, (K,) (2024, Fig. 15a)."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(6.4, 3.9), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(np.arange(1, len(power) + 1), power, "-o", color=COLOURS[0], markersize=3)
+        axes.set(title="Spectrum of y", xlabel="harmonic: periods in an instance", ylabel="share of the power")
+        axes.set_ylim(bottom=0)
+        _save(figure, path)
+
+
 def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
     """Predictions of a linear probe against the truth, a panel for each of the first four targets."""
     shown = min(4, len(probe.names))

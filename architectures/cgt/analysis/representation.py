@@ -19,6 +19,14 @@ from regbench.utils.arrays import FloatArray
 
 PERPLEXITY = 15.0
 """Of t-SNE."""
+SPECTRA = 256
+"""A spectrum is a mean over at most this many instances (2024, Fig. 15a)."""
+SLOW = 3
+"""Harmonics up to this one count as slow."""
+SMOOTHED = 8
+"""Positions of the moving mean that is taken off for the fast part of y."""
+UNUSED = 0.01
+"""Nats a token. A component whose divergence is above its minimum by less says nothing."""
 
 
 @torch.no_grad()
@@ -62,6 +70,115 @@ def step_lengths(y: FloatArray, segments: Segments) -> tuple[FloatArray, NDArray
     z /= np.sqrt((z[inside] ** 2).sum(-1).mean()) or 1.0  # 0 for a constant y
     steps = np.linalg.norm(np.diff(z, axis=1), axis=-1)
     return steps, inside[:, 1:] & (index[:, :-1] >= segments.cut[:, None])
+
+
+def variation_by_example(y: FloatArray, segments: Segments, progress: NDArray[np.integer]) -> dict[int, float]:
+    """The mean of |z_t - z_{t-1}| of `variation` within each example, by the number of examples before it.
+
+    Args:
+        y: (N, L, d).
+        segments: Segments of the N instances.
+        progress: Number of examples before that of each position, (N, L).
+    """
+    steps, _ = step_lengths(y, segments)
+    index, inside = windows(segments.start, segments.end)
+    example = progress[segments.row[:, None], index]
+    within = inside[:, 1:] & (example[:, 1:] == example[:, :-1])
+    return {int(n): float(steps[within & (example[:, 1:] == n)].mean()) for n in np.unique(example[:, 1:][within])}
+
+
+def fast_part(y: FloatArray) -> FloatArray:
+    """What is left of y without its mean over a position and the 7 before it: (N, L, d) -> (N, L, d)."""
+    sums = np.concatenate([np.zeros_like(y[:, :1]), y.cumsum(1)], axis=1)
+    end = np.arange(1, y.shape[1] + 1)
+    begin = np.maximum(end - SMOOTHED, 0)
+    return y - (sums[:, end] - sums[:, begin]) / (end - begin)[:, None]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """How the power of y is shared among the harmonics of an instance (2024, Fig. 15a).
+
+    Attributes:
+        power: Shares of the harmonics 1 .. L // 2, (K,). Harmonic k has k periods in an instance.
+        slow: Share of the first three.
+        peak: The harmonic with the largest share.
+        at_contexts: Share of the multiples of the number of contexts in an instance. None: there is one context.
+    """
+
+    power: FloatArray
+    slow: float
+    peak: int
+    at_contexts: float | None
+
+
+def spectrum(y: FloatArray, instances: Instances, segments: Segments) -> Spectrum | str:
+    """The spectrum of y, a mean over components and instances, or a line that says why there is none.
+
+    Each component has its mean over the instance taken off. So a constant y has no spectrum. Instances must have one length.
+
+    Args:
+        y: (N, L, d).
+        instances: The N instances.
+        segments: Segments of these instances, for the number of contexts.
+    """
+    lengths = instances.lengths[:SPECTRA]
+    if not (lengths == lengths[0]).all():
+        return "left out: the instances have different lengths"
+    own = y[:SPECTRA, : lengths[0]]
+    found = (np.abs(np.fft.rfft(own - own.mean(1, keepdims=True), axis=1)) ** 2).mean((0, 2))[1:]
+    total = float(found.sum())
+    if not total > 1e-12 * float((own**2).sum(1).mean()):
+        return "left out: y is constant"
+    power = found / total
+    contexts_ = segments.per_row
+    share = float(power[contexts_ - 1 :: contexts_].sum()) if contexts_ > 1 else None
+    return Spectrum(power, float(power[:SLOW].sum()), int(power.argmax()) + 1, share)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The distribution of y in the VAE form.
+
+    Attributes:
+        spread: Mean standard deviation of y, as a share of the prior's.
+        divergence: From the prior, in nats a token, summed over components.
+        least: The smallest that an encoder with independent positions can have (2024, section 3.3).
+        unused: Share of components whose divergence is above their minimum by less than 0.01 nats a token.
+    """
+
+    spread: float
+    divergence: float
+    least: float
+    unused: float
+
+
+@torch.no_grad()
+def encoder(model: Any, instances: Instances, batch_size: int = 32) -> Encoder | None:
+    """What the encoder of y says. None if y is no sample.
+
+    Args:
+        model: A model with `encode`, `prior` and the option `gp_scale`, if it has a VAE form.
+        instances: Instances of the task.
+        batch_size: Instances at a time.
+    """
+    encode = getattr(model, "encode", None)
+    if encode is None or encode(token_tensor(instances.tokens[:1], torch.device("cpu"))) is None:
+        return None
+    nats: list[Any] = []
+    spread = positions = 0.0
+    for i in range(0, len(instances), batch_size):
+        part = instances[i : i + batch_size]
+        lengths = torch.from_numpy(np.asarray(part.lengths, np.int64))
+        mean, log_variance = encode(token_tensor(part.tokens, torch.device("cpu")))
+        nats.append(model.prior.by_component(mean, log_variance, lengths).sum(0).double().numpy())
+        real = torch.arange(mean.shape[1]) < lengths[:, None]
+        spread += float((log_variance / 2).exp().mean(-1)[real].sum()) / model.options.gp_scale
+        positions += int(lengths.sum())
+    each = np.sum(nats, axis=0) / positions
+    every = torch.from_numpy(np.asarray(instances.lengths, np.int64))
+    least = float(model.prior.least(every).sum()) / positions
+    return Encoder(spread / positions, float(each.sum()), least * len(each), float((each - least < UNUSED).mean()))
 
 
 def dot_products(y: FloatArray) -> FloatArray:

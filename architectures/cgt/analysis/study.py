@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,17 @@ from architectures.cgt.analysis.modes import (
     activation_patching,
     read_in_modes,
 )
-from architectures.cgt.analysis.representation import contexts, documents, dot_products, tsne, variation
+from architectures.cgt.analysis.representation import (
+    contexts,
+    documents,
+    dot_products,
+    encoder,
+    fast_part,
+    spectrum,
+    tsne,
+    variation,
+    variation_by_example,
+)
 from architectures.cgt.analysis.transitions import transitions
 from regbench.analysis.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
 from regbench.analysis.segments import Segments, examples_before, segments, single_context_segments, windows
@@ -98,7 +108,8 @@ def study(
     _distances(found, outcomes, task, instances, read)
     announce("measuring y")
     y = contexts(model, instances.tokens)
-    _variation_and_probe(found, y, instances, read)
+    _variation_and_probe(found, y, task, instances, read)
+    _spectrum(found, model, y, instances, parts)
     _products(found, y, instances, parts)
     _transitions(found, model, y, instances, read)
     announce("placing texts by t-SNE")
@@ -182,9 +193,15 @@ def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -
     return float(distance[after]) if after < len(distance) else None
 
 
-def _variation_and_probe(found: Study, y: Any, instances: Instances, read: Segments) -> None:
+def _variation_and_probe(found: Study, y: Any, task: Task, instances: Instances, read: Segments) -> None:
     found.findings["variation"] = variation(y, read)
     found.add_line("variation of y, per token (CGT Eq. 4)", f"{found.findings['variation']:.4f}")
+    progress = examples_before(task, instances)
+    found.findings["variation_by_example"] = None
+    if progress is not None:
+        by_example = variation_by_example(y, read, progress)
+        found.findings["variation_by_example"] = {str(n): value for n, value in by_example.items()}
+        found.add_line("within each example", "  ".join(f"{value:.3f}" for value in by_example.values()))
     probe = probe_hidden(y, instances, read)
     found.findings["linear_probe"] = None
     if isinstance(probe, str):
@@ -200,9 +217,41 @@ def _variation_and_probe(found: Study, y: Any, instances: Instances, read: Segme
             for k, name in enumerate(probe.names)
         },
     }
+    fast = probe_hidden(fast_part(y), instances, read)
+    assert isinstance(fast, LinearProbe)
+    for k, name in enumerate(probe.names):
+        found.findings["linear_probe"]["targets"][name]["fast_part_error"] = float(fast.error[k])
     for k, name in enumerate(probe.names[:4]):
         text = f"error {probe.error[k]:.3f} standard deviations, R² {probe.r_squared[k]:.3f}"
         found.add_line(f"linear probe of y for {name}", f"{text} ({len(probe.row)} segments)")
+    errors = "  ".join(f"{name} {error:.3f}" for name, error in zip(fast.names[:4], fast.error, strict=False))
+    found.add_line("fit, fast part: y without its mean over 8 tokens", f"error {errors}")
+
+
+def _spectrum(found: Study, model: ContextModel, y: Any, instances: Instances, parts: Segments) -> None:
+    seen = spectrum(y, instances, parts)
+    found.findings["spectrum"] = None
+    if isinstance(seen, str):
+        found.add_line("spectrum of y", seen)
+    else:
+        pictures.plot_spectrum(seen.power, found.folder / "spectrum.png")
+        found.findings["spectrum"] = {
+            "power": seen.power.tolist(),
+            "up_to_3": seen.slow,
+            "peak": seen.peak,
+            "at_multiples_of_contexts": seen.at_contexts,
+        }
+        text = f"{seen.slow:.2f} of the power up to harmonic 3, most at harmonic {seen.peak}"
+        if seen.at_contexts is not None:
+            text += f", {seen.at_contexts:.2f} at multiples of {parts.per_row}, the contexts of an instance"
+        found.add_line("spectrum of y", text)
+    code = encoder(model, instances)
+    found.findings["encoder"] = None
+    if code is not None:
+        found.findings["encoder"] = asdict(code)
+        text = f"divergence {code.divergence:.3f} nats a token (least possible {code.least:.3f})"
+        text += f", spread {code.spread:.2f} of the prior's, {code.unused:.0%} of the components unused"
+        found.add_line("encoder of y", text)
 
 
 def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from architectures.cgt import ContextuallyGuided
 from architectures.cgt.analysis.representation import (
     Documents,
     Neighbours,
     contexts,
     documents,
     dot_products,
+    encoder,
+    fast_part,
+    spectrum,
     tsne,
     variation,
+    variation_by_example,
 )
 from regbench.analysis.segments import Segments, segments
+from regbench.data.instances import Instances
 from regbench.tracks import Track
 from tests.architectures.cgt.conftest import Counting
 
@@ -37,6 +46,97 @@ def test_variation_is_how_far_the_normalised_y_travels_after_the_prompt() -> Non
     still[:, 6:12] = still[:, 6:7]
     assert variation(still, parts) == 0.0
     assert variation(np.ones((5, 14, 3)), parts) == 0.0  # it has no spread
+
+
+def test_variation_by_example_leaves_out_the_steps_between_examples() -> None:
+    y = np.random.default_rng(0).standard_normal((5, 14, 3))
+    progress = np.tile(np.repeat([0, 1, 2], [5, 5, 4]), (5, 1))
+    found = variation_by_example(y, segments_of(5), progress)
+    assert list(found) == [0, 1, 2]
+    z = y[:, 2:12] - y[:, 2:12].mean((0, 1))
+    z /= np.sqrt((z**2).sum(-1).mean())
+    steps = np.linalg.norm(np.diff(z, axis=1), axis=-1)  # step i leads to position i + 3
+    assert found[0] == pytest.approx(steps[:, 0:2].mean())
+    assert found[1] == pytest.approx(steps[:, 3:7].mean())
+    assert found[2] == pytest.approx(steps[:, 8:9].mean())
+
+
+def made(tokens: int, rows: int = 6, **truth: Any) -> Instances:
+    shape = (rows, tokens)
+    return Instances.unpadded(np.zeros(shape, np.uint8), np.ones(shape, np.bool_), "made/1", truth)
+
+
+def test_a_sine_has_all_its_power_at_its_harmonic() -> None:
+    t, instances, one = np.arange(48), made(48), segments_of(6)
+    y = np.stack([np.sin(2 * np.pi * 4 * t / 48), 3.0 + np.cos(2 * np.pi * 4 * t / 48)], axis=-1)[None].repeat(6, 0)
+    found = spectrum(y, instances, one)
+    assert not isinstance(found, str)
+    assert (found.peak, found.at_contexts, len(found.power)) == (4, None, 24)
+    assert found.power[3] == pytest.approx(1.0)
+    assert found.slow == pytest.approx(0.0, abs=1e-12)
+    slow = spectrum(np.sin(2 * np.pi * 2 * t / 48)[None, :, None].repeat(6, 0) + y, instances, one)
+    assert not isinstance(slow, str)
+    assert slow.slow == pytest.approx(0.5)  # two components with the added sine and the first ones, all of one size
+    # Four contexts in an instance: the multiples of 4.
+    four = Segments(
+        np.repeat(np.arange(6), 4), *(np.tile([0, 12, 24, 36], 6) + k for k in (0, 6, 12)), np.tile(np.arange(4), 6)
+    )
+    several = spectrum(y, instances, four)
+    assert not isinstance(several, str)
+    assert several.at_contexts == pytest.approx(1.0)
+
+
+def test_what_has_no_spectrum_is_left_out() -> None:
+    assert spectrum(np.ones((6, 48, 2)), made(48), segments_of(6)) == "left out: y is constant"
+    tokens, scored = np.zeros((2, 5), np.uint8), np.array([[True] * 5, [True] * 3 + [False] * 2])
+    uneven = Instances(tokens, np.array([5, 3]), scored, "made/1", {})
+    assert "different lengths" in str(spectrum(np.zeros((2, 5, 2)), uneven, segments_of(2)))
+
+
+def test_the_fast_part_is_what_a_moving_mean_leaves() -> None:
+    y = np.random.default_rng(0).standard_normal((2, 20, 3))
+    found = fast_part(y)
+    for t in range(20):
+        np.testing.assert_allclose(found[:, t], y[:, t] - y[:, max(0, t - 7) : t + 1].mean(1))
+    np.testing.assert_allclose(fast_part(np.full((1, 20, 1), 3.0)), 0.0, atol=1e-12)
+
+
+def test_the_encoder_is_measured_against_the_least_that_it_can_be(tiny: Track) -> None:
+    torch.manual_seed(0)
+    settings = {"d_model": 8, "n_heads": 2, "d_y": 4, "y_heads": 2, "n_layers": 2, "y_layer": 1, "beta": 0.1}
+    model = ContextuallyGuided(ContextuallyGuided.Options(**settings, gp_scale=2.0), tiny.task.io).eval()
+    instances = tiny.instances("validation")[:6]
+    found = encoder(model, instances, batch_size=4)
+    assert found is not None
+    assert found.divergence > found.least > 0
+    # A posterior without a mean, and with the variances that are best, is at the minimum: it says nothing.
+    length = int(instances.lengths[0])
+    alike = instances[np.flatnonzero(instances.lengths == length)]
+    wide = torch.zeros(8, 4)
+    model.posterior = torch.nn.Linear(4, 8)
+    with torch.no_grad():
+        model.posterior.weight.copy_(wide)
+        model.posterior.bias.copy_(torch.tensor([0.0] * 4 + [2 * math.log(0.5)] * 4))
+    still = encoder(model, alike)
+    assert still is not None
+    assert still.spread == pytest.approx(0.25, rel=1e-5)
+    best = -model.prior.precision[length - 1, :length].log()
+    rows = torch.full((1,), length)
+    least = model.prior.divergence(torch.zeros(1, length, 1), best[None, :, None], rows)
+    torch.testing.assert_close(model.prior.least(rows), least)
+    assert still.least == pytest.approx(4 * float(least) / length, rel=1e-4)
+    # Of a white prior the encoder can be the prior itself.
+    white = ContextuallyGuided(ContextuallyGuided.Options(**settings, gp_noise=1.0), tiny.task.io).eval()
+    assert white.posterior is not None
+    torch.nn.init.zeros_(white.posterior.weight)
+    with torch.no_grad():
+        white.posterior.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 1.0] + [0.0] * 4))  # the last has a mean of 1
+    code = encoder(white, instances)
+    assert code is not None
+    assert (code.unused, code.spread) == (0.75, pytest.approx(1.0))
+    assert code.divergence == pytest.approx(0.5, rel=1e-4)
+    assert code.least == pytest.approx(0.0, abs=1e-6)
+    assert encoder(Counting(tiny.task.io), instances) is None  # type: ignore[arg-type]
 
 
 def test_dot_products() -> None:
