@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.table import Table
 
 from regbench.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.analysis.trained import Trained
 
 DESCRIPTION = (
     "Measures a trained model with a summary y of its context: its scores with a prompt and specialised to it, how fast y "
@@ -20,6 +26,7 @@ examples:
   regbench analyze runs/cgt
   regbench analyze runs/transformer runs/cgt-plain runs/cgt --table table.md
   regbench analyze runs/transformer runs/cgt --cuts 2,4,8 --table figure-4.md
+  regbench analyze runs/transformer --task-vectors
 """
 
 
@@ -46,6 +53,11 @@ def configure(analyze: argparse.ArgumentParser) -> None:
     one = analyze.add_argument_group("one run")
     one.add_argument("--seed", type=int, metavar="N", help="which of its models (default: the first)")
     one.add_argument("--rate", type=float, metavar="G", help="of the moving average of y (default: 1/300)")
+    one.add_argument(
+        "--task-vectors",
+        action="store_true",
+        help="measure task vectors instead, of any model with blocks: one activation from behind the prompt, put into the text",
+    )
     one.add_argument("--out", metavar="DIR", help="where to write (default: DIR/analysis, or DIR/analysis-seed-N)")
 
 
@@ -55,9 +67,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"--limit {arguments.limit} is too few: four instances or more")
     if len(arguments.folder) == 1 and arguments.table is None and arguments.cuts is None:
         return _one(arguments, console)
-    for option in ("seed", "rate", "out"):
-        if getattr(arguments, option) is not None:
-            raise UserError(f"--{option} is for one run without --table and --cuts; a table is over all seeds")
+    for option in ("seed", "rate", "out", "task_vectors"):
+        if getattr(arguments, option) not in (None, False):
+            name = option.replace("_", "-")
+            raise UserError(f"--{name} is for one run without --table and --cuts; a table is over all seeds")
     return _several(arguments, console)
 
 
@@ -71,8 +84,47 @@ def _one(arguments: argparse.Namespace, console: Console) -> int:
     trained = load_trained(arguments.folder[0], arguments.seed)
     name = "analysis" if arguments.seed is None else f"analysis-seed-{arguments.seed}"
     folder = Path(arguments.out) if arguments.out else trained.folder / name
+    if arguments.task_vectors:
+        return _task_vectors(trained, folder, arguments, console)
     analysis = analysis_of(trained.architecture)
     analysis.analyze_run(trained, folder, split=arguments.split, limit=arguments.limit, rate=rate, console=console)
+    return 0
+
+
+def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace, console: Console) -> int:
+    """What one activation from behind the prompt does for the text."""
+    from regbench.analysis.task_vectors import task_vectors
+    from regbench.metrics.metric import METRICS
+    from regbench.utils.files import atomic_write
+
+    with console.status("measuring task vectors"):
+        found = task_vectors(trained, arguments.split, arguments.limit)
+    head = f"{trained.architecture} on {trained.track.name}, seed {trained.seed}, {arguments.split}"
+    table = Table(title=f"{head}: {METRICS[found.metric].label} in the text", title_justify="left")
+    for column in ("what is read", METRICS[found.metric].label):
+        table.add_column(column)
+    rows = {"the prompt and the text": found.prompted}
+    rows |= {f"the text, with a vector at the {p} (block {found.block[p]})": score for p, score in found.scores.items()}
+    rows["the text"] = found.unprompted
+    for what, score in rows.items():
+        table.add_row(what, f"{score.value:.3f} ± {score.stderr:.3f}")
+    console.print(table)
+    content = {
+        "track": trained.track.name,
+        "architecture": trained.architecture,
+        "seed": trained.seed,
+        "split": arguments.split,
+        "metric": found.metric,
+        "prompted": found.prompted.model_dump(),
+        "unprompted": found.unprompted.model_dump(),
+        "validation": {p: {b: s.model_dump() for b, s in each.items()} for p, each in found.validation.items()},
+        "block": dict(found.block),
+        "task_vector": {p: score.model_dump() for p, score in found.scores.items()},
+    }
+    path = folder / "task_vectors.json"
+    with atomic_write(path) as file:
+        json.dump(content, file, indent=1, allow_nan=False)
+    console.print(f"written: {path}", highlight=False, soft_wrap=True)
     return 0
 
 
