@@ -130,7 +130,7 @@ class FastSlow(SlowModel, Model):
 
     def _attentions(self) -> list[nn.Module]:
         """One for each block."""
-        return [block.attention for block in self.blocks]  # type: ignore[union-attr, misc]
+        return [block.attention for block in self.blocks]  # type: ignore[misc]
 
     def _new_caches(self) -> tuple[list[Cache], list[Cache]]:
         """One for each block; y has no blocks of its own."""

@@ -157,7 +157,7 @@ class ContextuallyGuided(SlowModel, Model):
 
     def _attentions(self) -> list[nn.Module]:
         """The blocks of x, then those of y."""
-        return [block.attention for block in (*self.x_blocks, *self.y_blocks)]  # type: ignore[union-attr, misc]
+        return [block.attention for block in (*self.x_blocks, *self.y_blocks)]
 
     def _new_caches(self) -> tuple[list[Cache], list[Cache]]:
         """One for each block of x, and of y."""

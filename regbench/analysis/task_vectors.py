@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -32,6 +31,7 @@ from regbench.metrics.metric import METRICS, TokenPrediction, score_positions, s
 from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.results import ScoreRecord
+from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
 
 Place = Literal["separator", "query"]
@@ -54,9 +54,9 @@ class TaskVectors:
     metric: str
     prompted: ScoreRecord
     unprompted: ScoreRecord
-    validation: Mapping[str, Mapping[int, ScoreRecord]]
-    block: Mapping[str, int]
-    scores: Mapping[str, ScoreRecord]
+    validation: Mapping[Place, Mapping[int, ScoreRecord]]
+    block: Mapping[Place, int]
+    scores: Mapping[Place, ScoreRecord]
 
 
 def task_vectors(trained: Trained, split: str, limit: int) -> TaskVectors:
@@ -153,7 +153,7 @@ class _Reading:
     def with_vectors(self, place: Place, block: int) -> ScoreRecord:
         """The score without the prompt, with a task vector after a block (from 1)."""
 
-        def read(tokens: Tensor, chosen: NDArray[np.int64], at: NDArray[np.int64]) -> Tensor:
+        def read(tokens: Tensor, chosen: IntArray, at: IntArray) -> Tensor:
             text, source, last = _text(tokens, at), tokens, self.parts.cut[chosen]
             if place == "separator":
                 where = torch.zeros(text.shape, dtype=torch.bool)
@@ -169,7 +169,7 @@ class _Reading:
 
         return self._score(read)
 
-    def _with_questions(self, tokens: Tensor, chosen: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+    def _with_questions(self, tokens: Tensor, chosen: IntArray) -> tuple[Tensor, IntArray]:
         """The prompts, each with the question of the next segment's text behind it, (B, L'), and their lengths (B,)."""
         questions = []
         for k in (chosen + 1) % len(self.parts):
@@ -184,7 +184,7 @@ class _Reading:
             out[i, cuts[i] : ends[i]] = question
         return out, ends
 
-    def _score(self, read: Callable[[Tensor, NDArray[np.int64], NDArray[np.int64]], Tensor]) -> ScoreRecord:
+    def _score(self, read: Callable[[Tensor, IntArray, IntArray], Tensor]) -> ScoreRecord:
         """The mean over the scored positions of all texts, with its standard error over instances."""
         sums, counts = np.zeros(len(self.instances)), np.zeros(len(self.instances), np.int64)
         for begin in range(0, len(self.parts), self.size):
@@ -205,6 +205,6 @@ class _Reading:
         return ScoreRecord.of(sums[counts > 0], counts[counts > 0])
 
 
-def _text(tokens: Tensor, at: NDArray[np.int64]) -> Tensor:
+def _text(tokens: Tensor, at: IntArray) -> Tensor:
     """The texts alone, (B, L), (B, W) -> (B, W)."""
     return tokens[torch.arange(len(at))[:, None], torch.from_numpy(at)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -38,6 +38,7 @@ class Trained:
         seed: The seed it was trained with.
         track: The track of the run.
         model: The model, on the CPU.
+        trained_on: The track it was trained on, if `track` is another one.
     """
 
     folder: Path
@@ -45,6 +46,7 @@ class Trained:
     seed: int
     track: Track
     model: Model
+    trained_on: str | None = None
 
     def logits(self, tokens: NDArray[Any] | Tensor) -> Tensor:
         """The logits (B, L, V) of tokens (B, L): those at t are for token t, and made without it. Of vectors, the predictions."""
@@ -179,6 +181,27 @@ def load_trained(
     return Trained(folder, config.architecture, seed, loaded, model.eval())
 
 
+def on_track(trained: Trained, name: str) -> Trained:
+    """The same model, to be asked about another track with the same tokens.
+
+    Args:
+        trained: The model, on the track it was trained on.
+        name: The other track.
+
+    Raises:
+        UserError: The tracks differ in more than their longest instance, or the other's instances are longer.
+    """
+    track, io = load_track(name), trained.track.task.io
+    if replace(track.task.io, max_length=io.max_length) != io:
+        raise UserError(f"{trained.folder} was trained on {trained.track.name}; {track.name} has other tokens")
+    if track.task.io.max_length > io.max_length:
+        raise UserError(
+            f"{trained.folder} was trained on {trained.track.name}, with instances of {io.max_length} at most; those of "
+            f"{track.name} have {track.task.io.max_length}"
+        )
+    return replace(trained, track=track, trained_on=trained.track.name)
+
+
 def untrained(trained: Trained) -> Model:
     """The model that a trained one was before its training: the same architecture, options and seed."""
     model: Any = trained.model
@@ -192,7 +215,15 @@ class Analysis(Protocol):
     """The functions of the module that an architecture names in `analysis`. They print their findings."""
 
     def analyze_run(
-        self, trained: Trained, folder: Path, *, split: str, limit: int, rate: float, console: Console
+        self,
+        trained: Trained,
+        folder: Path,
+        *,
+        split: str,
+        limit: int,
+        rate: float,
+        console: Console,
+        against: Trained | None = None,
     ) -> None:
         """Everything about one model (`regbench analyze DIR`).
 
@@ -203,6 +234,7 @@ class Analysis(Protocol):
             limit: How many of its instances.
             rate: Of a moving average over the model's summaries.
             console: Where to print.
+            against: Another model, which reads the text without the prompt. It is given only where it was asked for.
         """
 
     def compare_runs(

@@ -22,9 +22,18 @@ from regbench.tasks.base import TokenIO
 from regbench.utils.files import atomic_write, explain_full_disk
 
 
-def analyze_run(trained: Trained, folder: Path, *, split: str, limit: int, rate: float, console: Console) -> None:
+def analyze_run(
+    trained: Trained,
+    folder: Path,
+    *,
+    split: str,
+    limit: int,
+    rate: float,
+    console: Console,
+    against: Trained | None = None,
+) -> None:
     """Prints the findings about one model, a line each; see `regbench.analysis.trained.Analysis`."""
-    found = study(trained, folder, split=split, limit=limit, rate=rate, announce=_announce)
+    found = study(trained, folder, split=split, limit=limit, rate=rate, against=against, announce=_announce)
     title = f"{trained.architecture} on {trained.track.name}, seed {trained.seed}, {split}"
     table = Table(title=title, title_justify="left")
     table.add_column("after the prompt")

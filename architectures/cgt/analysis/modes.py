@@ -109,6 +109,11 @@ class Outcomes:
             error.append(score.stderr)
         return np.array(found), np.array(mean), np.array(error)
 
+    def first_tokens(self, mode: str, other: str, metric: str, tokens: int) -> ScoreRecord | None:
+        """`difference` over the first tokens after the cut. None if none of them is scored."""
+        counted = self.scored & (np.arange(self.scored.shape[1]) < tokens)
+        return self._mean(self.values[mode][metric] - self.values[other][metric], counted) if counted.any() else None
+
     def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
         """The mean over counted positions, (S, W), with its standard error over instances."""
         return mean_by_instance(values, counted, self.row)
@@ -140,7 +145,7 @@ def read_in_modes(
     """Every metric of the task after the prompts.
 
     Args:
-        model: For the mode "dynamic" alone, any callable will do.
+        model: For the modes "dynamic" and "unprompted" alone, any callable will do.
         task: The task.
         instances: Its instances.
         segments: Segments of these instances.
@@ -187,9 +192,11 @@ def _outputs(
     index, cut = torch.from_numpy(at), torch.from_numpy(part.cut)
     if "dynamic" in modes:
         yield "dynamic", model(tokens)[there, index]
-    if set(modes) <= {"dynamic"}:
-        return
     rest = tokens[there, index]
+    if "unprompted" in modes:
+        yield "unprompted", model(rest)
+    if set(modes) <= {"dynamic", "unprompted"}:
+        return
     y = model.context(tokens)[there[:, 0], cut]
     if "specialised" in modes:
         yield "specialised", model.with_context(rest, y)
@@ -200,8 +207,6 @@ def _outputs(
         yield "specialised, prompt read", read[there, after]
     if "moving" in modes:
         yield "moving", model.with_context(rest, moving_average(y, model.context(rest), rate))
-    if "unprompted" in modes:
-        yield "unprompted", model(rest)
 
 
 def moving_average(first: Tensor, y: Tensor, rate: float) -> Tensor:

@@ -50,7 +50,7 @@ def plot_spectrum(power: FloatArray, path: Path) -> None:
         axes.plot(np.arange(1, len(power) + 1), power, "-o", color=COLOURS[0], markersize=3)
         axes.set(title="Spectrum of y", xlabel="harmonic: periods in an instance", ylabel="share of the power")
         axes.set_ylim(bottom=0)
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_linear_probe(probe: LinearProbe, path: Path) -> None:

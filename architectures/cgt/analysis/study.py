@@ -40,6 +40,8 @@ from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 
+FIRST = 8
+"""Tokens after the cut over which two models are compared."""
 DISTANCE_BIN = 4
 """Tokens of one bin of the distance from the cut, if the task counts no examples."""
 
@@ -70,6 +72,7 @@ def study(
     split: str,
     limit: int,
     rate: float,
+    against: Trained | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Study:
     """Measures everything and writes `analysis.json` and the pictures.
@@ -80,10 +83,11 @@ def study(
         split: The split to read.
         limit: How many of its instances.
         rate: Of the moving average of y.
+        against: Another model on the same track, which reads the texts alone, to compare with.
         announce: Is told what comes next.
 
     Raises:
-        UserError: No instance can be cut in two, or scikit-learn is not installed.
+        UserError: No instance can be cut in two, the other model is of another track, or scikit-learn is not installed.
     """
     require_scikit_learn()
     model: Any = trained.model
@@ -95,6 +99,7 @@ def study(
     found = Study(folder)
     found.findings = {
         "track": trained.track.name,
+        "trained_on": trained.trained_on or trained.track.name,
         "architecture": trained.architecture,
         "seed": trained.seed,
         "split": split,
@@ -106,6 +111,9 @@ def study(
     outcomes = read_in_modes(model, task, instances, read, rate)
     _scores(found, outcomes)
     _distances(found, outcomes, task, instances, read)
+    if against is not None:
+        announce(f"scoring {against.folder.name}, which reads the texts alone")
+        _against(found, outcomes, against, instances, read, rate)
     announce("measuring y")
     y = contexts(model, instances.tokens)
     _variation_and_probe(found, y, task, instances, read)
@@ -158,6 +166,40 @@ def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instance
     else:
         words = "not within the texts" if caught is None else f"after {caught:g} {unit}"
     found.add_line("the unprompted model catches up with the specialised one", words)
+
+
+def _against(
+    found: Study, outcomes: Outcomes, other: Trained, instances: Instances, read: Segments, rate: float
+) -> None:
+    """The model's loss in each mode minus that of another model without the prompt, token by token (2024, Figure 12a)."""
+    task, name = other.track.task, other.folder.name
+    model: Any = other.model
+    alone = read_in_modes(model, task, instances, read, rate, modes=("unprompted",))
+    both = Outcomes({**outcomes.values, "other": alone.values["unprompted"]}, outcomes.scored, outcomes.row)
+    metric = next(m for m in LOSSES if m in both.values["dynamic"])
+    after, unit = distance_from_cut(task, instances, read)
+    curves = {mode: both.difference(mode, "other", metric, after) for mode in MODES}
+    pictures.plot_by_distance(curves, name, metric, unit, found.folder / "against.png")
+    first = both.first_tokens("specialised", "other", metric, FIRST)
+    caught = caught_up_after(*curves["specialised"])
+    found.findings["against"] = {
+        "run": str(other.folder),
+        "architecture": other.architecture,
+        "seed": other.seed,
+        "metric": metric,
+        "counted_in": unit,
+        "modes": {
+            m: dict(zip(("distance", "mean", "stderr"), (part.tolist() for part in curve), strict=True))
+            for m, curve in curves.items()
+        },
+        f"specialised_in_first_{FIRST}_tokens": None if first is None else first.model_dump(),
+        "caught_up_after": caught,
+    }
+    words = "no token is scored" if first is None else f"{first.value:+.3f} ± {first.stderr:.3f} {metric}"
+    words += f" in the first {FIRST} tokens"
+    if caught is not None:
+        words += f"; it catches up after {caught:g} {unit}"
+    found.add_line(f"specialised, less {name} with the text alone", words)
 
 
 def distance_from_cut(task: Task, instances: Instances, read: Segments) -> tuple[FloatArray, str]:

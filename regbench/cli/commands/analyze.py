@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +27,7 @@ examples:
   regbench analyze runs/cgt
   regbench analyze runs/transformer runs/cgt-plain runs/cgt --table table.md
   regbench analyze runs/transformer runs/cgt --cuts 2,4,8 --table figure-4.md
+  regbench analyze runs/cgt --against runs/transformer
   regbench analyze runs/transformer --task-vectors
 """
 
@@ -49,6 +50,16 @@ def configure(analyze: argparse.ArgumentParser) -> None:
     one.add_argument("--seed", type=int, metavar="N", help="which of its models (default: the first)")
     one.add_argument("--rate", type=float, metavar="G", help="of the moving average of y (default: 1/300)")
     one.add_argument(
+        "--against",
+        metavar="DIR",
+        help="compare with the first model of this run, which reads the texts without prompts",
+    )
+    one.add_argument(
+        "--track",
+        metavar="TRACK",
+        help="read another track than the run's, with the same tokens and no longer instances",
+    )
+    one.add_argument(
         "--task-vectors",
         action="store_true",
         help="measure task vectors instead, of any model with blocks: one activation from behind the prompt, put into the text",
@@ -62,7 +73,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"--limit {arguments.limit} is too few: four instances or more")
     if len(arguments.folder) == 1 and arguments.table is None and arguments.cuts is None:
         return _one(arguments, console)
-    for option in ("seed", "rate", "out", "task_vectors"):
+    for option in ("seed", "rate", "out", "against", "track", "task_vectors"):
         if getattr(arguments, option) not in (None, False):
             name = option.replace("_", "-")
             raise UserError(f"--{name} is for one run without --table and --cuts; a table is over all seeds")
@@ -71,19 +82,39 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _one(arguments: argparse.Namespace, console: Console) -> int:
     """Everything about one model."""
-    from regbench.analysis.trained import analysis_of, load_trained
+    from regbench.analysis.trained import analysis_of, load_trained, on_track
 
     rate = 1 / 300 if arguments.rate is None else arguments.rate
     if not 0.0 <= rate <= 1.0:
         raise UserError(f"--rate {rate:g} is not between 0 and 1")
-    trained = load_trained(arguments.folder[0], arguments.seed)
+    trained = load_trained(arguments.folder[0], arguments.seed, arguments.split)
+    if arguments.track is not None:
+        trained = on_track(trained, arguments.track)
     name = "analysis" if arguments.seed is None else f"analysis-seed-{arguments.seed}"
     folder = Path(arguments.out) if arguments.out else trained.folder / name
     if arguments.task_vectors:
+        for option in ("rate", "against"):
+            if getattr(arguments, option) is not None:
+                raise UserError(f"--{option} is not for --task-vectors")
         return _task_vectors(trained, folder, arguments, console)
     analysis = analysis_of(trained.architecture)
-    analysis.analyze_run(trained, folder, split=arguments.split, limit=arguments.limit, rate=rate, console=console)
+    asked: dict[str, Any] = {"split": arguments.split, "limit": arguments.limit, "rate": rate}
+    if arguments.against is not None:
+        asked["against"] = _other(trained, arguments)
+    analysis.analyze_run(trained, folder, console=console, **asked)
     return 0
+
+
+def _other(trained: Trained, arguments: argparse.Namespace) -> Trained:
+    """The first model of the run to compare with, on the same track."""
+    from regbench.analysis.trained import load_trained, on_track
+
+    other = load_trained(arguments.against, None, arguments.split)
+    if arguments.track is not None:
+        other = on_track(other, arguments.track)
+    if other.track.definition.digest != trained.track.definition.digest:
+        raise UserError(f"{arguments.against} is on {other.track.name}, and {trained.folder} on {trained.track.name}")
+    return other
 
 
 def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace, console: Console) -> int:

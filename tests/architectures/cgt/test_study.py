@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
-from architectures.cgt.analysis.modes import MODES
+from architectures.cgt.analysis.modes import MODES, read_in_modes
 from architectures.cgt.analysis.study import caught_up_after, distance_from_cut, study
 from regbench import cli
-from regbench.analysis.segments import segments
+from regbench.analysis.segments import segments, single_context_segments
 from regbench.analysis.trained import load_trained
 from regbench.tasks.arithmetic import Arithmetic
 from regbench.tasks.base import Splits
@@ -53,9 +54,53 @@ def test_another_seed_and_another_place(run_folder: Path, tmp_path: Path) -> Non
     assert (found["seed"], found["split"]) == (4, "test")
 
 
+def test_against_another_run(run_folder: Path, tmp_path: Path) -> None:
+    """Against itself the modes but for "unprompted" are as before, and "unprompted" makes no difference."""
+    out = ["--limit", "8", "--against", str(run_folder), "--out", str(tmp_path)]
+    assert cli.main(["analyze", str(run_folder), *out]) == 0
+    found = json.loads((tmp_path / "analysis.json").read_text())
+    against, own = found["against"], found["loss_by_distance"]
+    assert {mode: against["modes"][mode] for mode in own["modes"]} == own["modes"]
+    assert set(against["modes"]["unprompted"]["mean"]) == {0.0}
+    assert (against["architecture"], against["counted_in"], found["trained_on"]) == ("cgt", "tokens", "tiny-v1")
+    assert (tmp_path / "against.png").exists()
+    trained = load_trained(run_folder)
+    instances = trained.track.instances("validation")[:8]
+    parts = single_context_segments(trained.track.task, instances)
+    outcomes = read_in_modes(trained.model, trained.track.task, instances, parts, 1 / 300)  # type: ignore[arg-type]
+    gap = outcomes.values["specialised"]["nll"] - outcomes.values["unprompted"]["nll"]
+    first = against["specialised_in_first_8_tokens"]["value"]
+    assert first == pytest.approx(gap[:, :8][outcomes.scored[:, :8]].mean())
+
+
+def test_on_another_track(
+    run_folder: Path, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = yaml.safe_load(tiny_file.read_text())
+    for name, change in (
+        ("shorter-v1", {"max_strings": 3}),
+        ("longer-v1", {"max_strings": 9}),
+        ("fewer-v1", {"max_alphabet": 3}),
+    ):
+        content["name"] = name
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content | {"parameters": content["parameters"] | change}))
+    track = tmp_path / "shorter-v1.yaml"
+    out = ["--limit", "4", "--out", str(tmp_path / "out")]
+    assert cli.main(["analyze", str(run_folder), "--track", str(track), *out]) == 0
+    found = json.loads((tmp_path / "out" / "analysis.json").read_text())
+    assert (found["track"], found["trained_on"]) == ("shorter-v1", "tiny-v1")
+    assert cli.main(["analyze", str(run_folder), "--against", str(tmp_path)]) == 2
+    capsys.readouterr()
+    assert cli.main(["analyze", str(run_folder), "--track", str(tmp_path / "longer-v1.yaml")]) == 2
+    assert "with instances of" in capsys.readouterr().err
+    assert cli.main(["analyze", str(run_folder), "--track", "arithmetic-small-v1"]) == 2
+    assert "was trained on tiny-v1; arithmetic-small-v1 has other tokens" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--task-vectors", "--rate", "0.1"], "--rate is not for --task-vectors"),
         (["--seed", "7"], "has no seed 7; it has 0, 4"),
         (["--limit", "2"], "--limit 2 is too few: four instances or more"),
         (["--rate", "2"], "--rate 2 is not between 0 and 1"),
