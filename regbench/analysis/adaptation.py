@@ -31,6 +31,7 @@ from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.results import ScoreRecord
 from regbench.tasks.base import Task
+from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming
 
@@ -257,22 +258,34 @@ def _outcomes(
     """By rate the outcome on a split, a mean over the models. None where the weights of one model diverge."""
     track = models[0].track
     instances = track.instances(split)[: plan.limit]
-    cuts = place.cuts(instances.lengths)
-    position = np.arange(instances.tokens.shape[1])
-    behind = instances.scored & (position >= cuts[:, None]) & (position < instances.lengths[:, None])
-    if not behind.any():
-        raise UserError(f"no position behind a segment of {place} is scored on the {split} split of {track.name}")
+    cuts, behind = behind_segment(track, split, instances, place)
     sums: dict[float, dict[str, FloatArray]] = {rate: {} for rate in (0.0, *rates)}
     for trained in models:
         for rate, begin, found in _metrics(trained, instances, cuts, plan, way, (0.0, *rates)):
             for metric, each in found.items():
                 whole = sums[rate].setdefault(metric, np.zeros(behind.shape))
                 whole[begin : begin + len(each), : each.shape[1]] += each / len(models)
-    distance = position - cuts[:, None]
+    distance = np.arange(behind.shape[1]) - cuts[:, None]
     return {
         rate: Outcome(sums[0.0], sums[rate], behind, distance) if np.isfinite(sums[rate]["nll"][behind]).all() else None
         for rate in rates
     }
+
+
+def behind_segment(
+    track: Track, split: str, instances: Instances, place: Place
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The first position behind the segment of each instance, (N,), and the scored positions behind it, (N, L) bool.
+
+    Raises:
+        UserError: No instance has a scored position behind its segment.
+    """
+    cuts = place.cuts(instances.lengths)
+    position = np.arange(instances.tokens.shape[1])
+    behind = instances.scored & (position >= cuts[:, None]) & (position < instances.lengths[:, None])
+    if not behind.any():
+        raise UserError(f"no position behind a segment of {place} is scored on the {split} split of {track.name}")
+    return cuts, behind
 
 
 def _metrics(
@@ -297,10 +310,10 @@ def _metrics(
                     model, tokens, counted, rates=rates, gradient=GRADIENTS[way], steps=plan.steps, layers=plan.layers
                 )
                 for rate, logits in zip(rates, outputs, strict=True):
-                    yield rate, begin, _scores(task, part, logits)
+                    yield rate, begin, position_scores(task, part, logits)
         else:
             for rate, logits in zip(rates, explicit(model, tokens, counted, rates, plan.steps), strict=True):
-                yield rate, begin, _scores(task, part, logits)
+                yield rate, begin, position_scores(task, part, logits)
 
 
 def explicit(model: Model, tokens: Tensor, counted: Tensor, rates: Sequence[float], steps: int) -> Iterator[Tensor]:
@@ -340,7 +353,7 @@ def explicit(model: Model, tokens: Tensor, counted: Tensor, rates: Sequence[floa
             yield functional_call(model, weights, (tokens,))
 
 
-def _scores(task: Task, instances: Instances, logits: Tensor) -> dict[str, FloatArray]:
+def position_scores(task: Task, instances: Instances, logits: Tensor) -> dict[str, FloatArray]:
     """The NLL and the task's own metrics at every position, (B, L) each. NaN where the logits are not finite."""
     probabilities = logits.detach().double().softmax(-1).numpy()
     with np.errstate(invalid="ignore"):

@@ -12,20 +12,24 @@ from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from regbench.analysis.adaptation import Place
+    from regbench.analysis.trained import Trained
 
 DESCRIPTION = (
     "Takes the first part of each instance, the segment, for gradient descent on a trained model, for each instance by itself. "
     "Scores the rest with the weights before and after. full: the true gradient of all parameters, of any model. values: no "
     "gradient through attention scores, and only the parameters that TinT changes. tint: as values, with finite differences, "
-    "which is what TinT computes. The last two are for transformer and tint. The learning rate is chosen on validation."
+    "which is what TinT computes. These two are for transformer and tint. The learning rate is chosen on validation. distill, a "
+    "proposal of ours: a copy of the model, which reads the rest alone, learns by Adam to predict as the model with the segment."
 )
 EXAMPLES = """\
 examples:
   regbench adapt runs/tint
   regbench adapt runs/tint runs/mamba --how full --at 0.5 --table adapt.md
   regbench adapt runs/tint --at 0.5 --steps 4 --layers 1 --how tint
+  regbench adapt runs/transformer --how distill --tokens 36 --steps 64 --limit 50
 """
 WAYS = ("full", "values", "tint")
+DISTIL = "distill"
 
 
 def configure(adapt: argparse.ArgumentParser) -> None:
@@ -39,7 +43,9 @@ def configure(adapt: argparse.ArgumentParser) -> None:
     )
     place.add_argument("--tokens", metavar="N,N,...", help="where the segment ends, in tokens")
     adapt.add_argument(
-        "--how", metavar="WAY,...", help="of full, values and tint (default: all, and full where there is no simulator)"
+        "--how",
+        metavar="WAY,...",
+        help="of full, values and tint (default: all, and full where there is no simulator); or distill",
     )
     adapt.add_argument(
         "--rates",
@@ -47,7 +53,16 @@ def configure(adapt: argparse.ArgumentParser) -> None:
         default="1e-4,3e-4,1e-3,2e-3,3e-3",
         help="learning rates to choose from, for the summed loss (default: 1e-4,3e-4,1e-3,2e-3,3e-3)",
     )
-    adapt.add_argument("--steps", type=int, default=1, metavar="N", help="steps of gradient descent (default: 1)")
+    adapt.add_argument(
+        "--steps",
+        type=int,
+        default=1,
+        metavar="N",
+        help="steps of gradient descent; of distill also 1, 4, 16, ... (default: 1)",
+    )
+    adapt.add_argument(
+        "--queries", type=int, default=16, metavar="M", help="distill: texts sampled for each prompt (default: 16)"
+    )
     adapt.add_argument(
         "--layers", type=int, metavar="K", help="only the top K blocks and the last norm change (default: all)"
     )
@@ -56,7 +71,9 @@ def configure(adapt: argparse.ArgumentParser) -> None:
     )
     adapt.add_argument("--limit", type=int, default=200, metavar="N", help="how many of each split (default: 200)")
     adapt.add_argument("--seed", type=int, metavar="N", help="only this seed of the runs (default: all)")
-    adapt.add_argument("--table", metavar="FILE.md", help="write the table there, with FILE.csv and FILE.png")
+    adapt.add_argument(
+        "--table", metavar="FILE.md", help="write the table there, with FILE.csv and, but for distill, FILE.png"
+    )
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -78,8 +95,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError("--rates takes numbers above 0")
     asked = WAYS if arguments.how is None else tuple(arguments.how.split(","))
     for way in asked:
-        if way not in WAYS:
-            raise UserError(f"--how knows no '{way}'{nearest(way, WAYS)}")
+        if way not in (*WAYS, DISTIL):
+            raise UserError(f"--how knows no '{way}'{nearest(way, (*WAYS, DISTIL))}")
+    if DISTIL in asked and len(asked) > 1:
+        raise UserError(f"--how {DISTIL} is asked for alone: its students do not read the segment")
     names = _names([Path(folder) for folder in arguments.folder])
     runs = []
     for folder in arguments.folder:
@@ -90,6 +109,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     tracks = {models[0].track.name for models in runs}
     if len(tracks) > 1:
         raise UserError(f"the runs are on different tracks: {', '.join(sorted(tracks))}")
+    if DISTIL in asked:
+        return _distill(list(zip(names, runs, strict=True)), places, rates, arguments, console)
     rows = []
     for name, models in zip(names, runs, strict=True):
         has = adaptation.simulator_of(models[0].model) is not None
@@ -111,6 +132,44 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         adaptation_report.write_csv(rows, arguments.split, file.with_suffix(".csv"))
         adaptation_report.draw(rows, heading, file.with_suffix(".png"))
         console.print(f"wrote {file}, {file.with_suffix('.csv').name} and {file.with_suffix('.png').name}")
+    return 0
+
+
+def _distill(
+    runs: list[tuple[str, list[Trained]]],
+    places: list[Place],
+    rates: tuple[float, ...],
+    arguments: argparse.Namespace,
+    console: Console,
+) -> int:
+    """Distils each run at each place, prints the table, and writes the files."""
+    from regbench.analysis import distillation
+    from regbench.utils.files import atomic_write
+
+    if arguments.layers is not None:
+        raise UserError(f"--layers is not for --how {DISTIL}: all parameters of the student learn")
+    if arguments.queries < 1:
+        raise UserError(f"--queries {arguments.queries} is too few: 1 or more")
+    asked = {"queries": arguments.queries, "limit": arguments.limit}
+    found = []
+    for name, models in runs:
+        for place in places:
+            with console.status(f"{name}, prompt {place}"):
+                found.append(
+                    distillation.distil_run(
+                        models, name, place, rates=rates, steps=arguments.steps, split=arguments.split, **asked
+                    )
+                )
+    heading = distillation.title(runs[0][1][0].track.name, arguments.split, arguments.limit, arguments.queries)
+    console.print(heading, style="bold")
+    console.print(distillation.terminal(found))
+    console.print(distillation.NOTE, style="dim")
+    if arguments.table is not None:
+        file = Path(arguments.table)
+        with atomic_write(file) as out:
+            out.write(distillation.markdown(found, heading))
+        distillation.write_csv(found, file.with_suffix(".csv"))
+        console.print(f"wrote {file} and {file.with_suffix('.csv').name}")
     return 0
 
 

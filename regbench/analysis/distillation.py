@@ -1,0 +1,352 @@
+"""Prompt distillation: how many steps of training make a model that has not read a prompt predict as one that has.
+
+This is a proposal of ours. None of the papers measures it. It gives a price to what CGT claims: a prompt becomes weights in one
+forward pass, without tuning (Zhmoginov et al. 2024, section 1). The tuned counterpart: the student is a copy of the trained
+model and reads texts alone. The teacher is the same model, with the prompt before each text. Adam minimises the mean of
+KL(teacher || student) over the scored positions of some sampled texts. A text has the questions of a training instance (its
+tokens that are not scored), and answers that are drawn from the teacher. So no label is used. Each prompt has a student of its
+own. Learning rates are chosen on the validation split, for each number of steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich import box
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional as F
+
+from regbench.analysis.adaptation import Outcome, Place, behind_segment, position_scores
+from regbench.analysis.cost import total_flops
+from regbench.analysis.trained import Trained
+from regbench.metrics.metric import METRICS
+from regbench.models.model import Model, token_tensor
+from regbench.report.content import label
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What a student is trained on.
+
+    Attributes:
+        tokens: Sampled texts, (M, W).
+        scored: Which positions count, (M, W) bool.
+        targets: The teacher's log probabilities, (M, W, V).
+    """
+
+    tokens: Tensor
+    scored: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """One run after one number of steps.
+
+    Attributes:
+        run: The name of the run.
+        place: Where the prompt ends.
+        steps: Steps of training.
+        rate: The learning rate that was chosen.
+        outcome: Before: the model without the prompt. After: the student.
+        divergence: Mean KL(teacher || student) on the sampled texts, in nats a scored token.
+        seconds: Per prompt, the sampling of texts included.
+        operations: Per prompt, the sampling of texts included.
+    """
+
+    run: str
+    place: Place
+    steps: int
+    rate: float
+    outcome: Outcome
+    divergence: float
+    seconds: float
+    operations: float
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """All numbers of steps of one run at one place.
+
+    Attributes:
+        rows: One for each number of steps.
+        prompted: Before: the model without the prompt. After: the model with it.
+        pass_operations: Of one pass over a prompt.
+    """
+
+    rows: tuple[Distilled, ...]
+    prompted: Outcome
+    pass_operations: float
+
+
+def checkpoints(steps: int) -> tuple[int, ...]:
+    """1, 4, 16, ... and the last step."""
+    return (*(4**k for k in range(12) if 4**k < steps), steps)
+
+
+@torch.no_grad()
+def sample_texts(model: Model, prompt: Tensor, texts: Tensor, scored: Tensor, generator: torch.Generator) -> Texts:
+    """The texts with answers drawn from the model after the prompt, and its predictions.
+
+    Args:
+        model: The teacher.
+        prompt: (c,).
+        texts: (M, W). Their tokens at scored positions are replaced.
+        scored: (M, W) bool.
+        generator: Of the draws.
+    """
+    cut = len(prompt)
+    whole = torch.cat([prompt.expand(len(texts), -1), texts], dim=1)
+    for t in scored.any(0).nonzero()[:, 0].tolist():
+        drawn = torch.multinomial(model(whole[:, : cut + t + 1])[:, -1].double().softmax(-1), 1, generator=generator)
+        whole[:, cut + t] = torch.where(scored[:, t], drawn[:, 0], whole[:, cut + t])
+    return Texts(whole[:, cut:].clone(), scored, model(whole)[:, cut:].log_softmax(-1))
+
+
+def divergence(texts: Texts, logits: Tensor) -> Tensor:
+    """The mean of KL(teacher || student) over scored positions, in nats: student's logits (M, W, V) -> scalar."""
+    each = F.kl_div(logits.log_softmax(-1), texts.targets, log_target=True, reduction="none").sum(-1)
+    return (each * texts.scored).sum() / texts.scored.sum()
+
+
+def distil(model: Model, texts: Texts, at: Sequence[int], rate: float) -> Iterator[tuple[int, Model]]:
+    """Trains a copy of the model on the texts.
+
+    Args:
+        model: It is left as it is.
+        texts: The texts.
+        at: The numbers of steps after which the student is given out, ascending.
+        rate: Of Adam.
+
+    Yields:
+        Steps, and the student in evaluation mode. It goes on learning afterwards.
+    """
+    student = copy.deepcopy(model).eval()
+    adam = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], lr=rate)
+    done = 0
+    for steps in at:
+        for _ in range(steps - done):
+            adam.zero_grad()
+            divergence(texts, student(texts.tokens)).backward()
+            adam.step()
+        done = steps
+        yield steps, student
+
+
+def distil_run(
+    models: Sequence[Trained],
+    name: str,
+    place: Place,
+    *,
+    rates: Sequence[float],
+    steps: int,
+    queries: int,
+    limit: int,
+    split: str,
+) -> Distillation:
+    """Distils every prompt of a run, a mean over its seeds.
+
+    Args:
+        models: The run's models, one a seed.
+        name: Of the run.
+        place: Where the prompt ends.
+        rates: Learning rates to choose from, on validation.
+        steps: The most steps.
+        queries: Texts that are sampled for each prompt.
+        limit: The most instances of a split.
+        split: The split to measure on.
+
+    Raises:
+        UserError: The task is one of vectors, the prompt leaves no text in the training split, or every rate diverges.
+    """
+    if models[0].track.task.io.kind != "tokens":
+        raise UserError(f"{models[0].folder} is of a task of vectors: adapt is for tokens")
+    at = checkpoints(steps)
+    known = _measure(models, "validation", place, rates, at, queries, limit)
+    best: dict[int, float] = {}
+    for n in at:
+        losses = {rate: known.outcome(rate, n).score("after", "nll").value for rate in rates}
+        finite = {rate: loss for rate, loss in losses.items() if np.isfinite(loss)}
+        if not finite:
+            raise UserError(f"{name}: every rate diverges for distill at {place}: give smaller --rates")
+        best[n] = min(finite, key=lambda rate: finite[rate])
+    chosen = sorted(set(best.values()))
+    asked = known if split == "validation" else _measure(models, split, place, chosen, at, queries, limit)
+    rows = [
+        Distilled(
+            name,
+            place,
+            n,
+            best[n],
+            asked.outcome(best[n], n),
+            *(float(np.mean(asked.figures[best[n], n][k])) for k in range(3)),
+        )
+        for n in at
+    ]
+    prompted = Outcome(asked.unprompted, asked.prompted, asked.behind, asked.distance)
+    return Distillation(tuple(rows), prompted, asked.pass_operations)
+
+
+@dataclass
+class _Measured:
+    """Metrics (N, L) by name, means over the seeds; and for each rate and number of steps divergence, seconds, operations."""
+
+    behind: np.ndarray
+    distance: np.ndarray
+    unprompted: dict[str, FloatArray]
+    prompted: dict[str, FloatArray]
+    students: dict[tuple[float, int], dict[str, FloatArray]]
+    figures: dict[tuple[float, int], tuple[list[float], list[float], list[float]]]
+    pass_operations: float
+
+    def outcome(self, rate: float, steps: int) -> Outcome:
+        """The student beside the model without the prompt."""
+        return Outcome(self.unprompted, self.students[rate, steps], self.behind, self.distance)
+
+
+def _measure(
+    models: Sequence[Trained],
+    split: str,
+    place: Place,
+    rates: Sequence[float],
+    at: Sequence[int],
+    queries: int,
+    limit: int,
+) -> _Measured:
+    """Every prompt of a split."""
+    track = models[0].track
+    instances, train = track.instances(split)[:limit], track.instances("train")[:queries]
+    cuts, behind = behind_segment(track, split, instances, place)
+    own = place.cuts(train.lengths)
+    found = _Measured(behind, np.arange(behind.shape[1]) - cuts[:, None], {}, {}, {}, {}, 0.0)
+    for rate in rates:
+        for n in at:
+            found.students[rate, n], found.figures[rate, n] = {}, ([], [], [])
+
+    def add(into: dict[str, FloatArray], row: int, each: Mapping[str, FloatArray]) -> None:
+        for metric, values in each.items():
+            whole = into.setdefault(metric, np.zeros(behind.shape))
+            whole[row, : values.shape[1]] += values[0] / len(models)
+
+    for trained in models:
+        model = trained.model.eval()
+        for row in range(len(instances)):
+            if not behind[row].any():
+                continue
+            part, cut = instances[row : row + 1], int(cuts[row])
+            tokens = token_tensor(part.tokens, torch.device("cpu"))
+            room = track.task.io.max_length - cut
+            width = max(0, min(room, int((train.lengths - own).max())))
+            index = own[:, None] + np.arange(width)
+            inside = index < train.lengths[:, None]
+            index, there = np.where(inside, index, 0), np.arange(len(train))[:, None]
+            questions = torch.from_numpy(np.asarray(train.tokens[there, index], np.int64))
+            scored = torch.from_numpy(inside & train.scored[there, index])
+            if not scored.any():
+                raise UserError(f"a prompt of {place} leaves nothing scored in the training split of {track.name}")
+
+            def scores(logits: Tensor) -> dict[str, FloatArray]:
+                """Of logits of the text alone, with nothing for the prompt."""
+                whole = F.pad(logits.detach(), (0, 0, cut, 0))  # noqa: B023
+                return position_scores(track.task, part, whole)  # noqa: B023
+
+            with torch.no_grad():
+                add(found.unprompted, row, scores(model(tokens[:, cut:])))
+                add(found.prompted, row, position_scores(track.task, part, model(tokens)))
+            begin = time.perf_counter()
+            generator = torch.Generator().manual_seed(row)
+            texts = sample_texts(model, tokens[0, :cut], questions, scored, generator)
+            sampling = time.perf_counter() - begin
+            if not found.pass_operations:
+                found.pass_operations = float(total_flops(model, tokens[:, :cut]))
+                drawn = int(scored.any(0).sum()) + 1
+                whole_text = torch.cat([tokens[:, :cut].expand(len(questions), -1), texts.tokens], dim=1)
+                once = drawn * total_flops(model, whole_text), 3 * total_flops(model, texts.tokens)
+            for rate in rates:
+                begin, spent = time.perf_counter(), 0.0
+                for n, student in distil(model, texts, at, rate):
+                    spent += time.perf_counter() - begin
+                    with torch.no_grad():
+                        add(found.students[rate, n], row, scores(student(tokens[:, cut:])))
+                        left = float(divergence(texts, student(texts.tokens)))
+                    figures = left, sampling + spent, once[0] + n * once[1]
+                    for kept, figure in zip(found.figures[rate, n], figures, strict=True):
+                        kept.append(figure)
+                    begin = time.perf_counter()
+    return found
+
+
+HEADS = ("run", "prompt", "model", "rate", "NLL ↓", "difference to unprompted", "KL", "seconds", "operations", "passes")
+
+
+def columns(found: Sequence[Distillation]) -> list[str]:
+    """The headings: those of every table, and one for each metric beside the NLL."""
+    others = [m for m in found[0].prompted.before if m != "nll"]
+    return [*HEADS[:6], *(f"{label(m)} {METRICS[m].arrow}" for m in others), *HEADS[6:]]
+
+
+def cells(found: Sequence[Distillation]) -> Iterator[list[str]]:
+    """The rows under `columns`: for each run and place the model with and without the prompt, and the students."""
+    for each in found:
+        first = each.rows[0]
+        names = [first.run, str(first.place)]
+        yield [*names, "prompted", "—", *_scores(each.prompted, "after"), "—", "—", f"{each.pass_operations:.3g}", "1"]
+        yield [*names, "unprompted, 0 steps", "—", *_scores(each.prompted, "before"), "—", "—", "0", "0"]
+        for row in each.rows:
+            cost = f"{row.seconds:.2f}", f"{row.operations:.3g}", f"{row.operations / each.pass_operations:,.0f}"
+            model = f"{row.steps} {'step' if row.steps == 1 else 'steps'}"
+            yield [*names, model, f"{row.rate:g}", *_scores(row.outcome, "after"), f"{row.divergence:.4f}", *cost]
+
+
+def title(track: str, split: str, limit: int, queries: int) -> str:
+    """What the table is of."""
+    return f"{track}, {split} split, at most {limit} instances: prompts distilled on {queries} sampled texts each"
+
+
+NOTE = (
+    "Prompt distillation is a proposal of ours, not of a paper. The model is scored in the text behind the prompt. KL is of the "
+    "teacher from the student on the sampled texts, in nats. Seconds and operations are per prompt; passes are these operations "
+    "in passes over a prompt. ± is the standard error of the paired difference over instances. Rates are chosen on validation."
+)
+
+
+def terminal(found: Sequence[Distillation]) -> Table:
+    """For the terminal."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for number, name in enumerate(columns(found)):
+        table.add_column(name.replace(" ", "\n"), justify="left" if number < 3 else "right")
+    for row in cells(found):
+        table.add_row(*row)
+    return table
+
+
+def markdown(found: Sequence[Distillation], heading: str) -> str:
+    """As Markdown: the title, the table, the note."""
+    heads = columns(found)
+    rows = [heads, ["---"] * 3 + ["---:"] * (len(heads) - 3), *cells(found)]
+    return "\n".join([f"{heading}.", "", *(f"| {' | '.join(row)} |" for row in rows), "", NOTE, ""])
+
+
+def write_csv(found: Sequence[Distillation], path: Path) -> None:
+    """The same rows."""
+    with atomic_write(path) as file:
+        csv.writer(file, lineterminator="\n").writerows([columns(found), *cells(found)])
+
+
+def _scores(outcome: Outcome, which: str) -> list[str]:
+    """The NLL, its difference to that of the model without the prompt, and the other metrics."""
+    difference = outcome.score("difference", "nll")
+    shown = f"{difference.value:+.4f} ±{difference.stderr:.4f}" if which == "after" else "—"
+    others = [f"{outcome.score(which, m).value:.3f}" for m in outcome.before if m != "nll"]
+    return [f"{outcome.score(which, 'nll').value:.3f}", shown, *others]
