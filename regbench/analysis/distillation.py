@@ -315,7 +315,7 @@ def title(track: str, split: str, limit: int, queries: int) -> str:
 
 
 NOTE = (
-    "Prompt distillation is a proposal of ours, not of a paper. The model is scored in the text behind the prompt. KL is of the "
+    "Prompt distillation is a proposal of ours, not of a paper. The model is scored in the text after the prompt. KL is of the "
     "teacher from the student on the sampled texts, in nats. Seconds and operations are per prompt; passes are these operations "
     "in passes over a prompt. ± is the standard error of the paired difference over instances. Rates are chosen on validation."
 )

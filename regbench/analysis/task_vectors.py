@@ -1,4 +1,4 @@
-"""Task vectors: does one activation, taken from behind a prompt, make a transformer do the task without the prompt?
+"""Task vectors: does one activation, taken from the end of a prompt, make a transformer do the task without the prompt?
 
 A model reads the prompt of a segment. Its hidden state after a block, at one position, is the vector. Then it reads the text of
 the segment alone, and the vector takes the place of the hidden state after the same block (Hendel et al. 2023,
@@ -170,7 +170,7 @@ class _Reading:
         return self._score(read)
 
     def _with_questions(self, tokens: Tensor, chosen: IntArray) -> tuple[Tensor, IntArray]:
-        """The prompts, each with the question of the next segment's text behind it, (B, L'), and their lengths (B,)."""
+        """The prompts, each with the question of the next segment's text after it, (B, L'), and their lengths (B,)."""
         questions = []
         for k in (chosen + 1) % len(self.parts):
             row, begin = int(self.parts.row[k]), int(self.parts.cut[k])

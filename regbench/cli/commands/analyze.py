@@ -62,7 +62,7 @@ def configure(analyze: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--task-vectors",
         action="store_true",
-        help="measure task vectors instead, of any model with blocks: one activation from behind the prompt, put into the text",
+        help="measure task vectors instead, of any model with blocks: one activation from the end of the prompt, put into the text",
     )
     one.add_argument("--out", metavar="DIR", help="where to write (default: DIR/analysis, or DIR/analysis-seed-N)")
 
@@ -118,7 +118,7 @@ def _other(trained: Trained, arguments: argparse.Namespace) -> Trained:
 
 
 def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace, console: Console) -> int:
-    """What one activation from behind the prompt does for the text."""
+    """What one activation from the end of the prompt does for the text."""
     from regbench.analysis.task_vectors import task_vectors
     from regbench.metrics.metric import METRICS
     from regbench.utils.files import atomic_write
@@ -126,7 +126,7 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
     with console.status("measuring task vectors"):
         found = task_vectors(trained, arguments.split, arguments.limit)
     head = f"{trained.architecture} on {trained.track.name}, seed {trained.seed}, {arguments.split}"
-    table = Table(title=f"{head}: {METRICS[found.metric].label} in the text", title_justify="left")
+    table = Table(title=head, title_justify="left")
     for column in ("what is read", METRICS[found.metric].label):
         table.add_column(column)
     rows = {"the prompt and the text": found.prompted}
