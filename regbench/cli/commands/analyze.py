@@ -62,7 +62,7 @@ def configure(analyze: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--task-vectors",
         action="store_true",
-        help="measure task vectors instead, of any model with blocks: one activation from the end of the prompt, put into the text",
+        help="measure task vectors instead, of any model with blocks: one activation of the prompt is put into the text",
     )
     one.add_argument("--out", metavar="DIR", help="where to write (default: DIR/analysis, or DIR/analysis-seed-N)")
 
