@@ -49,17 +49,18 @@ class Segments:
 def segments(task: Task, instances: Instances) -> Segments:
     """The segments of a split. Segments with nothing on one side of the cut are left out.
 
-    If the truth has a `cut`, as for two texts, an instance is one segment with this cut (CGT section 4.4). If the task's
-    `progress` counts examples, a segment ends where the count falls, and its cut is at half of the examples: in `arithmetic` a
-    task, cut after two of four examples (CGT Table 1). Otherwise an instance is one segment, and its cut is after the separator
-    nearest to its middle.
+    If the truth has a `cut`, as for two texts, an instance is one segment with this cut (CGT section 4.4). With a `second_cut`
+    too, as for three texts, it is two segments, of two neighbouring texts each. If the task's `progress` counts examples, a
+    segment ends where the count falls, and its cut is at half of the examples: in `arithmetic` a task, cut after two of four
+    examples (CGT Table 1). Otherwise an instance is one segment, and its cut is after the separator nearest to its middle.
     """
-    own_cut = instances.truth.get("cut")
-    progress = None if own_cut is not None else examples_before(task, instances)
+    cuts = switches(instances)
+    progress = None if cuts is not None else examples_before(task, instances)
     found: list[tuple[int, int, int, int, int]] = []
     for row, length in enumerate(instances.lengths.tolist()):
-        if own_cut is not None:
-            parts = [(0, int(own_cut[row]), length)]
+        if cuts is not None:
+            edges = [0, *cuts[row].tolist(), length]
+            parts = list(zip(edges, edges[1:], edges[2:], strict=False))
         elif progress is None:
             parts = [(0, _middle(task, instances.tokens[row, :length]), length)]
         else:
@@ -71,22 +72,26 @@ def segments(task: Task, instances: Instances) -> Segments:
 
 
 def single_context_segments(task: Task, instances: Instances) -> Segments:
-    """As `segments`, but each of two texts in an instance is a segment of its own, with the cut in its middle.
+    """As `segments`, but each of two or three texts in an instance is a segment of its own, with the cut in its middle.
 
     A summary of the first half of a text helps with the second half of the same text, not with a text of another topic (CGT
     section 4.4 splits single texts in two). Texts of one token are left out.
     """
-    own_cut = instances.truth.get("cut")
-    if own_cut is None:
+    cuts = switches(instances)
+    if cuts is None:
         return segments(task, instances)
-    rows, cut, length = (
-        np.arange(len(instances)),
-        np.asarray(own_cut, np.int64),
-        np.asarray(instances.lengths, np.int64),
-    )
-    start, end = np.stack([0 * cut, cut], 1).ravel(), np.stack([cut, length], 1).ravel()
-    parts = Segments(np.repeat(rows, 2), start, (start + end) // 2, end, np.tile([0, 1], len(rows)))
+    rows, texts = len(instances), cuts.shape[1] + 1
+    edges = np.concatenate([np.zeros((rows, 1), np.int64), cuts, np.asarray(instances.lengths, np.int64)[:, None]], 1)
+    start, end = edges[:, :-1].ravel(), edges[:, 1:].ravel()
+    number = np.tile(np.arange(texts), rows)
+    parts = Segments(np.repeat(np.arange(rows), texts), start, (start + end) // 2, end, number)
     return parts[parts.start < parts.cut]
+
+
+def switches(instances: Instances) -> NDArray[np.int64] | None:
+    """The positions at which a new text begins, (N, K), from `cut` and `second_cut` of the truth; None if there is none."""
+    found = [instances.truth[name] for name in ("cut", "second_cut") if name in instances.truth]
+    return np.stack(found, 1).astype(np.int64) if found else None
 
 
 def examples_before(task: Task, instances: Instances) -> IntArray | None:

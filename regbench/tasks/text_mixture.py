@@ -5,18 +5,23 @@ topics, the two documents have different topics. For example 16 tokens with the 
 
     self . _ loop = loop Ċ ĠĠĠ | The Ġ`` del `` Ġstatement Ġdeletes Ġa Ġname
 
+With `excerpts` 3 a third excerpt follows, of another topic than the second. Then the switches are near a third and two thirds of
+the length (2024, Fig. 12b).
+
 A predictor that learns in context uses the first excerpt, notices that the text has changed, and drops what it has learned from
 it. So the NLL is shown by the distance after the switch. The true distribution of text is unknown: this task has no truth and no
 oracle.
 
 Where text may come from, and how it becomes tokens, is in `_corpus.py`. The task is from
 *Contextually Guided Transformers via Low-Rank Adaptation* (Zhmoginov, Lee, Vladymyrov, Sandler 2025, arXiv:2506.05672), here
-CGT. Its excerpts come from c4 and wikipedia, and begin where their documents begin.
+CGT. Its excerpts come from c4 and wikipedia, and begin where their documents begin. "2024" is its earlier version, *Learning
+Fast and Slow*.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+import itertools
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import pydantic
@@ -42,13 +47,25 @@ class TextMixtureParameters(_corpus.Parameters):
     Attributes:
         min_cut: The fewest tokens of the first excerpt.
         max_cut: The most tokens of the first excerpt.
+        excerpts: Excerpts of an instance. With 3 the switches are uniform within an eighth of the length around a third and two
+            thirds of it, and the cuts above are not asked for.
     """
 
     min_cut: int = pydantic.Field(default=256, ge=1)
     max_cut: int = 384
+    excerpts: Literal[2, 3] = 2
 
     @pydantic.model_validator(mode="after")
     def _cuts_fit(self) -> Self:
+        if self.excerpts == 3:
+            given = sorted({"min_cut", "max_cut"} & self.model_fields_set)
+            if given:
+                raise ValueError(
+                    f"{given[0]} is about two excerpts; with three the switches are near a third and two thirds"
+                )
+            if self.length < 16:
+                raise ValueError(f"length ({self.length}) is too short for three excerpts: 16 or more")
+            return self
         if self.min_cut > self.max_cut:
             raise ValueError(f"min_cut ({self.min_cut}) is above max_cut ({self.max_cut})")
         if self.max_cut >= self.length:
@@ -57,9 +74,16 @@ class TextMixtureParameters(_corpus.Parameters):
             )
         return self
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """The first and the last position that each switch can have."""
+        if self.excerpts == 2:
+            return [(self.min_cut, self.max_cut)]
+        near = self.length // 8
+        return [(self.length * k // 3 - near, self.length * k // 3 + near) for k in (1, 2)]
+
 
 class TextMixture(_corpus.Task):
-    """Two excerpts of text in one sequence; see the module."""
+    """Two or three excerpts of text in one sequence; see the module."""
 
     Parameters = TextMixtureParameters
     version = 1
@@ -72,52 +96,59 @@ class TextMixture(_corpus.Task):
         """The instances of one split. Every split draws from its own documents, every instance from its own stream.
 
         Documents that are too short for an excerpt are left out. The first document is uniform over the rest, the second uniform
-        over those of other topics. Windows are uniform too.
+        over those of other topics, and so on. Windows are uniform too. The truth has `cut`, the first switch, (N,); with three
+        excerpts `second_cut`, (N,); and topic and document of each excerpt, (N, E).
 
         Raises:
             UserError: The split has fewer than two documents that are long enough.
         """
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
-        # Long enough for both excerpts with any cut. So the cut tells nothing about the documents.
-        chosen = self.documents_of(split, max(p.max_cut, p.length - p.min_cut), 2)
+        # Long enough for each excerpt with any cut. So the cut tells nothing about the documents.
+        ranges = p.ranges()
+        edges = [(0, 0), *ranges, (p.length, p.length)]
+        chosen = self.documents_of(split, max(end[1] - start[0] for start, end in itertools.pairwise(edges)), 2)
         topic = index.topic[chosen]
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
         tokens = np.empty((n, p.length), smallest_integer_type(p.vocab_size - 1))
-        documents, cuts = np.empty((n, 2), np.int32), np.empty(n, np.int32)
+        documents, cuts = np.empty((n, p.excerpts), np.int32), np.empty((n, p.excerpts - 1), np.int32)
         blocks = np.searchsorted(topic, topic, "left"), np.searchsorted(topic, topic, "right")
         # With one topic the second document is any other one: a block is then one document.
         if topic[0] == topic[-1]:
             blocks = np.arange(len(chosen)), np.arange(1, len(chosen) + 1)
-        ranges = p.min_cut, p.max_cut
         text, made = (packed.tokens, starts, lengths, *blocks), (documents, cuts, tokens)
-        threads.share(_sample, n, splits.seed, splits.first(split), ranges, *text, *made)
-        truth = {"cut": cuts, "topic": topic[documents], "document": chosen[documents].astype(np.int32)}
+        threads.share(_sample, n, splits.seed, splits.first(split), np.array(ranges), *text, *made)
+        switches = dict(zip(("cut", "second_cut"), np.ascontiguousarray(cuts.T), strict=False))
+        truth = {**switches, "topic": topic[documents], "document": chosen[documents].astype(np.int32)}
         return Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"text_mixture/{self.version}", truth)
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-        """`behind_cut`: the second excerpt, after the switch."""
+        """`behind_cut`: the excerpts after the first switch."""
         return {"behind_cut": self.progress(instances) >= 0}
 
     def progress(self, instances: Instances) -> IntArray:
-        """The number of tokens after the switch and before a position; -1 in the first excerpt."""
-        at = np.arange(instances.tokens.shape[1]) - instances.truth["cut"][:, None]
-        return np.maximum(at, -1)
+        """The number of tokens after the last switch and before a position; -1 in the first excerpt."""
+        place = np.arange(instances.tokens.shape[1])
+        at = np.maximum(place - instances.truth["cut"][:, None], -1)
+        if "second_cut" in instances.truth:
+            late = place - instances.truth["second_cut"][:, None]
+            at = np.where(late >= 0, late, at)
+        return at
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds `mean_cut`, the mean tokens of the first excerpt."""
         return super().statistics(instances) | {"mean_cut": float(instances.truth["cut"].mean())}
 
     def show(self, instances: Instances, index: int) -> Group:
-        """The text of both excerpts, with topic and document."""
-        cut, row = int(instances.truth["cut"][index]), instances.tokens[index]
-        names, parts = self.corpus.index.names, []
-        for place, tokens in enumerate((row[:cut], row[cut:])):
+        """The text of all excerpts, with topic and document."""
+        row, names, parts = instances.tokens[index], self.corpus.index.names, []
+        cuts = [int(instances.truth[k][index]) for k in ("cut", "second_cut") if k in instances.truth]
+        for place, tokens in enumerate(np.split(row, cuts)):
             topic = self.topic_names[instances.truth["topic"][index, place]]
             document = names[instances.truth["document"][index, place]]
             title = f"excerpt {place + 1}: topic {topic}, document {document}, {len(tokens)} tokens"
             parts += [Text(printable(title), style="bold"), Text(), Text(printable(self.decode(tokens)))]
-            if not place:
-                mark = f" cut before token {cut} "
+            if place < len(cuts):
+                mark = f" cut before token {cuts[place]} "
                 parts += [Text(), Text(mark.center(72, "─"), style="red"), Text()]
         return Group(*parts)
 
@@ -126,33 +157,39 @@ class TextMixture(_corpus.Task):
 def _sample(  # type: ignore[no-untyped-def]
     begin, end, seed, start, ranges, text, starts, lengths, block_starts, block_ends, documents, cuts, tokens
 ):
-    """Fills documents (N, 2), cuts (N,) and tokens (N, L). Instance n is number start + n of the seed's stream.
+    """Fills documents (N, E), cuts (N, E - 1) and tokens (N, L). Instance n is number start + n of the seed's stream.
 
     Args:
         begin: The first instance to fill.
         end: The instance after the last.
         seed: The seed of the stream.
         start: The place of instance 0 in the stream.
-        ranges: The smallest and the largest cut.
+        ranges: (E - 1, 2) the smallest and the largest of each cut.
         text: (T,) the tokens of all documents.
         starts: (D,) where each document begins in the text.
         lengths: (D,) tokens of each document.
         block_starts: (D,) for each first document, the first document that the second one must not be.
         block_ends: (D,) the end of these documents.
-        documents: (N, 2) is filled with both documents.
-        cuts: (N,) is filled with the tokens of the first excerpt.
+        documents: (N, E) is filled with the documents.
+        cuts: (N, E - 1) is filled with the first position of each later excerpt.
         tokens: (N, L) is filled with the tokens.
     """
     for n in range(begin, end):
         rng = stream(seed, _EXCERPTS, start + n)
-        cut = between(rng, ranges[0], ranges[1])
+        for k in range(len(ranges)):
+            cuts[n, k] = between(rng, ranges[k, 0], ranges[k, 1])
         one = below(rng, len(starts))
-        other = below(rng, len(starts) - (block_ends[one] - block_starts[one]))
-        if other >= block_starts[one]:
-            other += block_ends[one] - block_starts[one]
-        cuts[n], documents[n, 0], documents[n, 1] = cut, one, other
+        documents[n, 0] = one
+        for k in range(len(ranges)):
+            other = below(rng, len(starts) - (block_ends[one] - block_starts[one]))
+            if other >= block_starts[one]:
+                other += block_ends[one] - block_starts[one]
+            one = other
+            documents[n, k + 1] = one
         at = 0
-        for document, size in ((one, cut), (other, tokens.shape[1] - cut)):
+        for k in range(documents.shape[1]):
+            document = documents[n, k]
+            size = (cuts[n, k] if k < len(ranges) else tokens.shape[1]) - at
             window = starts[document] + below(rng, lengths[document] - size + 1)
             for i in range(size):
                 tokens[n, at + i] = text[window + i]

@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 
 from regbench import cli
+from regbench.analysis.segments import segments, single_context_segments
 from regbench.data.instances import Instances
 from regbench.metrics.metric import METRICS
 from regbench.tasks.base import Splits
@@ -26,6 +27,8 @@ from tests.data.text.conftest import TOPICS, write_corpus
 SPLITS = Splits(train=300, validation=40, test=80, seed=0)
 NAMES = ("train", "validation", "test")
 SMALL: dict[str, Any] = {"length": 64, "min_cut": 16, "max_cut": 40, "vocab_size": 400}
+MADE = "c007541f0f91e0da7f36e0de7defb35f0124fbf0dbc3e2f609fd838336eacc8b"
+"""The fingerprint of two excerpts before there could be three."""
 FEW = frozenset({"asyncio", "email", "html", "http", "json", "logging", "pydoc_data"})  # of the library
 
 
@@ -139,6 +142,37 @@ def test_progress_groups_and_what_is_scored(task: TextMixture, made: dict[str, I
         assert metric in METRICS
 
 
+def test_three_excerpts(folder: Path, made: dict[str, Instances]) -> None:
+    three = TextMixture(TextMixtureParameters(source=str(folder), length=64, vocab_size=400, excerpts=3))
+    instances = three.generate(Splits(train=3, validation=3, test=400, seed=0), "test")
+    truth, packed = instances.truth, three.corpus.packed
+    for cut, middle in ((truth["cut"], 64 // 3), (truth["second_cut"], 2 * 64 // 3)):
+        assert np.unique(cut).tolist() == list(range(middle - 8, middle + 9))
+    assert truth["topic"].shape == truth["document"].shape == (400, 3)
+    assert (truth["topic"][:, 1:] != truth["topic"][:, :-1]).all()
+    assert (truth["topic"][:, 0] == truth["topic"][:, 2]).any()
+    for row in range(20):
+        cuts = [int(truth[name][row]) for name in ("cut", "second_cut")]
+        for place, tokens in enumerate(np.split(instances.tokens[row], cuts)):
+            number = int(truth["document"][row, place])
+            whole = packed.tokens[packed.starts[number] : packed.starts[number + 1]]
+            assert (np.lib.stride_tricks.sliding_window_view(whole, len(tokens)) == tokens).all(-1).any()
+        expected = [*[-1] * cuts[0], *range(cuts[1] - cuts[0]), *range(64 - cuts[1])]
+        assert three.progress(instances)[row].tolist() == expected
+    parts, own = segments(three, instances), single_context_segments(three, instances)
+    assert (parts.per_row, own.per_row) == (2, 3)
+    np.testing.assert_array_equal(parts.cut.reshape(-1, 2), np.stack([truth["cut"], truth["second_cut"]], 1))
+    np.testing.assert_array_equal(parts.end.reshape(-1, 2)[:, 0], truth["second_cut"])
+    np.testing.assert_array_equal(parts.start.reshape(-1, 2)[:, 1], truth["cut"])
+    np.testing.assert_array_equal(
+        own.start.reshape(-1, 3), np.stack([0 * truth["cut"], truth["cut"], truth["second_cut"]], 1)
+    )
+    shown = Console(width=200, record=True)
+    shown.print(three.show(instances, 0))
+    assert shown.export_text().count("cut before token") == 2
+    assert made["test"].fingerprint == MADE
+
+
 def test_io_names_every_token(task: TextMixture, tmp_path: Path) -> None:
     io = task.io
     assert (io.vocab_size, io.separator, io.max_length, len(io.names)) == (400, 399, 64, 400)
@@ -185,6 +219,8 @@ def test_documents_too_short_are_left_out_and_too_few_refused(folder: Path, tmp_
     [
         ({"min_cut": 41}, r"min_cut \(41\) is above max_cut \(40\)"),
         ({"max_cut": 64}, r"max_cut \(64\) must be below length \(64\)"),
+        ({"excerpts": 3}, "max_cut is about two excerpts; with three the switches are near a third and two thirds"),
+        ({"excerpts": 4}, "Input should be 2 or 3"),
         ({"min_cut": 0}, "greater than or equal to 1"),
         ({"vocab_size": 256}, "greater than or equal to 257"),
         ({"source": ""}, "at least 1 character"),

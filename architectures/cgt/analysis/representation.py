@@ -235,7 +235,7 @@ def documents(
 ) -> Documents:
     """Means of y over texts with topics.
 
-    If the truth has a "topic" for each instance, (N,), each instance is a text. If it has two, (N, 2), the two texts of an
+    If the truth has a "topic" for each instance, (N,), each instance is a text. If it has several, (N, E), the texts of an
     instance are read on their own, and only the most frequent topics are used. Without topics the longest segments stand for
     topics, and pieces of equal length of a segment are its texts. If the truth has a "document", in the shape of "topic", texts
     with the same number are of one document. Otherwise each text is a document.
@@ -278,10 +278,12 @@ def _halves(
     document: NDArray[np.int64],
     topics: int,
 ) -> Documents:
-    """The two texts of each instance, before and after its cut, if they are of one of the most frequent topics (N, 2)."""
-    row = np.tile(segments.row, 2)
-    begin, end = np.concatenate([segments.start, segments.cut]), np.concatenate([segments.cut, segments.end])
-    number, source = (each[segments.row].T.reshape(-1) for each in (topic, document))
+    """The texts of each instance, between its cuts, if they are of one of the most frequent topics (N, E)."""
+    last = segments[segments.number == segments.per_row - 1]  # its part after the cut is the last text
+    row = np.concatenate([segments.row, last.row])
+    begin, end = np.concatenate([segments.start, last.cut]), np.concatenate([segments.cut, last.end])
+    place = np.concatenate([segments.number, last.number + 1])
+    number, source = (each[row, place] for each in (topic, document))
     kinds, counts = np.unique(number, return_counts=True)
     chosen = np.isin(number, kinds[np.argsort(-counts, kind="stable")[:topics]])
     row, begin, end = row[chosen], begin[chosen], end[chosen]

@@ -299,9 +299,10 @@ def _spectrum(found: Study, model: ContextModel, y: Any, instances: Instances, p
 def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> None:
     """The mean over all instances if their contexts begin at the same positions, else the first instance."""
     if "cut" in instances.truth:
-        row, at = int(parts.row[0]), int(parts.cut[0])
+        row = int(parts.row[0])
+        at = parts.cut[parts.row == row].tolist()
         shown = y[row : row + 1, : instances.lengths[row]]
-        pictures.plot_dot_products(dot_products(shown), [at], found.folder / "dot_products.png", "one instance")
+        pictures.plot_dot_products(dot_products(shown), at, found.folder / "dot_products.png", "one instance")
         return
     first = parts[parts.row == parts.row[0]]
     aligned = all(np.array_equal(parts.start[parts.row == row], first.start) for row in np.unique(parts.row))

@@ -74,7 +74,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if len(arguments.folder) == 1 and arguments.table is None and arguments.cuts is None:
         return _one(arguments, console)
     for option in ("seed", "rate", "out", "against", "track", "task_vectors"):
-        if getattr(arguments, option) not in (None, False):
+        if getattr(arguments, option) is not None and getattr(arguments, option) is not False:
             name = option.replace("_", "-")
             raise UserError(f"--{name} is for one run without --table and --cuts; a table is over all seeds")
     return _several(arguments, console)

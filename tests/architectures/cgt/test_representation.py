@@ -25,6 +25,8 @@ from architectures.cgt.analysis.representation import (
 )
 from regbench.analysis.segments import Segments, segments
 from regbench.data.instances import Instances
+from regbench.tasks.arithmetic import Arithmetic
+from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
 from tests.architectures.cgt.conftest import Counting
 
@@ -137,6 +139,27 @@ def test_the_encoder_is_measured_against_the_least_that_it_can_be(tiny: Track) -
     assert code.divergence == pytest.approx(0.5, rel=1e-4)
     assert code.least == pytest.approx(0.0, abs=1e-6)
     assert encoder(Counting(tiny.task.io), instances) is None  # type: ignore[arg-type]
+
+
+def test_each_of_three_texts_is_read_on_its_own() -> None:
+    rng = np.random.default_rng(0)
+    io = TokenIO(vocab_size=5, separator=4, max_length=24, names=("a", "b", "c", "d", "|"))
+    tokens, cuts = (
+        rng.integers(0, 4, (6, 24)).astype(np.uint8),
+        np.stack([rng.integers(4, 10, 6), rng.integers(13, 20, 6)]),
+    )
+    topic = np.stack([rng.permutation(3) for _ in range(6)])
+    truth = {"cut": cuts[0], "second_cut": cuts[1], "topic": topic, "document": np.arange(18).reshape(6, 3)}
+    instances = Instances.unpadded(tokens, np.ones((6, 24), np.bool_), "made/1", truth)
+    model: Any = Counting(io)
+    found = documents(model, instances, segments(Arithmetic(Arithmetic.Parameters()), instances))
+    order = np.argsort(found.document)
+    np.testing.assert_array_equal(found.topics[order], topic.ravel())
+    means = []
+    for row in range(6):
+        for part in np.split(tokens[row], cuts[:, row]):
+            means.append(contexts(model, part[None])[0].mean(0))
+    np.testing.assert_allclose(found.means[order], np.array(means), rtol=1e-5)
 
 
 def test_dot_products() -> None:

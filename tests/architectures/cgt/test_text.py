@@ -80,7 +80,7 @@ def test_everything_is_measured_and_drawn(text_run: Path, tmp_path: Path) -> Non
     assert found["variation"] == pytest.approx(row["y"]["variation"]["value"])
     assert found["linear_probe"] is None
     pictures = {path.stem for path in (tmp_path / "a").glob("*.png")}
-    assert pictures == {"loss_by_distance", "dot_products", "context", "topics", "activation_patching"}
+    assert pictures == {"loss_by_distance", "dot_products", "context", "spectrum", "topics", "activation_patching"}
 
 
 def test_a_text_is_patched_against_a_summary_of_its_own(text_track: Track) -> None:
