@@ -116,7 +116,7 @@ def test_an_architecture_names_its_analysis(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_architectures_without_an_analysis_are_refused() -> None:
-    with pytest.raises(UserError, match="^architecture 'lstm' has no analysis of its own; these have: cgt$"):
+    with pytest.raises(UserError, match="^architecture 'lstm' has no analysis of its own; these have: cgt, fast_slow$"):
         analysis_of("lstm", "transformer")
 
 
