@@ -51,7 +51,7 @@ def replaced(setting: re.Match[str]) -> str:
 def smaller(arguments: list[str]) -> list[str]:
     """The same `regbench run`, on a tiny track of its kind, with a tiny model and no GPU."""
     track = "tiny-text-v1" if "text-mixture-small-v1" in arguments else "tiny-v1"
-    architecture = next((name for name in SMALL if name in " ".join(arguments[:3])), "cgt")
+    architecture = next((name for name in ("transformer", "fast_slow") if name in " ".join(arguments[:3])), "cgt")
     given = {pair.partition("=")[0] for flag, pair in itertools.pairwise(arguments) if flag == "--set"}
     small = (*SMALL[architecture], *(["training.batch_size=8"] if "--config" in arguments else []))
     settings = [pair for pair in small if pair.partition("=")[0] not in given]
