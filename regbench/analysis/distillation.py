@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
@@ -302,7 +303,7 @@ def cells(found: Sequence[Distillation]) -> Iterator[list[str]]:
         first = each.rows[0]
         names = [first.run, str(first.place)]
         yield [*names, "prompted", "—", *_scores(each.prompted, "after"), "—", "—", f"{each.pass_operations:.3g}", "1"]
-        yield [*names, "unprompted, 0 steps", "—", *_scores(each.prompted, "before"), "—", "—", "0", "0"]
+        yield [*names, "unprompted", "—", *_scores(each.prompted, "before"), "—", "—", "0", "0"]
         for row in each.rows:
             cost = f"{row.seconds:.2f}", f"{row.operations:.3g}", f"{row.operations / each.pass_operations:,.0f}"
             model = f"{row.steps} {'step' if row.steps == 1 else 'steps'}"
@@ -321,14 +322,19 @@ NOTE = (
 )
 
 
-def terminal(found: Sequence[Distillation]) -> Table:
-    """For the terminal."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for number, name in enumerate(columns(found)):
-        table.add_column(name.replace(" ", "\n"), justify="left" if number < 3 else "right")
-    for row in cells(found):
-        table.add_row(*row)
-    return table
+def terminal(found: Sequence[Distillation]) -> Iterator[Table]:
+    """A table for each run and place, for a terminal of 80 columns. Operations are left out; passes say the same."""
+    for each in found:
+        heads, (first, *_) = columns([each]), each.rows
+        title = escape(f"{first.run}, prompt of {first.place}")
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        shown = [number for number, name in enumerate(heads) if name not in ("run", "prompt", "operations")]
+        for number in shown:
+            name = heads[number].replace("difference to unprompted", "difference").replace(" ", "\n")
+            table.add_column(name, justify="left" if heads[number] == "model" else "right", no_wrap=True)
+        for row in cells([each]):
+            table.add_row(*(row[number].replace("±0.", "±.") for number in shown))
+        yield table
 
 
 def markdown(found: Sequence[Distillation], heading: str) -> str:
@@ -347,6 +353,6 @@ def write_csv(found: Sequence[Distillation], path: Path) -> None:
 def _scores(outcome: Outcome, which: str) -> list[str]:
     """The NLL, its difference to that of the model without the prompt, and the other metrics."""
     difference = outcome.score("difference", "nll")
-    shown = f"{difference.value:+.4f} ±{difference.stderr:.4f}" if which == "after" else "—"
+    shown = f"{difference.value:+.3f} ±{difference.stderr:.3f}" if which == "after" else "—"
     others = [f"{outcome.score(which, m).value:.3f}" for m in outcome.before if m != "nll"]
     return [f"{outcome.score(which, 'nll').value:.3f}", shown, *others]

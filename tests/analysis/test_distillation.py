@@ -124,17 +124,22 @@ def test_a_run_is_measured_beside_the_model_with_and_without_the_prompt(trained:
     assert found.rows[1].operations > found.rows[0].operations > found.pass_operations > 0
 
 
-def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     table = tmp_path / "distil.md"
     asked = ["adapt", str(folder), "--how", "distill", "--limit", "4", "--queries", "2"]
     code = cli.main([*asked, "--tokens", "18", "--steps", "2", "--rates", "1e-3", "--table", str(table)])
     assert code == 0
     text = table.read_text()
     assert "Prompt distillation is a proposal of ours" in text
-    for words in ("| prompted |", "| unprompted, 0 steps |", "| 1 step |", "| 2 steps |"):
+    for words in ("| prompted |", "| unprompted |", "| 1 step |", "| 2 steps |"):
         assert words in text
     assert len(table.with_suffix(".csv").read_text().splitlines()) == 5
-    capsys.readouterr()
+    out = capsys.readouterr().out
+    assert "run, prompt of 18 tokens" in out
+    assert "…" not in out
     for more, message in (
         (["--how", "distill,full"], "--how distill is asked for alone"),
         (["--layers", "1"], "--layers is not for --how distill"),

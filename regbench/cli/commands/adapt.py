@@ -162,7 +162,8 @@ def _distill(
                 )
     heading = distillation.title(runs[0][1][0].track.name, arguments.split, arguments.limit, arguments.queries)
     console.print(heading, style="bold")
-    console.print(distillation.terminal(found))
+    for table in distillation.terminal(found):
+        console.print(table)
     console.print(distillation.NOTE, style="dim")
     if arguments.table is not None:
         file = Path(arguments.table)
