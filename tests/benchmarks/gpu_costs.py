@@ -1,4 +1,6 @@
-"""What a training on pfa-v1 asks of a GPU, counted on a CPU: `python -m tests.benchmarks.gpu_costs` prints the table of docs/gpu.md.
+"""What a training on pfa-v1 asks of a GPU, counted on a CPU.
+
+`python -m tests.benchmarks.gpu_costs` prints the table of docs/gpu.md.
 
 Counted are a step's matrix products, its operations (each starts a kernel or more), and the bytes that it keeps for the backward
 pass. The ops take the implementations that CUDA has in plain PyTorch. Nothing is timed.
@@ -33,8 +35,8 @@ BACKEND = (
     "attention=torch,delta_rule=chunked,linear_attention=chunked,ngram_counts=torch,selective_scan=chunked,wkv=chunked"
 )
 PEAK, SHARE, START = 989e12, 0.1, 5e-6
-"""An H100: products a second in bfloat16, the share of them that small matrices reach, and seconds to start a kernel. The last two
-are assumed."""
+"""An H100: products a second in bfloat16, the share of them that small matrices reach, and seconds to start a kernel. The
+last two are assumed."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ def count(name: str) -> Counted:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with use_backend(BACKEND), FlopCounterMode(display=False) as flops, _Operations() as operations:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            train_step(model, optimizer, batch, options)
+    kept_by = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with use_backend(BACKEND), FlopCounterMode(display=False) as flops, _Operations() as operations, kept_by:
+        train_step(model, optimizer, batch, options)
     return Counted(
         parameter_count(model), operations.count, flops.get_total_flops() / LENGTH, sum(kept.values()) / LENGTH
     )
