@@ -13,8 +13,9 @@ The last two are for models whose class names a `simulator`. Learning rates are 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -67,6 +68,23 @@ class Simulator(Protocol):
 
         Yields:
             For each rate (B, T, V). The rate 0 gives the logits of the weights as they are.
+        """
+
+    def train(
+        self, model: Model, tokens: Tensor, counted: Tensor, *, rate: float, gradient: str, layers: int | None
+    ) -> Iterator[Callable[[Tensor], Tensor]]:
+        """Gradient descent of one set of weights on all sequences together, for tracks of exemplars.
+
+        Args:
+            model: The model.
+            tokens: (B, T).
+            counted: (B, T) bool.
+            rate: Learning rate.
+            gradient: "full", "values" or "first-order".
+            layers: Only so many blocks at the top change. None: all.
+
+        Yields:
+            After 0, 1, 2, ... steps, without end: a function from tokens (N, L) to logits (N, L, V).
         """
 
 
@@ -317,27 +335,51 @@ def explicit(model: Model, tokens: Tensor, counted: Tensor, rates: Sequence[floa
         For each rate (1, T, V).
     """
     end = int(counted.sum())
-    names = {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-    def step(weights: Mapping[str, Tensor], rate: float, known: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
-        found = gradient(weights) if known is None else known
-        return {name: w - rate * g for (name, w), g in zip(weights.items(), found, strict=True)}
-
-    def gradient(weights: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        own = {name: w.detach().requires_grad_() for name, w in weights.items()}
-        with torch.enable_grad():
-            logits = functional_call(model, own, (tokens[:, :end],))
-            loss = F.cross_entropy(logits[0], tokens[0, :end], reduction="sum")
-        return torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
-
-    start = {name: p.detach() for name, p in names.items()}
-    first = gradient(start)
+    read = tokens[:, :end], counted[:, :end]
+    start = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    first = true_gradient(model, start, *read)
     for rate in rates:
-        weights = step(start, rate, first)
+        weights = _moved(start, first, rate)
         for _ in range(steps - 1):
-            weights = step(weights, rate)
+            weights = _moved(weights, true_gradient(model, weights, *read), rate)
         with torch.no_grad():
             yield functional_call(model, weights, (tokens,))
+
+
+def true_gradient(model: Model, weights: Mapping[str, Tensor], tokens: Tensor, counted: Tensor) -> dict[str, Tensor]:
+    """The gradient of the summed cross entropy of any model, by autograd, by parameter.
+
+    Args:
+        model: The model.
+        weights: Its weights by name.
+        tokens: (B, T).
+        counted: The positions in the loss, (B, T) bool.
+    """
+    own = {name: w.detach().requires_grad_() for name, w in weights.items()}
+    with torch.enable_grad():
+        logits = functional_call(model, own, (tokens,))
+        loss = F.cross_entropy(logits[counted], tokens[counted], reduction="sum")
+    found = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+    return dict(zip(own, found, strict=True))
+
+
+def train(model: Model, tokens: Tensor, counted: Tensor, rate: float) -> Iterator[Callable[[Tensor], Tensor]]:
+    """As `Simulator.train` with the true gradient, for any model, by autograd."""
+    weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    while True:
+        yield partial(_logits, model, weights)
+        weights = _moved(weights, true_gradient(model, weights, tokens, counted), rate)
+
+
+def _logits(model: Model, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        out: Tensor = functional_call(model, dict(weights), (tokens,))
+    return out
+
+
+def _moved(weights: Mapping[str, Tensor], found: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
+    """The weights after one step."""
+    return {name: w - rate * found[name] for name, w in weights.items()}
 
 
 def _scores(task: Task, instances: Instances, logits: Tensor) -> dict[str, FloatArray]:
