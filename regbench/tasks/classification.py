@@ -104,9 +104,7 @@ class Classification(_corpus.Task):
         classes = np.empty((n, p.n_exemplars + 1), np.uint8)
         text = (packed.tokens, starts, lengths, *blocks, self.label_tokens())
         made = (documents, labels, classes, tokens)
-        threads.share(
-            _sample, int(problem[-1]) + 1, splits.seed, splits.first(split), queries, p.excerpt, *text, *made
-        )
+        threads.share(_sample, int(problem[-1]) + 1, splits.seed, splits.first(split), queries, p.excerpt, *text, *made)
         truth = {
             "problem": problem,
             "topic": topic[documents],

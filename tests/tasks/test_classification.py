@@ -129,7 +129,9 @@ def test_what_does_not_fit(folder: Path) -> None:
     source = {"source": str(folder), "vocab_size": 400}
     with pytest.raises(UserError, match="have 80000 tokens or more, but an instance needs two: take more text"):
         Classification(ClassificationParameters(**source, excerpt=1024)).documents_of("test", 80_000, 2)
-    with pytest.raises(UserError, match="n_label_tokens is 399, but the training documents have [0-9]+ different tokens"):
+    with pytest.raises(
+        UserError, match="n_label_tokens is 399, but the training documents have [0-9]+ different tokens"
+    ):
         Classification(ClassificationParameters(**source, excerpt=8, n_label_tokens=399)).generate(SPLITS, "test")
     with pytest.raises(UserError, match="classification: the true distribution of text is unknown"):
         Classification(ClassificationParameters(**source)).truth(None)  # type: ignore[arg-type]
