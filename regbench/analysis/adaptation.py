@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -27,11 +27,13 @@ from torch.nn import functional as F
 
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
+from regbench.evaluation.baselines import predict_baseline
 from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens
 from regbench.models.model import Model, token_tensor
-from regbench.models.predictor import rows_at_once
+from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import ScoreRecord
 from regbench.tasks.base import Task
+from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming
 
@@ -144,24 +146,36 @@ class Outcome:
         after: By metric (N, L).
         behind: Scored positions behind the segment, (N, L) bool.
         distance: Positions since the segment's end, (N, L).
+        reference: Of a baseline beside it, by metric (N, L). Empty if there is none.
     """
 
     before: Mapping[str, FloatArray]
     after: Mapping[str, FloatArray]
     behind: NDArray[np.bool_]
     distance: NDArray[np.int64]
+    reference: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def score(self, which: str, metric: str) -> ScoreRecord:
-        """The mean of "before", "after" or "difference" (after minus before), with its standard error over instances."""
+        """The mean with its standard error over instances.
+
+        Args:
+            which: "before", "after", "difference" (after minus before) or "reference".
+            metric: The metric.
+        """
         return self._mean(self._values(which, metric), self.behind)
 
-    def by_distance(self, metric: str, width: int) -> tuple[FloatArray, list[ScoreRecord]]:
-        """The difference in bins of `width` positions behind the segment. Bins of fewer than 20 positions are left out.
+    def share_of_gap(self, metric: str) -> float:
+        """The change as a share of the distance from before to the reference. NaN where there is no distance."""
+        gap = self.score("reference", metric).value - self.score("before", metric).value
+        return self.score("difference", metric).value / gap if gap else float("nan")
+
+    def by_distance(self, metric: str, width: int, which: str = "difference") -> tuple[FloatArray, list[ScoreRecord]]:
+        """A score in bins of `width` positions behind the segment. Bins of fewer than 20 positions are left out.
 
         Returns:
-            The mean distance of each bin, and the differences.
+            The mean distance of each bin, and the scores.
         """
-        values, places, scores = self._values("difference", metric), [], []
+        values, places, scores = self._values(which, metric), [], []
         for begin in range(0, int(self.distance.max(initial=0)) + 1, width):
             counted = self.behind & (self.distance >= begin) & (self.distance < begin + width)
             if counted.sum() >= 20:
@@ -173,7 +187,7 @@ class Outcome:
         """(N, L)."""
         if which == "difference":
             return self.after[metric] - self.before[metric]
-        return {"before": self.before, "after": self.after}[which][metric]
+        return {"before": self.before, "after": self.after, "reference": self.reference}[which][metric]
 
     def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
         counts = counted.sum(1)
@@ -252,6 +266,34 @@ def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, sp
     return [Row(r.run, r.place, r.way, r.gains, r.rate, r.outcome, s) for r, s in zip(rows, shares, strict=True)]
 
 
+def beside(rows: Sequence[Row], baseline: Baseline, track: Track, split: str) -> list[Row]:
+    """The rows with a baseline as their reference. It predicts the whole split, so that the cache of baselines serves.
+
+    Args:
+        rows: Of runs on this track and split.
+        baseline: The baseline.
+        track: A track of tokens.
+        split: The split that was measured on.
+    """
+    instances = track.instances(split)
+    length, begin = instances.tokens.shape[1], 0
+    found: dict[str, FloatArray] = {}
+    for batch in predict_baseline(baseline, track, instances).stored.batches():
+        part = instances[begin : begin + len(batch)]
+        for metric, each in _scores(track.task, part, batch).items():
+            whole = found.setdefault(metric, np.zeros((len(instances), length)))
+            whole[begin : begin + len(batch), : each.shape[1]] = each
+        begin += len(batch)
+
+    def cut(like: FloatArray, values: FloatArray) -> FloatArray:
+        return values[: like.shape[0], : like.shape[1]]
+
+    return [
+        replace(row, outcome=replace(row.outcome, reference={m: cut(row.outcome.behind, v) for m, v in found.items()}))
+        for row in rows
+    ]
+
+
 def check_ways(trained: Trained, plan: Plan) -> None:
     """Whether a model can be adapted in these ways.
 
@@ -315,10 +357,10 @@ def _metrics(
                     model, tokens, counted, rates=rates, gradient=GRADIENTS[way], steps=plan.steps, layers=plan.layers
                 )
                 for rate, logits in zip(rates, outputs, strict=True):
-                    yield rate, begin, _scores(task, part, logits)
+                    yield rate, begin, _scores(task, part, _probabilities(logits))
         else:
             for rate, logits in zip(rates, explicit(model, tokens, counted, rates, plan.steps), strict=True):
-                yield rate, begin, _scores(task, part, logits)
+                yield rate, begin, _scores(task, part, _probabilities(logits))
 
 
 def explicit(model: Model, tokens: Tensor, counted: Tensor, rates: Sequence[float], steps: int) -> Iterator[Tensor]:
@@ -382,9 +424,14 @@ def _moved(weights: Mapping[str, Tensor], found: Mapping[str, Tensor], rate: flo
     return {name: w - rate * found[name] for name, w in weights.items()}
 
 
-def _scores(task: Task, instances: Instances, logits: Tensor) -> dict[str, FloatArray]:
-    """The NLL and the task's own metrics at every position, (B, L) each. NaN where the logits are not finite."""
-    probabilities = logits.detach().double().softmax(-1).numpy()
+def _probabilities(logits: Tensor) -> FloatArray:
+    """(B, L, V) float64."""
+    found: FloatArray = logits.detach().double().softmax(-1).numpy()
+    return found
+
+
+def _scores(task: Task, instances: Instances, probabilities: FloatArray) -> dict[str, FloatArray]:
+    """The NLL and the task's own metrics at every position, (B, L) each. NaN where the probabilities are not finite."""
     with np.errstate(invalid="ignore"):
         if task.knows_truth:
             found = score_positions(probabilities, task.truth(instances), instances.tokens)

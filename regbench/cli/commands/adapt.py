@@ -29,6 +29,8 @@ examples:
   regbench adapt runs/tint --track classification-small-v1 --how full,tint --format single,multi --steps 1,4,16 --calibrate
 """
 WAYS = ("full", "values", "tint")
+REFERENCE = "Bayes"
+"""The baseline that stands beside the runs, on tracks where it is one."""
 
 
 def configure(adapt: argparse.ArgumentParser) -> None:
@@ -86,6 +88,7 @@ def configure(adapt: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Adapts each run, prints the table, and writes the files."""
     from regbench.analysis import adaptation, adaptation_few_shot, adaptation_few_shot_report, adaptation_report
+    from regbench.evaluation.baselines import default_baselines
     from regbench.tracks import load_track
     from regbench.utils.files import atomic_write
 
@@ -127,12 +130,20 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         for place in places:
             with console.status(f"{name}, segment {place}"):
                 rows += adaptation.adapt_run(models, name, place, plan, arguments.split)
+    if not few_shot:
+        known = default_baselines(track, track.instances(arguments.split))
+        for baseline in (one for one in known if one.name == REFERENCE):
+            with console.status(REFERENCE):
+                rows = adaptation.beside(rows, baseline, track, arguments.split)
+    beside = not few_shot and bool(rows[0].outcome.reference)
     if few_shot:
         heading = adaptation_few_shot_report.title(track_name, arguments.split, arguments.limit)
     else:
         heading = adaptation_report.title(track_name, arguments.split, arguments.limit, steps[0])
     console.print(heading, style="bold")
     for table in report.terminal(rows):
+        console.print(table)
+    for table in adaptation_report.reference_tables(rows) if beside else ():
         console.print(table)
     for note in report.notes(rows):
         console.print(note, style="dim")
@@ -141,7 +152,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             out.write(report.markdown(rows, heading))
         report.write_csv(rows, arguments.split, file.with_suffix(".csv"))
         report.draw(rows, heading, file.with_suffix(".png"))
-        console.print(f"wrote {file}, {file.with_suffix('.csv').name} and {file.with_suffix('.png').name}")
+        pictures = [file.with_suffix(".png")]
+        if beside:
+            pictures.append(file.with_name(f"{file.stem}-bayes.png"))
+            adaptation_report.draw_reference(rows, heading, pictures[-1])
+        console.print(f"wrote {', '.join([str(file), file.with_suffix('.csv').name, *(one.name for one in pictures)])}")
     return 0
 
 
