@@ -8,6 +8,7 @@ values: No gradient flows through attention scores, and only the parameters that
 tint: As values, with layer norm and activation differentiated by finite differences: what TinT computes.
 
 The last two are for models whose class names a `simulator`. Learning rates are chosen on the validation split, by the mean gain.
+A baseline can stand beside, on the same positions. Steps on exemplars are in `adaptation_few_shot.py`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch.nn import functional as F
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import predict_baseline
+from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens
 from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import Baseline, rows_at_once
@@ -272,26 +274,23 @@ def beside(rows: Sequence[Row], baseline: Baseline, track: Track, split: str) ->
     Args:
         rows: Of runs on this track and split.
         baseline: The baseline.
-        track: A track of tokens.
+        track: A track whose truth is known.
         split: The split that was measured on.
     """
     instances = track.instances(split)
     length, begin = instances.tokens.shape[1], 0
     found: dict[str, FloatArray] = {}
-    for batch in predict_baseline(baseline, track, instances).stored.batches():
+    stored = predict_baseline(baseline, track, instances).stored
+    assert isinstance(stored, Predictions)  # the task knows its truth
+    for batch in stored.batches():
         part = instances[begin : begin + len(batch)]
         for metric, each in _scores(track.task, part, batch).items():
             whole = found.setdefault(metric, np.zeros((len(instances), length)))
             whole[begin : begin + len(batch), : each.shape[1]] = each
         begin += len(batch)
-
-    def cut(like: FloatArray, values: FloatArray) -> FloatArray:
-        return values[: like.shape[0], : like.shape[1]]
-
-    return [
-        replace(row, outcome=replace(row.outcome, reference={m: cut(row.outcome.behind, v) for m, v in found.items()}))
-        for row in rows
-    ]
+    n, width = rows[0].outcome.behind.shape
+    reference = {metric: values[:n, :width] for metric, values in found.items()}
+    return [replace(row, outcome=replace(row.outcome, reference=reference)) for row in rows]
 
 
 def check_ways(trained: Trained, plan: Plan) -> None:

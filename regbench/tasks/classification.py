@@ -105,7 +105,7 @@ class Classification(_corpus.Task):
         text = (packed.tokens, starts, lengths, *blocks, self.label_tokens())
         made = (documents, labels, classes, tokens)
         threads.share(_sample, int(problem[-1]) + 1, splits.seed, splits.first(split), queries, p.excerpt, *text, *made)
-        truth = {
+        truth: dict[str, NDArray[np.integer]] = {
             "problem": problem,
             "topic": topic[documents],
             "document": chosen[documents].astype(np.int32),
