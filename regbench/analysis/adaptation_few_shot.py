@@ -313,6 +313,8 @@ def _learn(
     simulator = simulator_of(model)
     if simulator is None:
         return train(model, tokens, counted, rate)
+    if not hasattr(simulator, "train"):
+        raise UserError(f"{type(model).__name__} names a simulator without the function `train`, which exemplars need")
     return simulator.train(model, tokens, counted, rate=rate, gradient=GRADIENTS[way], layers=plan.layers)
 
 
