@@ -5,17 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 
 import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.adaptation_few_shot import CALIBRATED, MEDIAN, PLAIN, FewShotRow
-from regbench.analysis.adaptation_report import STYLES
+from regbench.analysis.adaptation_report import STYLES, finish
 from regbench.results import ScoreRecord
 from regbench.utils.files import atomic_write
 
@@ -149,12 +147,7 @@ def draw(rows: Sequence[FewShotRow], heading: str, path: Path) -> None:
             panels[i][0].set_ylabel("accuracy" if metric == PLAIN else "accuracy at the median")
         for axes in panels[-1]:
             axes.set_xlabel("steps on the exemplars")
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
-        FigureCanvasAgg(figure)
-        with atomic_write(path, "wb") as file:
-            figure.savefig(file, format="png", dpi=110)
+        finish(figure, panels, heading, path)
 
 
 def _accuracies(rows: Sequence[FewShotRow]) -> list[str]:

@@ -9,7 +9,6 @@ from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich import box
 from rich.markup import escape
@@ -18,6 +17,7 @@ from rich.table import Table
 from regbench.analysis.adaptation import Outcome, Row
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
+from regbench.report.pictures import save_picture
 from regbench.results import ScoreRecord
 from regbench.utils.files import atomic_write
 
@@ -183,7 +183,7 @@ def draw_reference(rows: Sequence[Row], heading: str, path: Path) -> None:
                 axes.spines[["top", "right"]].set_visible(False)
         for axes in panels[-1]:
             axes.set_xlabel("tokens behind the segment")
-        _finish(figure, panels, heading, path)
+        finish(figure, panels, heading, path)
 
 
 def write_csv(rows: Sequence[Row], split: str, path: Path) -> None:
@@ -245,10 +245,10 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
             panels[i][0].set_ylabel("change of NLL (nats)\nbelow 0 is a gain")
         for axes in panels[-1]:
             axes.set_xlabel("tokens behind the segment")
-        _finish(figure, panels, heading, path)
+        finish(figure, panels, heading, path)
 
 
-def _finish(figure: Figure, panels: Any, heading: str, path: Path) -> None:
+def finish(figure: Figure, panels: Any, heading: str, path: Path) -> None:
     """Adds one legend for all runs and the heading, and writes the picture."""
     known: dict[str, Any] = {}
     for axes in panels[:, 0]:
@@ -256,9 +256,7 @@ def _finish(figure: Figure, panels: Any, heading: str, path: Path) -> None:
         known |= dict(zip(labels, handles, strict=True))
     figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known), frameon=False)
     figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
-    FigureCanvasAgg(figure)
-    with atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=110)
+    save_picture(figure, path)
 
 
 def bin_width(outcome: Outcome) -> int:

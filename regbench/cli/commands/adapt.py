@@ -162,7 +162,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _load(arguments: argparse.Namespace) -> list[list[Trained]]:
     """The models of each run, one a seed. Nothing may have changed of the splits that are read."""
-    from regbench.analysis.trained import load_trained, read_run
+    from regbench.analysis.trained import load_trained
+    from regbench.config import read_run
 
     runs = []
     for folder in arguments.folder:
