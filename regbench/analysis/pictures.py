@@ -173,7 +173,7 @@ def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None
         title: Stands above.
         path: The PNG file.
     """
-    features = ("branching", "visits", "suffix", "place")
+    features = [feature for feature in dict.fromkeys(one.feature for one in bins) if feature != "edge"]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.5, 6), layout="constrained")
         for axes, feature in zip(figure.subplots(2, 2).flat, features, strict=True):

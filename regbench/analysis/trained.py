@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regbench.config import read_run
 from regbench.models.backbone import Backbone, build, resolve_options
-from regbench.models.model import Model, ModelPredictor, token_tensor
+from regbench.models.model import Model, ModelPredictor, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens
 from regbench.results import read_result
 from regbench.tracks import Track, load_track, track_names
@@ -184,7 +184,7 @@ def untrained(trained: Trained) -> Model:
     model: Any = trained.model
     cls = type(model.blocks[0].mixer) if isinstance(model, Backbone) else type(model)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trained.seed)
+        manual_seed(trained.seed)
         return build(cls, model.options, model.io).eval()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.overview import overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FULL, TIES, Board, Row, mean_score
 from regbench.leaderboard.tiers import TIERS, Evidence
@@ -69,6 +70,7 @@ def build_page(boards: Sequence[Board]) -> str:
         about_tiers=ABOUT_TIERS.replace("*", ""),
         tiers=TIERS,
         full=FULL,
+        about_models=ABOUT,
         overview=overview(ordered, list(current), list(map(_task, ordered))) if len(ordered) > 1 else None,
         current=[_section(board, name, boards) for name, board in current.items()],
         retired=[_section(board, name, boards) for name, board in retired.items()],
