@@ -25,7 +25,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.analysis.adaptation import Outcome, Place, behind_segment, position_scores
+from regbench.analysis.adaptation import Outcome, Place, behind_segment, position_scores, probabilities
 from regbench.analysis.cost import total_flops
 from regbench.analysis.trained import Trained
 from regbench.metrics.metric import METRICS
@@ -91,11 +91,6 @@ class Distillation:
     pass_operations: float
 
 
-def checkpoints(steps: int) -> tuple[int, ...]:
-    """1, 4, 16, ... and the last step."""
-    return (*(4**k for k in range(12) if 4**k < steps), steps)
-
-
 @torch.no_grad()
 def sample_texts(model: Model, prompt: Tensor, texts: Tensor, scored: Tensor, generator: torch.Generator) -> Texts:
     """The texts with answers drawn from the model after the prompt, and its predictions.
@@ -151,7 +146,7 @@ def distil_run(
     place: Place,
     *,
     rates: Sequence[float],
-    steps: int,
+    steps: Sequence[int],
     queries: int,
     limit: int,
     split: str,
@@ -163,7 +158,7 @@ def distil_run(
         name: Of the run.
         place: Where the prompt ends.
         rates: Learning rates to choose from, on validation.
-        steps: The most steps.
+        steps: Numbers of steps, ascending.
         queries: Texts that are sampled for each prompt.
         limit: The most instances of a split.
         split: The split to measure on.
@@ -173,17 +168,16 @@ def distil_run(
     """
     if models[0].track.task.io.kind != "tokens":
         raise UserError(f"{models[0].folder} is of a task of vectors: adapt is for tokens")
-    at = checkpoints(steps)
-    known = _measure(models, "validation", place, rates, at, queries, limit)
+    known = _measure(models, "validation", place, rates, steps, queries, limit)
     best: dict[int, float] = {}
-    for n in at:
+    for n in steps:
         losses = {rate: known.outcome(rate, n).score("after", "nll").value for rate in rates}
         finite = {rate: loss for rate, loss in losses.items() if np.isfinite(loss)}
         if not finite:
             raise UserError(f"{name}: every rate diverges for distill at {place}: give smaller --rates")
         best[n] = min(finite, key=lambda rate: finite[rate])
     chosen = sorted(set(best.values()))
-    asked = known if split == "validation" else _measure(models, split, place, chosen, at, queries, limit)
+    asked = known if split == "validation" else _measure(models, split, place, chosen, steps, queries, limit)
     rows = [
         Distilled(
             name,
@@ -193,7 +187,7 @@ def distil_run(
             asked.outcome(best[n], n),
             *(float(np.mean(asked.figures[best[n], n][k])) for k in range(3)),
         )
-        for n in at
+        for n in steps
     ]
     prompted = Outcome(asked.unprompted, asked.prompted, asked.behind, asked.distance)
     return Distillation(tuple(rows), prompted, asked.pass_operations)
@@ -259,12 +253,12 @@ def _measure(
 
             def scores(logits: Tensor) -> dict[str, FloatArray]:
                 """Of logits of the text alone, with nothing for the prompt."""
-                whole = F.pad(logits.detach(), (0, 0, cut, 0))  # noqa: B023
-                return position_scores(track.task, part, whole)  # noqa: B023
+                whole = F.pad(logits, (0, 0, cut, 0))  # noqa: B023
+                return position_scores(track.task, part, probabilities(whole))  # noqa: B023
 
             with torch.no_grad():
                 add(found.unprompted, row, scores(model(tokens[:, cut:])))
-                add(found.prompted, row, position_scores(track.task, part, model(tokens)))
+                add(found.prompted, row, position_scores(track.task, part, probabilities(model(tokens))))
             begin = time.perf_counter()
             generator = torch.Generator().manual_seed(row)
             texts = sample_texts(model, tokens[0, :cut], questions, scored, generator)

@@ -77,7 +77,7 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
             continue
         assert words[0] == "regbench", command
         if words[1] == "adapt":  # fewer steps of fewer prompts
-            words = [{"64": "2", "20": "4"}.get(word, word) for word in words]
+            words = [{"1,4,16,64": "1,2", "20": "4"}.get(word, word) for word in words]
         code = cli.main(smaller(words[1:]) if words[1] == "run" else words[1:])
         said = capsys.readouterr()
         assert code == 0, f"{command}: {said.err}"
