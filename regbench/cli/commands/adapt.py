@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +13,11 @@ from rich.console import Console
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from regbench.analysis.adaptation import Place
+    from rich.table import Table
+
+    from regbench.analysis.adaptation import Place, Plan
     from regbench.analysis.trained import Trained
+    from regbench.tracks import Track
 
 DESCRIPTION = (
     "Takes the first part of each instance, the segment, for gradient descent on a trained model, for each instance by itself. "
@@ -99,12 +104,59 @@ def configure(adapt: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What the command line asks for, checked.
+
+    Attributes:
+        runs: The name of each run, and its models, one a seed.
+        track: Their track, or the one that they are asked about.
+        ways: Of `WAYS`, or distill alone. None: all that the run has.
+        rates: To choose from.
+        steps: One number, or several of distill and of exemplars.
+        places: Where segments end.
+        file: For the table, or None.
+    """
+
+    runs: list[tuple[str, list[Trained]]]
+    track: Track
+    ways: tuple[str, ...] | None
+    rates: tuple[float, ...]
+    steps: tuple[int, ...]
+    places: list[Place]
+    file: Path | None
+
+    def plan(self, models: list[Trained], arguments: argparse.Namespace) -> Plan:
+        """The plan of one run, whose ways are those that it has where none are named."""
+        from regbench.analysis import adaptation
+
+        has = adaptation.simulator_of(models[0].model) is not None
+        ways = self.ways if self.ways is not None else WAYS if has else ("full",)
+        plan = adaptation.Plan(ways, self.rates, self.steps[0], arguments.layers, arguments.limit)
+        adaptation.check_ways(models[0], plan)
+        return plan
+
+
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Adapts each run, prints the table, and writes the files."""
-    from regbench.analysis import adaptation, adaptation_few_shot, adaptation_few_shot_report, adaptation_report
-    from regbench.evaluation.baselines import default_baselines
+    from regbench.analysis.adaptation_few_shot import few_shot_track
+
+    asked = _read(arguments)
+    few_shot = few_shot_track(asked.track)
+    _refuse_strangers(arguments, asked, few_shot)
+    if asked.ways == (DISTIL,):
+        return _distill(asked, arguments, console)
+    return (_exemplars if few_shot else _segments)(asked, arguments, console)
+
+
+def _read(arguments: argparse.Namespace) -> _Asked:
+    """Reads the arguments and loads the runs.
+
+    Raises:
+        UserError: One of them is wrong.
+    """
+    from regbench.analysis.adaptation_few_shot import on_track
     from regbench.tracks import load_track
-    from regbench.utils.files import atomic_write
 
     file = Path(arguments.table) if arguments.table is not None else None
     if file is not None and file.suffix != ".md":
@@ -115,77 +167,90 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     rates = tuple(_numbers("--rates", arguments.rates))
     if not all(0 < rate < float("inf") for rate in rates):
         raise UserError("--rates takes numbers above 0")
-    asked = WAYS if arguments.how is None else _chosen("how", arguments.how, (*WAYS, DISTIL))
-    if DISTIL in asked and len(asked) > 1:
+    ways = None if arguments.how is None else _chosen("how", arguments.how, (*WAYS, DISTIL))
+    if ways is not None and DISTIL in ways and len(ways) > 1:
         raise UserError(f"--how {DISTIL} is asked for alone: its students do not read the segment")
-    formats = _chosen("format", arguments.format or "single", adaptation_few_shot.FORMATS)
-    targets = _chosen("targets", arguments.targets or "label", adaptation_few_shot.TARGETS)
     places = _places(arguments)
     names, runs = _names([Path(folder) for folder in arguments.folder]), _load(arguments)
     if arguments.track is not None:
         other = load_track(arguments.track)
-        runs = [[adaptation_few_shot.on_track(trained, other) for trained in models] for models in runs]
+        runs = [[on_track(trained, other) for trained in models] for models in runs]
     tracks = {models[0].track.name: models[0].track for models in runs}
     if len(tracks) > 1:
         raise UserError(f"the runs are on different tracks: {', '.join(sorted(tracks))}")
-    ((track_name, track),) = tracks.items()
-    few_shot = adaptation_few_shot.few_shot_track(track)
-    _refuse_strangers(arguments, track_name, steps, few_shot)
-    if DISTIL in asked:
-        return _distill(list(zip(names, runs, strict=True)), places, rates, steps, arguments, console)
-    report: Any = adaptation_few_shot_report if few_shot else adaptation_report
-    rows: list[Any] = []
-    for name, models in zip(names, runs, strict=True):
-        has = adaptation.simulator_of(models[0].model) is not None
-        ways = asked if has or arguments.how is not None else ("full",)
-        plan = adaptation.Plan(ways, rates, steps[0], arguments.layers, arguments.limit)
-        adaptation.check_ways(models[0], plan)
-        if few_shot:
-            wanted = adaptation_few_shot.FewShotPlan(plan, steps, formats, targets, arguments.calibrate)
-            with console.status(name):
-                rows += adaptation_few_shot.adapt_few_shot(models, name, wanted, arguments.split)
-            continue
-        for place in places:
+    (track,) = tracks.values()
+    return _Asked(list(zip(names, runs, strict=True)), track, ways, rates, steps, places, file)
+
+
+def _segments(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
+    """Adapts each run to the first part of each instance."""
+    from regbench.analysis import adaptation, adaptation_report
+    from regbench.evaluation.baselines import default_baselines
+
+    rows: list[adaptation.Row] = []
+    for name, models in asked.runs:
+        plan = asked.plan(models, arguments)
+        for place in asked.places:
             with console.status(f"{name}, segment {place}"):
                 rows += adaptation.adapt_run(models, name, place, plan, arguments.split)
-    if not few_shot:
-        known = default_baselines(track, track.instances(arguments.split))
-        for baseline in (one for one in known if one.name == REFERENCE):
-            with console.status(REFERENCE):
-                rows = adaptation.beside(rows, baseline, track, arguments.split)
-    beside = not few_shot and bool(rows[0].outcome.reference)
-    if few_shot:
-        heading = adaptation_few_shot_report.title(track_name, arguments.split, arguments.limit)
-    else:
-        heading = adaptation_report.title(track_name, arguments.split, arguments.limit, steps[0])
+    known = default_baselines(asked.track, asked.track.instances(arguments.split))
+    for baseline in (one for one in known if one.name == REFERENCE):
+        with console.status(REFERENCE):
+            rows = adaptation.beside(rows, baseline, asked.track, arguments.split)
+    heading = adaptation_report.title(asked.track.name, arguments.split, arguments.limit, asked.steps[0])
+    beside = bool(rows[0].outcome.reference)
+    more = adaptation_report.reference_tables(rows) if beside else ()
+    _show(adaptation_report, rows, heading, more, asked.file, arguments.split, console)
+    if asked.file is not None and beside:
+        picture = asked.file.with_name(f"{asked.file.stem}-bayes.png")
+        adaptation_report.draw_reference(rows, heading, picture)
+        console.print(f"wrote {picture}")
+    return 0
+
+
+def _exemplars(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
+    """Adapts each run to the exemplars of each problem."""
+    from regbench.analysis import adaptation_few_shot, adaptation_few_shot_report
+
+    formats = _chosen("format", arguments.format or "single", adaptation_few_shot.FORMATS)
+    targets = _chosen("targets", arguments.targets or "label", adaptation_few_shot.TARGETS)
+    rows: list[adaptation_few_shot.FewShotRow] = []
+    for name, models in asked.runs:
+        plan = asked.plan(models, arguments)
+        wanted = adaptation_few_shot.FewShotPlan(plan, asked.steps, formats, targets, arguments.calibrate)
+        with console.status(name):
+            rows += adaptation_few_shot.adapt_few_shot(models, name, wanted, arguments.split)
+    heading = adaptation_few_shot_report.title(asked.track.name, arguments.split, arguments.limit)
+    _show(adaptation_few_shot_report, rows, heading, (), asked.file, arguments.split, console)
+    return 0
+
+
+def _show(
+    report: Any,
+    rows: Sequence[Any],
+    heading: str,
+    more: Iterable[Table],
+    file: Path | None,
+    split: str,
+    console: Console,
+) -> None:
+    """Prints the tables and the notes of a report, and writes its table, numbers and picture."""
+    from regbench.utils.files import atomic_write
+
     console.print(heading, style="bold")
-    for table in report.terminal(rows):
-        console.print(table)
-    for table in adaptation_report.reference_tables(rows) if beside else ():
+    for table in (*report.terminal(rows), *more):
         console.print(table)
     for note in report.notes(rows):
         console.print(note, style="dim")
     if file is not None:
         with atomic_write(file) as out:
             out.write(report.markdown(rows, heading))
-        report.write_csv(rows, arguments.split, file.with_suffix(".csv"))
+        report.write_csv(rows, split, file.with_suffix(".csv"))
         report.draw(rows, heading, file.with_suffix(".png"))
-        pictures = [file.with_suffix(".png")]
-        if beside:
-            pictures.append(file.with_name(f"{file.stem}-bayes.png"))
-            adaptation_report.draw_reference(rows, heading, pictures[-1])
-        console.print(f"wrote {', '.join([str(file), file.with_suffix('.csv').name, *(one.name for one in pictures)])}")
-    return 0
+        console.print(f"wrote {file}, {file.with_suffix('.csv').name}, {file.with_suffix('.png').name}")
 
 
-def _distill(
-    runs: list[tuple[str, list[Trained]]],
-    places: list[Place],
-    rates: tuple[float, ...],
-    steps: tuple[int, ...],
-    arguments: argparse.Namespace,
-    console: Console,
-) -> int:
+def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
     """Distils each run at each place, prints the table, and writes the files."""
     from regbench.analysis import distillation
     from regbench.utils.files import atomic_write
@@ -194,27 +259,26 @@ def _distill(
         raise UserError(f"--layers is not for --how {DISTIL}: all parameters of the student learn")
     if arguments.queries < 1:
         raise UserError(f"--queries {arguments.queries} is too few: 1 or more")
-    asked = {"queries": arguments.queries, "limit": arguments.limit}
+    wanted = {"queries": arguments.queries, "limit": arguments.limit}
     found = []
-    for name, models in runs:
-        for place in places:
+    for name, models in asked.runs:
+        for place in asked.places:
             with console.status(f"{name}, prompt {place}"):
                 found.append(
                     distillation.distil_run(
-                        models, name, place, rates=rates, steps=steps, split=arguments.split, **asked
+                        models, name, place, rates=asked.rates, steps=asked.steps, split=arguments.split, **wanted
                     )
                 )
-    heading = distillation.title(runs[0][1][0].track.name, arguments.split, arguments.limit, arguments.queries)
+    heading = distillation.title(asked.track.name, arguments.split, arguments.limit, arguments.queries)
     console.print(heading, style="bold")
     for table in distillation.terminal(found):
         console.print(table)
     console.print(distillation.NOTE, style="dim")
-    if arguments.table is not None:
-        file = Path(arguments.table)
-        with atomic_write(file) as out:
+    if asked.file is not None:
+        with atomic_write(asked.file) as out:
             out.write(distillation.markdown(found, heading))
-        distillation.write_csv(found, file.with_suffix(".csv"))
-        console.print(f"wrote {file} and {file.with_suffix('.csv').name}")
+        distillation.write_csv(found, asked.file.with_suffix(".csv"))
+        console.print(f"wrote {asked.file} and {asked.file.with_suffix('.csv').name}")
     return 0
 
 
@@ -232,23 +296,24 @@ def _load(arguments: argparse.Namespace) -> list[list[Trained]]:
     return runs
 
 
-def _refuse_strangers(arguments: argparse.Namespace, track: str, steps: tuple[int, ...], few_shot: bool) -> None:
+def _refuse_strangers(arguments: argparse.Namespace, asked: _Asked, few_shot: bool) -> None:
     """Refuses options that are not for this track.
 
     Raises:
         UserError: There is one.
     """
+    track = asked.track.name
     if few_shot:
         for option in ("at", "tokens"):
             if getattr(arguments, option) is not None:
                 raise UserError(f"--{option} is not for {track}: the exemplars are the segment")
-        if arguments.how == DISTIL:
+        if asked.ways == (DISTIL,):
             raise UserError(f"--how {DISTIL} is not for {track}: it has no text after the segment")
         return
     for option in ("targets", "format", "calibrate"):
         if getattr(arguments, option):
             raise UserError(f"--{option} is for tracks of the task classification, not for {track}: give --track")
-    if len(steps) > 1 and arguments.how != DISTIL:
+    if len(asked.steps) > 1 and asked.ways != (DISTIL,):
         raise UserError(f"--steps takes one number on {track}, not {arguments.steps}")
 
 
