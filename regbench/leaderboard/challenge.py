@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import Predictions, predict
+from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.case import Findings, Note, RunFolder
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.evidence import load_model, score_faults
-from regbench.leaderboard.isolated import Job, predict_isolated
+from regbench.leaderboard.evidence import predict_built_in, score_faults
+from regbench.leaderboard.isolated import predict_isolated
+from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.plausible import copies
-from regbench.leaderboard.reference import Reference, find_reference
+from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.tiers import (
     Challenge,
@@ -39,8 +41,8 @@ from regbench.leaderboard.tiers import (
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.scores import Scores, score
 from regbench.metrics.significance import Change
-from regbench.models.model import ModelPredictor
-from regbench.results import ScoreRecord, SeedRecord
+from regbench.results import ScoreRecord
+from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.provenance import describe_machine
 from regbench.utils.errors import UserError
@@ -93,8 +95,8 @@ def challenge(
         announce: Called with a line before something that takes long.
 
     Raises:
-        UserError: The entry's architecture is not built in, and is not to be run or cannot be isolated. Or a number is out of
-            range.
+        UserError: The entry's architecture is not built in, and is not to be run or cannot be isolated. Or its source has
+            changed and that of its commit is not here. Or a number is out of range.
     """
     if number is None:
         number = secrets.randbits(62)
@@ -117,17 +119,19 @@ def challenge(
     announce(f"drawing {instances} fresh instances of {entry.track}")
     fresh = fresh_split(reference.track, fresh_seed(entry, number), instances)
     scored: list[Scores] = []
-    for seed in entry.result.seeds:
-        announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
+    with past_of(entry.result) if is_built_in(entry.result.architecture) else nullcontext() as past:
+        if past is not None:
+            announce(f"{entry.result.architecture.source} has changed: that of commit {past.commit[:12]} is run")
+        predicted = _predict(
+            stored, entry, RunFolder(run), past, reference.track.task, (reference.test, fresh), announce
+        )
         try:
-            of_test, of_fresh = (
-                _predict(stored, entry, run, seed, reference, asked, announce) for asked in (reference.test, fresh)
-            )
+            for seed in entry.result.seeds:
+                announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
+                findings.take("checkpoint", score_faults(seed, next(predicted), reference))
+                scored.append(score(reference.track.task, fresh, next(predicted).batches()))
         except Refused as error:
             findings.take("checkpoint", [str(error)])
-            continue
-        findings.take("checkpoint", score_faults(seed, of_test, reference))
-        scored.append(score(reference.track.task, fresh, of_fresh.batches()))
     if findings.faults:
         return Outcome(findings, number, {}, {})
     means = {metric: _mean(scored, metric) for metric in entry.metrics}
@@ -152,24 +156,22 @@ def _copies(stored: Stored) -> Iterator[str]:
 def _predict(
     stored: Stored,
     entry: Entry,
-    run: Path,
-    seed: SeedRecord,
-    reference: Reference,
-    instances: Instances,
+    run: RunFolder,
+    past: Past | None,
+    task: Task,
+    asked: Sequence[Instances],
     announce: Callable[[str], None],
-) -> Predictions:
-    """What the weights of one seed predict: today's built-in source here, a stranger's source in a process of its own."""
-    folder, task = RunFolder(run), reference.track.task
+) -> Iterator[Predictions]:
+    """For each seed what its weights predict, by built-in source or by a stranger's, which has a process of its own."""
     if is_built_in(entry.result.architecture):
-        model = load_model(folder, seed.seed, entry.result.architecture, task.io)
-        found = predict(task, ModelPredictor(model, torch.device("cpu")), instances)
-        assert isinstance(found, Predictions)  # the task knows its truth
-        return found
+        yield from predict_built_in(run, past, task, asked)
+        return
     name = re.search(r"\.py:(\w+)$", entry.configuration.architecture)
-    assert stored.source is not None  # the checks have seen it
-    job = Job(stored.source, name.group(1) if name else None, entry.result.architecture.options, task)
-    weights = folder.folder.read(f"seed-{seed.seed}/checkpoint.safetensors", _CHECKPOINT_BYTES)
-    return predict_isolated(job, weights, instances, announce)
+    job = Job(name.group(1) if name else "", entry.result.architecture.options, task, stored.source)
+    for seed in entry.result.seeds:
+        weights = run.folder.read(f"seed-{seed.seed}/checkpoint.safetensors", _CHECKPOINT_BYTES)
+        for instances in asked:
+            yield predict_isolated(job, weights, instances, announce)
 
 
 def _mean(scored: list[Scores], metric: str) -> ScoreRecord:

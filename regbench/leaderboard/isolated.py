@@ -8,24 +8,19 @@ generator. Memory and processor time are limited. Where the system has no such n
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import Predictions, expected_arrays
-from regbench.tasks.base import Task
+from regbench.evaluation.predictions import Predictions
+from regbench.leaderboard.job import CHILD, Job, fill, last_line, take
 from regbench.utils.errors import UserError
-from regbench.utils.guard import Folder, Refused, parse_arrays
+from regbench.utils.guard import Refused
 
 MEMORY_BYTES = 8 << 30
 SECONDS = 3600
@@ -66,23 +61,6 @@ exec chroot "$root" "$@"
 """Arguments: the new root, the job's folder, what is shown --, what is hidden --, the command."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a process of its own predicts.
-
-    Attributes:
-        source: The architecture's file.
-        class_name: The class in it, or None for the only one.
-        options: The architecture's options.
-        task: The task of the instances.
-    """
-
-    source: bytes
-    class_name: str | None
-    options: Mapping[str, Any]
-    task: Task
-
-
 def available() -> bool:
     """Whether this system lets a process have namespaces of its own."""
     if sys.platform != "linux" or shutil.which("unshare") is None:
@@ -111,9 +89,9 @@ def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: C
     with tempfile.TemporaryDirectory(prefix="regbench-job-") as name:
         folder, root = Path(name) / "job", Path(name) / "root"
         root.mkdir()
-        _fill(folder, job, weights, instances)
-        log = folder / "log"
-        with open(log, "wb") as output:
+        fill(folder, job, [weights], [instances])
+        _add_library(folder)
+        with open(Path(name) / "log", "w+b") as output:  # where the process cannot put something else in its place
             command = _command(root, folder)
             try:
                 done = subprocess.run(
@@ -128,21 +106,16 @@ def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: C
                 )
             except subprocess.TimeoutExpired:
                 raise UserError(f"the stranger's code took more than {SECONDS} s") from None
-        if done.returncode != 0:
-            said = log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines() or ["no output"]
-            raise UserError(f"the stranger's code failed: {said[-1][:300]}")
-        expected = expected_arrays(job.task, instances)
-        size = sum(array.nbytes for array in expected.values())
+            if done.returncode != 0:
+                raise UserError(f"the stranger's code failed: {last_line(output)}")
         try:
-            arrays = parse_arrays(Folder(folder).read("out.npz", size + size // 64 + (1 << 16)), expected, "out.npz")
+            return next(take(folder, job, [weights], [instances]))
         except Refused as error:
             raise UserError(f"the stranger's code left no predictions: {error}") from None
-        return Predictions.from_arrays({**arrays, "lengths": instances.lengths})
 
 
-def _fill(folder: Path, job: Job, weights: bytes, instances: Instances) -> None:
-    """Writes all that the process sees: a part of regbench, the architectures, the file, the weights and the tokens."""
-    folder.mkdir()
+def _add_library(folder: Path) -> None:
+    """Writes what of regbench the process sees, and the architectures."""
     package = Path(__file__).resolve().parents[1]
     ignore = shutil.ignore_patterns("__pycache__", "text")
     for part in _SHARED:
@@ -159,12 +132,6 @@ def _fill(folder: Path, job: Job, weights: bytes, instances: Instances) -> None:
     found = importlib.util.find_spec("architectures")
     for place in found.submodule_search_locations or [] if found else []:
         shutil.copytree(place, folder / "lib" / "architectures", ignore=ignore)
-    shutil.copy(package / "leaderboard" / "isolated_child.py", folder / "child.py")
-    (folder / "stranger.py").write_bytes(job.source)
-    (folder / "weights.safetensors").write_bytes(weights)
-    np.savez(folder / "in.npz", tokens=instances.tokens, lengths=instances.lengths)
-    io = {"kind": job.task.io.kind, **asdict(job.task.io)}
-    (folder / "job.json").write_text(json.dumps({"options": job.options, "class": job.class_name, "io": io}))
 
 
 def _command(root: Path, folder: Path) -> list[str]:
@@ -176,7 +143,7 @@ def _command(root: Path, folder: Path) -> list[str]:
         spec = importlib.util.find_spec(name)
         hidden += [p for p in (spec.submodule_search_locations or [] if spec else []) if _inside(p, shown)]
     enter = ["sh", "-c", _ENTER, "enter", str(root), str(folder), *shown, "--", *hidden, "--"]
-    return [*_unshare(), *enter, sys.executable, "/job/child.py"]
+    return [*_unshare(), *enter, sys.executable, f"/job/{CHILD}"]
 
 
 def _inside(path: str, folders: list[str]) -> bool:

@@ -2,11 +2,13 @@
 
 Two trainings of one seed with the same machine and versions end in the same predictions, to the bit. Elsewhere the rounding of
 one sum sends them as far apart as two seeds. So scores are compared within the noise of seeds and instances, by
-`regbench.metrics.significance`. Only built-in architectures are trained: nothing of the entry is executed.
+`regbench.metrics.significance`. Only built-in architectures are trained, by today's source or that of the entry's commit: nothing
+of the entry is executed.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +18,9 @@ import numpy as np
 from regbench import runner
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
-from regbench.leaderboard.entry import Entry, InstanceScores, same_configuration
-from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.entry import Entry, InstanceScores, command_of, same_configuration
+from regbench.leaderboard.origin import is_built_in, is_todays
+from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import Evidence, Reproduced, read_evidence, today, write_evidence
@@ -77,7 +80,7 @@ def reproduce(
         path: The entry's file.
         seeds: Which of the entry's seeds; by default all.
         out: The run folder, by default under `runs/reproduced/`. An unfinished run there goes on.
-        run: A finished run of the same configuration by today's source, e.g. of a sweep. Then nothing is trained.
+        run: A finished run of the same configuration, e.g. of a sweep. Then nothing is trained.
         track: The YAML file of one's own track, if the entry is of that.
         reporter: Shows the progress of the run.
         announce: Called with a line when an unfinished run goes on.
@@ -99,37 +102,65 @@ def reproduce(
     where = track if own is not None and own.name == entry.track else entry.track
     asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
     folder = out or Path("runs") / "reproduced" / path.stem
-    if (folder / "config.yaml").exists():
+    goes_on = (folder / "config.yaml").exists()
+    if goes_on:
         _check_same(folder, asked)
         announce(f"going on with {folder}")
-        result = runner.resume(folder, reporter)
-    else:
-        result = runner.run(
-            asked.track,
-            asked.architecture,
-            asked.seeds,
-            settings=asked.settings,
-            backend=asked.backend,
-            device=asked.device,
-            trials=asked.trials,
-            out=folder,
-            reporter=reporter,
-        )
+    with past_of(entry.result) as past:
+        if past is not None:
+            announce(f"{entry.result.architecture.source} has changed: regbench of commit {past.commit[:12]} trains")
+            result = _train_as_then(past, entry, asked, folder, goes_on)
+        elif goes_on:
+            result = runner.resume(folder, reporter)
+        else:
+            result = runner.run(
+                asked.track,
+                asked.architecture,
+                asked.seeds,
+                settings=asked.settings,
+                backend=asked.backend,
+                device=asked.device,
+                trials=asked.trials,
+                out=folder,
+                reporter=reporter,
+            )
     return compare_runs(entry, result, folder, own)
+
+
+def _train_as_then(past: Past, entry: Entry, asked: Config, folder: Path, goes_on: bool) -> Result:
+    """Trains with the whole of regbench as it was when the entry was made.
+
+    Raises:
+        UserError: It failed, or trained something else than the entry.
+        KeyboardInterrupt: It was interrupted.
+    """
+    if registry.is_file(asked.track) or asked.track.endswith((".yaml", ".yml")):
+        asked = asked.model_copy(update={"track": str(Path(asked.track).resolve())})
+    words = ["run", "--resume"] if goes_on else [*shlex.split(command_of(asked))[1:], "--out"]
+    status = past.command([*words, str(folder.resolve())])
+    if status == 130:
+        raise KeyboardInterrupt
+    if status != 0:
+        raise UserError(f"regbench of commit {past.commit[:12]} could not train it (exit code {status}, said above)")
+    result = RunFolder(folder).result
+    mine, source = entry.result, result.architecture.source_sha256
+    if result.track != mine.track or source != mine.architecture.source_sha256 or not same_configuration(mine, result):
+        raise UserError(f"regbench of commit {past.commit[:12]} trained something else than {entry.name}: see {folder}")
+    return result
 
 
 def _finished(run: Path, entry: Entry) -> Result:
     """The result of a finished run of an entry's configuration.
 
     Raises:
-        UserError: It is of another configuration, of other source than today's, or of other seeds.
+        UserError: It is of another configuration, of other source than the entry's or today's, or of other seeds.
     """
     result = RunFolder(run).result
     mine, architecture = entry.result, result.architecture
     if result.track != mine.track or not same_configuration(mine, result):
         raise UserError(f"{run} is a run of another configuration than {entry.name}")
-    if architecture.source_sha256 != registry.source_digest(registry.load(registry.ARCHITECTURE, architecture.name)):
-        raise UserError(f"{architecture.source} has changed since the run in {run}")
+    if architecture.source_sha256 != mine.architecture.source_sha256 and not is_todays(architecture):
+        raise UserError(f"{run} is by a source of {architecture.source} that is neither the entry's nor today's")
     _chosen(entry, [seed.seed for seed in result.seeds])
     return result
 

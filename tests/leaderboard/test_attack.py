@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from regbench.leaderboard.case import Findings
 from regbench.leaderboard.entry import canonical
-from regbench.leaderboard.origin import source_digest_at
+from regbench.leaderboard.history import source_digest_at
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.utils.errors import UserError
