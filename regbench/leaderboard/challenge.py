@@ -19,7 +19,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.case import Findings, Note, RunFolder
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.evidence import predict_built_in, score_faults
+from regbench.leaderboard.evidence import predict_built_in, read_weights, score_faults
 from regbench.leaderboard.isolated import predict_isolated
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
@@ -29,14 +29,13 @@ from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.tiers import (
     Challenge,
-    Evidence,
+    add_evidence,
+    check_by,
     differing,
     fresh_seed,
     fresh_split,
     judge,
-    read_evidence,
     today,
-    write_evidence,
 )
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.scores import Scores, score
@@ -50,8 +49,6 @@ from regbench.utils.guard import Refused
 
 INSTANCES, FEWEST, MOST = 500, 100, 20_000
 """How many fresh instances are asked about: by default, at least, at most."""
-
-_CHECKPOINT_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
@@ -98,6 +95,7 @@ def challenge(
         UserError: The entry's architecture is not built in, and is not to be run or cannot be isolated. Or its source has
             changed and that of its commit is not here. Or a number is out of range.
     """
+    check_by(by)
     if number is None:
         number = secrets.randbits(62)
     if not 0 <= number < 2**63:
@@ -119,7 +117,8 @@ def challenge(
     announce(f"drawing {instances} fresh instances of {entry.track}")
     fresh = fresh_split(reference.track, fresh_seed(entry, number), instances)
     scored: list[Scores] = []
-    with past_of(entry.result) if is_built_in(entry.result.architecture) else nullcontext() as past:
+    architecture = entry.result.architecture
+    with past_of(architecture, entry.result.code.commit) if is_built_in(architecture) else nullcontext() as past:
         if past is not None:
             announce(f"{entry.result.architecture.source} has changed: that of commit {past.commit[:12]} is run")
         predicted = _predict(
@@ -168,10 +167,8 @@ def _predict(
         return
     name = re.search(r"\.py:(\w+)$", entry.configuration.architecture)
     job = Job(name.group(1) if name else "", entry.result.architecture.options, task, stored.source)
-    for seed in entry.result.seeds:
-        weights = run.folder.read(f"seed-{seed.seed}/checkpoint.safetensors", _CHECKPOINT_BYTES)
-        for instances in asked:
-            yield predict_isolated(job, weights, instances, announce)
+    weights = [read_weights(run, seed.seed) for seed in entry.result.seeds]
+    yield from predict_isolated(job, weights, asked, announce)
 
 
 def _mean(scored: list[Scores], metric: str) -> ScoreRecord:
@@ -181,7 +178,7 @@ def _mean(scored: list[Scores], metric: str) -> ScoreRecord:
 
 
 def _keep(stored: Stored, entry: Entry, fresh: Instances, means: dict[str, ScoreRecord], number: int, by: str) -> None:
-    """Writes the evidence. What of the entry was reproduced stays."""
+    """Writes the evidence beside the entry."""
     found = Challenge(
         date=today(),
         by=by,
@@ -191,6 +188,4 @@ def _keep(stored: Stored, entry: Entry, fresh: Instances, means: dict[str, Score
         fingerprint=fresh.fingerprint,
         scores=means,
     )
-    earlier = read_evidence(stored)
-    kept = earlier.reproduced if earlier.entry == entry.digest else None
-    write_evidence(stored, Evidence(entry=entry.digest, challenge=found, reproduced=kept))
+    add_evidence(stored, entry, challenge=found)

@@ -105,7 +105,7 @@ def weights(case: Case) -> Iterator[str]:
 CHECKS: tuple[Check, ...] = (logs, weights, predictions)
 
 
-def repredict(run: Path, findings: Findings, track: Track | None = None) -> None:
+def repredict(run: Path, findings: Findings, track: Track | None = None, commit: str | None = None) -> None:
     """Predicts again with a run's weights, compares with the stored predictions, and adds what is found.
 
     Only built-in architectures are built, from today's source or that of the run's commit.
@@ -114,9 +114,10 @@ def repredict(run: Path, findings: Findings, track: Track | None = None) -> None
         run: The run folder.
         findings: What `verify` found before. It must hold no fault: the size of what is built here is bounded by its checks.
         track: A track of one's own, if the run is of that.
+        commit: Whose source is run where it has changed since; by default the commit that the run names.
     """
     try:
-        findings.take("checkpoint", _compare(RunFolder(run), track))
+        findings.take("checkpoint", _compare(RunFolder(run), track, commit))
     except UserError as error:
         findings.take("checkpoint", [str(error)])
 
@@ -141,13 +142,13 @@ def _same_curve(claimed: Curve, real: Curve) -> bool:
     return all(len(a) == len(b) and np.allclose(a, b, rtol=0.0, atol=1.5e-6) for a, b in pairs)
 
 
-def _compare(run: RunFolder, track: Track | None) -> Iterator[str]:
+def _compare(run: RunFolder, track: Track | None, commit: str | None) -> Iterator[str]:
     record = run.result.architecture
     if not is_built_in(record):
         yield Note("only the weights of built-in architectures are loaded")
         return
     reference = find_reference(run.result.track.name, track)
-    with past_of(run.result) as past:
+    with past_of(record, commit or run.result.code.commit) as past:
         by = "" if past is None else f" by {record.source} of commit {past.commit[:12]}"
         predicted = predict_built_in(run, past, reference.track.task, [reference.test])
         for seed, again in zip(run.result.seeds, predicted, strict=True):
@@ -185,7 +186,7 @@ def predict_built_in(
     """
     record = run.result.architecture
     if past is not None:
-        weights = [_weights(run, seed.seed) for seed in run.result.seeds]
+        weights = [read_weights(run, seed.seed) for seed in run.result.seeds]
         yield from past.predict(Job(record.name, record.options, task), weights, asked)
         return
     for seed in run.result.seeds:
@@ -196,7 +197,7 @@ def predict_built_in(
             yield found
 
 
-def _weights(run: RunFolder, seed: int) -> bytes:
+def read_weights(run: RunFolder, seed: int) -> bytes:
     """A checkpoint that holds about as many numbers as the result claims parameters.
 
     Raises:

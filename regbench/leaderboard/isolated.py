@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from regbench.data.instances import Instances
@@ -69,13 +69,15 @@ def available() -> bool:
     return subprocess.run(probe, capture_output=True, check=False, timeout=60).returncode == 0
 
 
-def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: Callable[[str], None]) -> Predictions:
-    """What a stranger's architecture predicts with the weights of one seed.
+def predict_isolated(
+    job: Job, weights: Sequence[bytes], asked: Sequence[Instances], announce: Callable[[str], None]
+) -> Iterator[Predictions]:
+    """What a stranger's architecture predicts: for each seed all that it is asked.
 
     Args:
         job: The architecture.
-        weights: The checkpoint.
-        instances: What it is asked. It gets their tokens and lengths alone.
+        weights: The checkpoint of each seed.
+        asked: What the model of each seed is asked. It gets their tokens and lengths alone.
         announce: Called with a line before something that takes long.
 
     Raises:
@@ -85,11 +87,11 @@ def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: C
         raise UserError(
             "this system cannot isolate a process (unshare with user namespaces): a stranger's code is not run"
         )
-    announce(f"running the stranger's code in a process of its own, {len(instances)} instances")
+    announce("running the stranger's code in a process of its own")
     with tempfile.TemporaryDirectory(prefix="regbench-job-") as name:
         folder, root = Path(name) / "job", Path(name) / "root"
         root.mkdir()
-        fill(folder, job, [weights], [instances])
+        fill(folder, job, weights, asked)
         _add_library(folder)
         with open(Path(name) / "log", "w+b") as output:  # where the process cannot put something else in its place
             command = _command(root, folder)
@@ -109,7 +111,7 @@ def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: C
             if done.returncode != 0:
                 raise UserError(f"the stranger's code failed: {last_line(output)}")
         try:
-            return next(take(folder, job, [weights], [instances]))
+            yield from take(folder, job, weights, asked)
         except Refused as error:
             raise UserError(f"the stranger's code left no predictions: {error}") from None
 

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard.history import tree_at
+from regbench.leaderboard.history import missing, tree_at
 from regbench.leaderboard.job import CHILD, Job, fill, last_line, take
 from regbench.leaderboard.origin import is_todays
-from regbench.results import Result
+from regbench.results import ArchitectureRecord
+from regbench.utils.errors import UserError
 from regbench.utils.files import cache_root
 from regbench.utils.guard import Refused
 
@@ -80,18 +81,20 @@ class Past:
 
 
 @contextmanager
-def past_of(result: Result) -> Iterator[Past | None]:
-    """The repository at the commit of a result. None where today's source of the architecture is that of the result.
+def past_of(record: ArchitectureRecord, commit: str | None) -> Iterator[Past | None]:
+    """The repository at a commit. None where today's source of the architecture is that of the record.
 
     Args:
-        result: Of a built-in architecture.
+        record: A built-in architecture.
+        commit: The commit that it was run from.
 
     Raises:
         UserError: The commit is not in the history here.
     """
-    if is_todays(result.architecture):
+    if is_todays(record):
         yield None
+    elif reason := missing(commit):
+        raise UserError(f"{record.source} is not today's, and {reason}")
     else:
-        commit = str(result.code.commit)
-        with tree_at(commit) as tree:
-            yield Past(commit, tree)
+        with tree_at(str(commit)) as tree:
+            yield Past(str(commit), tree)

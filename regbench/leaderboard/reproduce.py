@@ -19,23 +19,23 @@ from regbench import runner
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.entry import Entry, InstanceScores, command_of, same_configuration
+from regbench.leaderboard.evidence import repredict
 from regbench.leaderboard.origin import is_built_in, is_todays
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.tiers import Evidence, Reproduced, read_evidence, today, write_evidence
-from regbench.leaderboard.verify import verify_entry
+from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by, read_evidence, same_person, today
+from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
-from regbench.training.provenance import describe_machine
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
-LEVEL = 0.0005
-"""One-sided. An entry that reproduces is called different once in a thousand times, for each score."""
+_OF_AN_ENTRY = frozenset(("source", "code", "environment", "baselines"))
+"""Checks that a second training need not pass: what it was made by is compared with the entry or with today's."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def reproduce(
     if goes_on:
         _check_same(folder, asked)
         announce(f"going on with {folder}")
-    with past_of(entry.result) as past:
+    with past_of(entry.result.architecture, entry.result.code.commit) as past:
         if past is not None:
             announce(f"{entry.result.architecture.source} has changed: regbench of commit {past.commit[:12]} trains")
             result = _train_as_then(past, entry, asked, folder, goes_on)
@@ -187,27 +187,58 @@ def _check_same(folder: Path, asked: Config) -> None:
         raise UserError(f"{folder} holds another run; choose another --out")
 
 
-def keep_reproduction(made: Reproduction, path: Path, by: str) -> None:
-    """Writes into the evidence beside an entry that all its seeds were trained again, and by whom.
+def keep_reproduction(made: Reproduction, path: Path, by: str, track: Track | None = None) -> None:
+    """Writes into the evidence beside an entry that all its seeds were trained again, by whom and where.
+
+    The run is checked like one that is to become an entry, and its weights must predict what was scored.
+
+    Args:
+        made: What came of `reproduce`.
+        path: The entry's file.
+        by: Who trained again.
+        track: A track of one's own, if the entry is of that.
 
     Raises:
-        UserError: Not all seeds were trained again, or a score differs.
+        UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Or who
+            trained again is who submitted.
     """
-    seeds = [seed.seed for seed in made.result.seeds]
+    check_reproducer(path, by)
+    result = made.result
+    seeds = [seed.seed for seed in result.seeds]
     if made.differs or seeds != [seed.seed for seed in made.entry.result.seeds]:
         raise UserError("only a run of all seeds whose scores agree makes an entry reproduced")
+    if [seed.seconds for seed in result.seeds] == [seed.seconds for seed in made.entry.result.seeds]:
+        raise UserError(f"{made.folder} is the run that {made.entry.name} was made from, and no second training")
+    findings = verify_run(made.folder, track, costly=False)[1]
+    findings.faults = [fault for fault in findings.faults if fault.check not in _OF_AN_ENTRY]
+    if not findings.faults:
+        same = result.architecture.source_sha256 == made.entry.result.architecture.source_sha256
+        repredict(made.folder, findings, track, made.entry.result.code.commit if same else result.code.commit)
+    if findings.faults:
+        raise UserError(f"{made.folder} has a fault: {findings.faults[0]}")
+    machine = result.environment
     again = Reproduced(
         date=today(),
         by=by,
-        machine=describe_machine(),
+        machine=", ".join(dict.fromkeys((machine.platform, machine.processor, machine.device)))[:200],
         seeds=seeds,
-        scores=[{metric: score.value for metric, score in seed.scores.items()} for seed in made.result.seeds],
+        scores=[{metric: score.value for metric, score in seed.scores.items()} for seed in result.seeds],
         identical=list(made.identical),
     )
+    add_evidence(Stored(path), made.entry, reproduced=again)
+
+
+def check_reproducer(path: Path, by: str) -> None:
+    """Refuses a name that cannot reproduce an entry, so that nobody trains for nothing.
+
+    Raises:
+        UserError: It is no name, or that of who submitted the entry.
+    """
+    check_by(by)
     stored = Stored(path)
-    earlier = read_evidence(stored)
-    kept = earlier.challenge if earlier.entry == made.entry.digest else None
-    write_evidence(stored, Evidence(entry=made.entry.digest, challenge=kept, reproduced=again))
+    submitted = read_evidence(stored).submitted
+    if submitted is not None and same_person(by, submitted.by):
+        raise UserError(f"{submitted.by} submitted {path.name}: somebody else must reproduce it")
 
 
 def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None = None) -> Reproduction:
@@ -231,7 +262,7 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
             samples.append(Sample(values, instances.total(metric) / len(records)))
         counts = np.asarray(entry.instances.counts_of(metric))
         better = reference.track.metrics[metric].higher_is_better
-        changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=LEVEL)
+        changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=SAME)
         means[metric] = (samples[0].mean, samples[1].mean)
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)

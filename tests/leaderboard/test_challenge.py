@@ -164,7 +164,7 @@ def test_it_reaches_nothing(stranger: Made, tmp_path: Path) -> None:
     )
     job = Job("", {}, stranger.track.task, text.encode())
     with pytest.raises(UserError, match=r"reached \[\]"):
-        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+        next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
 
 
 @needs_namespaces
@@ -185,14 +185,14 @@ def test_it_keeps_within_its_limits(
     monkeypatch.setattr(isolated, "SECONDS", seconds)
     job = Job("", {}, stranger.track.task, code.encode())
     with pytest.raises(UserError, match=fault):
-        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+        next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
 
 
 def test_without_namespaces_nothing_is_run(stranger: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "available", lambda: False)
     job = Job("", {}, stranger.track.task, b"")
     with pytest.raises(UserError, match="cannot isolate a process"):
-        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+        next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
 
 
 def test_on_the_command_line(lstm: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

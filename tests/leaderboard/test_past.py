@@ -21,9 +21,7 @@ from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import read_evidence
 from regbench.leaderboard.verify import verify_entry, verify_run
-from regbench.results import Result
 from regbench.tracks import Track
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.leaderboard.conftest import SETTINGS, Made
 from tests.leaderboard.test_verify import commit_of
@@ -139,16 +137,6 @@ def test_weights_are_run_by_the_source_of_the_commit(old: Made, there: Path, tmp
     assert found.findings.faults == []
     assert read_evidence(Stored(path)).tier == "verified"
     assert f"architectures.lstm has changed: that of commit {commit[:12]} is run" in said
-    with past_of(old.entry.result) as past:
-        assert past is not None
-    with past_of(replaced_by_todays(old)) as past:
-        assert past is None
-
-
-def replaced_by_todays(old: Made) -> Result:
-    result = old.entry.result
-    digest = registry.source_digest(registry.load(registry.ARCHITECTURE, "lstm"))
-    return result.model_copy(update={"architecture": result.architecture.model_copy(update={"source_sha256": digest})})
 
 
 @pytest.mark.slow
@@ -169,19 +157,22 @@ def test_it_is_trained_again_by_the_source_of_the_commit(
     old: Made, there: Path, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "again"
-    arguments = ["reproduce", str(old.path), "--track", str(tiny_file), "--out", str(out), "--seed", "1"]
+    shutil.copytree(old.board, tmp_path / "board")
+    path = tmp_path / "board" / old.path.relative_to(old.board)
+    arguments = ["reproduce", str(path), "--track", str(tiny_file), "--out", str(out), "--by", "a reader"]
     assert cli.main(arguments) == 0
-    assert "predictions the same to the bit: seed 1" in capsys.readouterr().out.replace("\n", " ")
+    assert "predictions the same to the bit: seeds 0, 1, 2" in capsys.readouterr().out.replace("\n", " ")
+    assert read_evidence(Stored(path)).tier == "reproduced"
     assert RunFolder(out).result.architecture.source_sha256 == old.entry.result.architecture.source_sha256
     assert cli.main(arguments) == 0, "a finished one is compared again"
 
 
 def test_without_the_commit_nothing_is_run(lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "ROOT", tmp_path)
-    result = lstm.entry.result
-    changed = result.model_copy(
-        update={"architecture": result.architecture.model_copy(update={"source_sha256": "0" * 64})}
-    )
-    with pytest.raises(UserError, match="does not run from a checkout"), past_of(changed):
+    record = lstm.entry.result.architecture
+    changed = record.model_copy(update={"source_sha256": "0" * 64})
+    with pytest.raises(UserError, match=r"lstm is not today's, and commit a+ is not known"), past_of(changed, "a" * 40):
         pass
+    with past_of(record, None) as past:
+        assert past is None
     assert verify_entry(lstm.path, track=lstm.track).faults == [], "today's source needs no history"
