@@ -162,7 +162,7 @@ def _compare(run: RunFolder, track: Track | None, commit: str | None) -> Iterato
 def _apart(again: Predictions, stored: Predictions) -> tuple[float, float]:
     """How far two predictions for the same instances are apart: on average, and at most. Vectors in standard deviations."""
     scale = float(stored.packed.std(dtype=np.float64)) if stored.of_vectors else 1.0
-    total, largest, rows = 0.0, 0.0, 1 << 16
+    total, largest, rows = 0.0, 0.0, max(1, (1 << 20) // stored.packed.shape[1])
     for start in range(0, len(stored.packed), rows):
         parts = (one.packed[start : start + rows].astype(np.float64) for one in (again, stored))
         apart = np.abs(next(parts) - next(parts)) / scale

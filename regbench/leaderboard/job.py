@@ -16,7 +16,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
-from regbench.utils.guard import Folder, parse_arrays
+from regbench.utils.guard import Folder
 
 CHILD = "child.py"
 _STRANGER = "stranger.py"
@@ -78,9 +78,7 @@ def take(folder: Path, job: Job, weights: Sequence[bytes], asked: Sequence[Insta
     """
     for seed in range(len(weights)):
         for place, instances in enumerate(asked):
-            name, expected = f"out-{seed}-{place}.npz", expected_arrays(job.task, instances)
-            size = sum(array.nbytes for array in expected.values())
-            arrays = parse_arrays(Folder(folder).read(name, size + size // 64 + (1 << 16)), expected, name)
+            arrays = Folder(folder).arrays(f"out-{seed}-{place}.npz", expected_arrays(job.task, instances))
             yield Predictions.from_arrays({**arrays, "lengths": instances.lengths})
 
 
