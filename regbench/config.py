@@ -52,3 +52,15 @@ def read_config(path: Path) -> Config:
         return Config(**content)
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, str(path), Config.model_fields)) from None
+
+
+def read_run(folder: Path) -> Config:
+    """Reads the configuration of a run, from the `config.yaml` of its folder.
+
+    Raises:
+        UserError: the folder holds no run, or the file is broken.
+    """
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise UserError(f"{folder} holds no run: there is no config.yaml")
+    return read_config(path)

@@ -21,7 +21,7 @@ from rich.console import Console
 from regbench.analysis.cost import state_at
 from regbench.checks.architecture import SCORABLE, Subject, refuse_trained, trains
 from regbench.checks.contract import refuse
-from regbench.config import Config, read_config
+from regbench.config import Config, read_run
 from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.evaluation.predictions import StoredPredictions, predict
 from regbench.metrics.scores import normalized_scores, score, score_records
@@ -173,7 +173,7 @@ def evaluate(
     loaded = track if isinstance(track, Track) else load_track(str(track))
     from regbench.evaluation.any_predictor import evaluate_predictor  # a run of our own training needs none of it
 
-    folder, reporter = _new_or_none(out), reporter or Reporter()
+    folder, reporter = _unused(out), reporter or Reporter()
     result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
     _keep_evaluation(folder, loaded, result, [stored])
     return result
@@ -208,20 +208,12 @@ def evaluate_language_model(
     """
     from regbench.evaluation import language_model
 
-    loaded, folder, reporter = load_track(track), _new_or_none(out), reporter or Reporter()
+    loaded, folder, reporter = load_track(track), _unused(out), reporter or Reporter()
     result, stored = language_model.evaluate_language_model(
         loaded, name, split, dict(settings or {}), device, reporter.phase
     )
     _keep_evaluation(folder, loaded, result, stored)
     return result
-
-
-def _new_or_none(out: str | Path | None) -> Path | None:
-    """The folder of an evaluation, which must be without a result."""
-    folder = None if out is None else Path(out)
-    if folder is not None and any((folder / file).exists() for file in ("result.json", "config.yaml")):
-        raise UserError(f"{folder} holds a result already; choose another folder")
-    return folder
 
 
 def _keep_evaluation(folder: Path | None, track: Track, result: Result, stored: Sequence[StoredPredictions]) -> None:
@@ -289,10 +281,7 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
         UserError: no run is there, or what it is made from has changed since.
     """
     folder, reporter = Path(folder), reporter or Reporter()
-    path = folder / "config.yaml"
-    if not path.exists():
-        raise UserError(f"{folder} holds no run: there is no config.yaml")
-    config = read_config(path)
+    config = read_run(folder)
     with explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
             return read_result(folder)
@@ -303,10 +292,17 @@ def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[
     """Checks everything before anything is written: what is refused leaves no folder behind."""
     if len(set(config.seeds)) < len(config.seeds):
         raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
-    if out is not None and any((Path(out) / name).exists() for name in ("result.json", "config.yaml")):
-        raise UserError(f"{out} holds a run already; choose another --out, or go on with --resume {out}")
+    folder = _unused(out, f"choose another --out, or go on with --resume {out}")
     plan = _plan(config, reporter)
-    return plan, Path(out) if out is not None else _new_folder(plan)
+    return plan, folder or _new_folder(plan)
+
+
+def _unused(out: str | Path | None, instead: str = "choose another folder") -> Path | None:
+    """The folder that the caller chose, which must hold no run. None: none was chosen."""
+    folder = None if out is None else Path(out)
+    if folder is not None and any((folder / name).exists() for name in ("result.json", "config.yaml")):
+        raise UserError(f"{out} holds a run already; {instead}")
+    return folder
 
 
 def _plan(config: Config, reporter: Reporter) -> _Plan:
@@ -376,6 +372,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
             _train(plan, config.seeds[0], first, reporter)
         baselines = score_baselines(track, test, lambda b: reporter.phase(f"scoring the baseline {b}"))
         seeds = [_seed(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
+    state = plan.model.state_bytes()
     result = Result(
         track=record,
         architecture=ArchitectureRecord(
@@ -387,8 +384,8 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
             source_sha256=plan.parts["source"],
             options=subject.options.model_dump(mode="json"),
             parameters=parameter_count(plan.model),
-            state_bytes=plan.model.state_bytes(),
-            state_at=state_at(plan.model) if plan.model.state_bytes() is None else None,
+            state_bytes=state,
+            state_at=state_at(plan.model) if state is None else None,
         ),
         training=subject.training.model_dump(mode="json"),
         seeds=seeds,

@@ -19,7 +19,7 @@ READS_VALUES = "learned_ngram"
 """It looks at the tokens it was given before it counts them, and pretended ones have no values."""
 
 pytestmark = [
-    pytest.mark.slow,  # CI runs it
+    pytest.mark.ci,
     pytest.mark.skipif(
         not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
         reason="this PyTorch cannot pretend a device",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 ELSEWHERE = """
 import importlib, os, pkgutil, random, sys
 
@@ -30,6 +32,7 @@ print(len(own))
 """
 
 
+@pytest.mark.ci
 def test_every_module_imports_without_what_one_system_has() -> None:
     done = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import fill
 
 import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich import box
 from rich.markup import escape
@@ -17,6 +16,7 @@ from rich.table import Table
 from regbench.analysis.adaptation import Outcome, Row
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
+from regbench.report.pictures import save_picture
 from regbench.results import ScoreRecord
 from regbench.utils.files import atomic_write
 
@@ -158,9 +158,7 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
         handles, labels = panels[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(ways), frameon=False)
         figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
-        FigureCanvasAgg(figure)
-        with atomic_write(path, "wb") as file:
-            figure.savefig(file, format="png", dpi=110)
+        save_picture(figure, path)
 
 
 def bin_width(outcome: Outcome) -> int:

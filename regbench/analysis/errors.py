@@ -1,17 +1,19 @@
-"""Where a predictor errs on automata: by state, by what was seen before, and what its illegal predictions are."""
+"""Where a predictor errs: on automata by state and kind of error, on other tokens by what followed the same tokens before."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.metrics.metric import NLL_FLOOR
+from regbench.metrics.metric import NLL_FLOOR, TokenPrediction, score_tokens
 from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
@@ -22,14 +24,24 @@ from regbench.utils.files import atomic_write
 LEAST_POSITIONS, LEAST_INSTANCES = 50, 10
 """A bin with fewer of either is left out."""
 SCORES = ("tvd", "legal_accuracy", "nll")
+"""Of automata. The first is what tables show by default."""
+TOKEN_SCORES = ("nll", "token_accuracy")
+"""Of other tokens."""
 FEATURES = {
     "branching": "edges of the state",
     "visits": "earlier visits of it",
     "suffix": "last tokens that tell it",
     "edge": "the edge that follows",
     "place": "symbols of the string before",
+    "position": "tokens before",
+    "context-1": "followed the last token",
+    "context-2": "followed the last 2",
+    "context-3": "followed the last 3",
 }
 """What positions are sorted by, and what its bins count."""
+CONTEXTS = (1, 2, 3)
+FOLLOWED = ("nothing yet", "others alone", "this token")
+"""What has followed the last n tokens before: they are new, or other tokens alone, or the token that follows now among them."""
 RANGES = ("0", "1", "2", "3-4", "5-8", "9+")
 ILLEGAL = ("never seen", "fits the last two", "fits the last", "other")
 """What an illegal most likely token is. It has not occurred in the instance; or it is legal in another state that the last two
@@ -43,22 +55,35 @@ class Positions:
     Attributes:
         row: The instance of each, (P,).
         tokens: The token at each, (P,).
-        allowed: Which tokens are legal there, (P, V) bool.
         bins: By feature the label of each position's bin, (P,).
         orders: By feature its labels in order.
-        seen: Which tokens have occurred before in the instance, (P, V) bool.
-        fits: For the last one and the last two tokens, which tokens are legal in any state that these lead to, (P, V) bool.
         instances: N.
     """
 
     row: IntArray
     tokens: IntArray
-    allowed: NDArray[np.bool_]
     bins: Mapping[str, NDArray[np.str_]]
     orders: Mapping[str, Sequence[str]]
+    instances: int
+
+
+@dataclass(frozen=True)
+class StatePositions(Positions):
+    """The P scored positions of automata.
+
+    Attributes:
+        allowed: Which tokens are legal there, (P, V) bool.
+        seen: Which tokens have occurred before in the instance, (P, V) bool.
+        fits: For the last one and the last two tokens, which tokens are legal in any state that these lead to, (P, V) bool.
+    """
+
+    allowed: NDArray[np.bool_]
     seen: NDArray[np.bool_]
     fits: Mapping[int, NDArray[np.bool_]]
-    instances: int
+
+
+Predicted = TypeVar("Predicted")
+Sorted = TypeVar("Sorted", bound=Positions)
 
 
 @dataclass(frozen=True)
@@ -78,17 +103,38 @@ class Bin:
     scores: Mapping[str, Mapping[str, ScoreRecord]]
 
 
-def require_states(track: Track, instances: Instances) -> None:
-    """Refuses a track that is not one of automata.
+def has_states(track: Track) -> bool:
+    """Whether a track is one of automata.
 
     Raises:
-        UserError: The truth of its instances has no transitions or no states.
+        UserError: It is not one of tokens.
     """
-    if "transitions" not in instances.truth or "state" not in instances.truth_at:
-        raise UserError(f"errors by state need a task of automata, such as pfa; the task of {track.name} has no states")
+    if track.task.io.kind != "tokens":
+        raise UserError(f"errors are sorted by tokens, and {track.name} is of vectors")
+    some = track.instances("validation")[:1]
+    return "transitions" in some.truth and "state" in some.truth_at
 
 
-def sort_positions(instances: Instances, io: TokenIO) -> Positions:
+def sort_by_repetition(instances: Instances, io: TokenIO) -> Positions:
+    """Sorts the scored positions by the tokens before them, and by what followed the last 1, 2 and 3 tokens before."""
+    tokens = instances.tokens.astype(np.int64)
+    row, place = np.nonzero(instances.scored)
+    starts = [0, *(2**k for k in range(4, 1 + max(4, int(place.max()).bit_length())))]
+    labels = [f"{a}-{b - 1}" for a, b in pairwise(starts)]
+    bins = {"position": np.array(labels)[np.searchsorted(starts, place, side="right") - 1]}
+    orders: dict[str, Sequence[str]] = {"position": labels}
+    context = np.zeros_like(tokens)
+    for n in CONTEXTS:
+        context[:, n:] += tokens[:, :-n] * io.vocab_size ** (n - 1)
+        whole = np.where(np.arange(tokens.shape[1]) < n, -1, context)
+        again = _earlier(whole) > 0
+        this = _earlier(np.where(whole < 0, -1, whole * io.vocab_size + tokens)) > 0
+        bins[f"context-{n}"] = np.array(FOLLOWED)[again.astype(int) + this][row, place]
+        orders[f"context-{n}"] = FOLLOWED
+    return Positions(row, tokens[row, place], bins, orders, len(instances))
+
+
+def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:
     """Sorts the scored positions of instances of automata."""
     tables, states = instances.truth["transitions"].astype(np.int64), instances.truth_at["state"].astype(np.int64)
     tokens = instances.tokens.astype(np.int64)
@@ -120,19 +166,24 @@ def sort_positions(instances: Instances, io: TokenIO) -> Positions:
         "edge": ("new", "seen before"),
         "place": RANGES,
     }
-    return Positions(
+    return StatePositions(
         row,
         token,
-        allowed,
         bins,
         orders,
+        len(instances),
+        allowed,
         _seen(tokens, row, place, io.vocab_size),
         {n: _legal(tables, sets[n], row, io.vocab_size) for n in (1, 2)},
-        len(instances),
     )
 
 
-def scores_of(predicted: FloatArray, at: Positions) -> dict[str, FloatArray]:
+def token_scores(predicted: TokenPrediction, at: Positions) -> dict[str, FloatArray]:
+    """By score the value at each position: predictions of (P,) positions -> (P,)."""
+    return score_tokens(predicted, at.tokens)
+
+
+def scores_of(predicted: FloatArray, at: StatePositions) -> dict[str, FloatArray]:
     """By score the value at each position: predictions (P, V) -> (P,)."""
     best, every = predicted.argmax(-1), np.arange(len(predicted))
     truth = at.allowed / at.allowed.sum(-1, keepdims=True)
@@ -143,7 +194,7 @@ def scores_of(predicted: FloatArray, at: Positions) -> dict[str, FloatArray]:
     }
 
 
-def illegal_kinds(predicted: FloatArray, at: Positions) -> dict[str, FloatArray]:
+def illegal_kinds(predicted: FloatArray, at: StatePositions) -> dict[str, FloatArray]:
     """By kind 1 at each position whose most likely token is illegal in this way, else 0: (P, V) -> (P,)."""
     best, every = predicted.argmax(-1), np.arange(len(predicted))
     left = ~at.allowed[every, best]
@@ -156,9 +207,9 @@ def illegal_kinds(predicted: FloatArray, at: Positions) -> dict[str, FloatArray]
 
 
 def mean_of_seeds(
-    predictions: Sequence[FloatArray], at: Positions, measure: Callable[[FloatArray, Positions], dict[str, FloatArray]]
+    predictions: Sequence[Predicted], at: Sorted, measure: Callable[[Predicted, Sorted], dict[str, FloatArray]]
 ) -> dict[str, FloatArray]:
-    """What `measure` gives, as the mean over the predictions (P, V) of several seeds."""
+    """What `measure` gives, as the mean over the predictions of several seeds."""
     every = [measure(one, at) for one in predictions]
     return {name: np.mean([one[name] for one in every], axis=0) for name in every[0]}
 

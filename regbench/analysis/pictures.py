@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regbench.analysis.errors import FEATURES, Bin
+from regbench.report.pictures import save_picture
 from regbench.utils.arrays import FloatArray
-from regbench.utils.files import atomic_write
 
 if TYPE_CHECKING:
     from regbench.analysis.probes import Reading
@@ -71,7 +70,7 @@ def plot_heads(
                 )
             axes.text(columns - 0.4, i, kinds[i], va="center", weight="normal" if kinds[i] == "mixed" else "bold")
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
-        save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_map(
@@ -108,7 +107,7 @@ def plot_map(
         bar = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.01)
         bar.set_label("share of the query's attention")
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
-        save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Path) -> None:
@@ -162,7 +161,7 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
             color="#555555",
         )
         frames[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None:
@@ -174,7 +173,7 @@ def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None
         title: Stands above.
         path: The PNG file.
     """
-    features = ("branching", "visits", "suffix", "place")
+    features = [feature for feature in dict.fromkeys(one.feature for one in bins) if feature != "edge"]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.5, 6), layout="constrained")
         for axes, feature in zip(figure.subplots(2, 2).flat, features, strict=True):
@@ -198,14 +197,7 @@ def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
-        save(figure, path)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes a PNG file without pyplot: there is no global state and no display."""
-    FigureCanvasAgg(figure)
-    with atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=110)
+        save_picture(figure, path)
 
 
 def _without_frame(axes: Any, rows: int, columns: int) -> None:

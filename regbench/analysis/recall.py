@@ -15,7 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from regbench.analysis.trained import load_trained, read_run
+from regbench.analysis.trained import load_trained
+from regbench.config import read_run
 from regbench.training.progress import MEASURED
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import atomic_write

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
-from regbench.config import Config, read_config
+from regbench.config import read_run
 from regbench.models.backbone import Backbone, build, resolve_options
-from regbench.models.model import Model, ModelPredictor, token_tensor
+from regbench.models.model import Model, ModelPredictor, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens
 from regbench.results import read_result
 from regbench.tracks import Track, load_track, track_names
@@ -99,18 +99,6 @@ def load(folder: str | Path, seed: int | None = None) -> Trained:
         UserError: See `load_trained`.
     """
     return load_trained(folder, seed)
-
-
-def read_run(folder: Path) -> Config:
-    """The configuration of a run, from its `config.yaml`.
-
-    Raises:
-        UserError: The folder holds no run, or the file is broken.
-    """
-    path = folder / "config.yaml"
-    if not path.exists():
-        raise UserError(f"{folder} holds no run: there is no config.yaml")
-    return read_config(path)
 
 
 def load_named(
@@ -196,7 +184,7 @@ def untrained(trained: Trained) -> Model:
     model: Any = trained.model
     cls = type(model.blocks[0].mixer) if isinstance(model, Backbone) else type(model)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trained.seed)
+        manual_seed(trained.seed)
         return build(cls, model.options, model.io).eval()
 
 

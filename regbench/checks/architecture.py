@@ -22,7 +22,7 @@ from regbench.data.instances import Instances
 from regbench.metrics.metric import score_positions
 from regbench.models.backbone import build, held_bytes
 from regbench.models.mixer import Options
-from regbench.models.model import Model, shift_in, token_tensor
+from regbench.models.model import Model, manual_seed, shift_in, token_tensor
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
@@ -81,7 +81,7 @@ class Subject:
 
     def model(self, seed: int = 0) -> Model:
         """A model in evaluation mode, its weights drawn under `seed`."""
-        torch.manual_seed(seed)
+        manual_seed(seed)
         return build(self.cls, self.options, self.io).to(self.device).eval()
 
     def moved(self) -> Model:
@@ -248,7 +248,7 @@ def _leaks_in_training(subject: Subject) -> str | None:
     def differ(one: Tensor, other: Tensor) -> bool:
         outputs = []
         for inputs in (one, other):
-            torch.manual_seed(0)  # the same dropout
+            manual_seed(0)  # the same dropout
             with autocast(tokens.device, subject.training) if model.training else nullcontext():
                 outputs.append(model(inputs)[:, : half + 1].float())
         return bool(outputs[0].isfinite().all()) and _differ(outputs[0], outputs[1], CAUSAL_TOLERANCE)

@@ -52,6 +52,23 @@ def read_settings(pairs: Sequence[str]) -> dict[str, object]:
     return settings
 
 
+def add_instances(parser: argparse.ArgumentParser) -> None:
+    """Declares which instances a trained model is asked about."""
+    parser.add_argument(
+        "--split",
+        choices=("validation", "test"),
+        default="validation",
+        help="which instances; nothing may be chosen by the test split (default: validation)",
+    )
+    parser.add_argument("--limit", type=int, default=200, metavar="N", help="how many of them (default: 200)")
+
+
+def add_named(parser: argparse.ArgumentParser) -> None:
+    """Declares how the code and the track of a run of one's own are named."""
+    parser.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the run is of an architecture of your own")
+    parser.add_argument("--track", metavar="FILE", help="the YAML file, if the run is on a track of your own")
+
+
 def add_architecture(parser: argparse.ArgumentParser) -> None:
     """Declares what `run` and `check` share. There are no defaults here: what is not given stays None."""
     parser.add_argument(

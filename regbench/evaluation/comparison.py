@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, defaults_of, kept_predictions, predict_baseline
-from regbench.evaluation.predictions import Predictions, read_predictions
+from regbench.evaluation.predictions import Predictions, StoredPredictions, read_predictions
+from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.significance import Sample
 from regbench.models.predictor import Baseline
 from regbench.results import Result, ScoreRecord, read_result
@@ -358,6 +359,28 @@ def predictions_at_scored(
         found.append(_at_scored(predictions, early))
         del predictions  # before the next is read: of a large track two would fill the memory
     return found
+
+
+def tokens_at_scored(
+    source: Baseline | Run, track: Track, test: Instances, announce: Announce
+) -> list[TokenPrediction]:
+    """What each seed says of the tokens at the P scored positions, (P,) each. A baseline has one seed."""
+    if isinstance(source, Baseline):
+        return [_tokens_at_scored(predict_baseline(source, track, test, partial(announce, source.name)).stored, test)]
+    return [
+        _tokens_at_scored(read_predictions(source.folder, seed.seed, track.task, test), test)
+        for seed in source.result.seeds
+    ]
+
+
+def _tokens_at_scored(predictions: StoredPredictions, test: Instances) -> TokenPrediction:
+    """The probability of the token, and the most likely token, at each scored position."""
+    if isinstance(predictions, Predictions):
+        row, position = np.nonzero(test.scored)
+        return TokenPrediction.of(_at_scored(predictions, test), test.tokens[row, position])
+    real = np.arange(test.scored.shape[1]) < test.lengths[:, None]
+    scored = test.scored[real]
+    return TokenPrediction(predictions.probability[scored], predictions.most_likely[scored])
 
 
 def _of_baseline(

@@ -116,20 +116,22 @@ class LanguageModel:
         fitting = [(one, text) for one, text in zip(ids, texts, strict=True) if form.fullmatch(text)]
         return np.array([one for one, text in fitting if self._encode(text) == [one]], np.int64)
 
-    def mapping(self, io: TokenIO, symbols: str, seed: int) -> NDArray[np.int64]:
-        """A token of the model for each token of the task, (V,), drawn without replacement. The separator is the separator.
+    def mappings(self, io: TokenIO, symbols: str, seeds: Sequence[int]) -> dict[int, NDArray[np.int64]]:
+        """For each seed a token of the model for each token of the task, (V,), drawn without replacement.
+
+        The separator is the separator.
 
         Raises:
             UserError: The model has too few tokens of this form.
         """
-        kinds = ("letters", "words") if symbols == "auto" else (symbols,)
-        found = {kind: self.candidates(kind) for kind in kinds}
-        enough = [kind for kind in kinds if len(found[kind]) >= io.vocab_size - 1]
-        if not enough:
-            counts = " and ".join(f"{len(found[kind])} {kind}" for kind in kinds)
-            raise UserError(f"the task has {io.vocab_size - 1} symbols, and the model's single tokens are {counts}")
-        drawn = np.random.default_rng([seed]).permutation(found[enough[0]])[: io.vocab_size - 1]
-        return np.insert(drawn, io.separator, self._separator)
+        counts, needed = [], io.vocab_size - 1
+        for kind in ("letters", "words") if symbols == "auto" else (symbols,):
+            found = self.candidates(kind)
+            if len(found) >= needed:
+                drawn = {seed: np.random.default_rng([seed]).permutation(found)[:needed] for seed in seeds}
+                return {seed: np.insert(tokens, io.separator, self._separator) for seed, tokens in drawn.items()}
+            counts.append(f"{len(found)} {kind}")
+        raise UserError(f"the task has {needed} symbols, and the model's single tokens are {' and '.join(counts)}")
 
     def require_room(self, length: int) -> None:
         """Checks that the model reads so many tokens of an instance.
@@ -208,7 +210,7 @@ def evaluate_language_model(
     place, plain = find_device(device), name.removeprefix(PREFIX)
     announce(f"loading {plain}")
     model = LanguageModel(plain, prompting, place)
-    mappings = {seed: model.mapping(io, prompting.symbols, seed) for seed in dict.fromkeys(prompting.mappings)}
+    mappings = model.mappings(io, prompting.symbols, prompting.mappings)
     instances = track.instances(split)
     if prompting.limit is not None:
         instances = instances[: prompting.limit]

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import Board, Row
 from regbench.utils import registry
 
@@ -105,7 +106,7 @@ def overview(boards: Sequence[Board], sections: Sequence[str], tasks: Sequence[s
             Cell(rows[place], ranks[place][rows[place].name], sections[place]) if place in rows else None
             for place in range(len(boards))
         ]
-        family, paper = _about(name)
+        family, paper = _about(next(iter(rows.values())))
         lines.append(
             Line(f"{name} + n-gram heads" if heads else name, COUNTS if heads else family, paper, tuple(cells))
         )
@@ -123,11 +124,13 @@ def _ranks(rows: Sequence[Row]) -> dict[str, int]:
     return found
 
 
-def _about(name: str) -> tuple[str, str]:
+def _about(row: Row) -> tuple[str, str]:
     """The family and the paper of an architecture. Of one that is not built in, nothing is loaded."""
-    if name not in {entry for entry, found in registry.entries(registry.ARCHITECTURE).items() if "/" in found.source}:
+    assert row.entry is not None
+    record = row.entry.result.architecture
+    if not is_built_in(record):
         return "other", ""
-    cls = registry.load(registry.ARCHITECTURE, name)
+    cls = registry.load(registry.ARCHITECTURE, record.name)
     return cls.family, "" if cls.paper is None else f"{cls.paper.authors} {cls.paper.year}"
 
 

@@ -217,7 +217,8 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     best_first = -1 if known[main].higher_is_better else 1
     ordered = sorted(entries, key=lambda e: (best_first * mean_score(e.result, main).value, e.name))
     behind = {e.name: evidence.get(e.digest, Evidence(entry=e.digest)) for e in ordered}
-    shares = {e.name: _budget_share(e, own if current else None) for e in ordered}
+    budget = _budget(first, own if current else None)
+    shares = {e.name: _budget_share(e, budget) for e in ordered}
     whole = [e for e in ordered if shares[e.name] >= FULL]
     higher = [e for e in whole if behind[e.name].tier != "claimed"]
     ranked = higher or whole
@@ -255,12 +256,17 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     )
 
 
-def _budget_share(entry: Entry, own: Track | None) -> float:
-    """The share of the track's training tokens that the entry's longest training saw. Of a track that has changed it is 1."""
+def _budget(entry: Entry, own: Track | None) -> int | None:
+    """The training tokens of the track that the entry is on. None of a track that has changed."""
     track = own or (load_track(entry.track) if entry.track in track_names() else None)
     if track is None or track.definition.digest != entry.result.track.digest:
-        return 1.0
-    return max(seed.tokens for seed in entry.result.seeds) / track.definition.budget.train_tokens
+        return None
+    return track.definition.budget.train_tokens
+
+
+def _budget_share(entry: Entry, budget: int | None) -> float:
+    """The share of the budget that the entry's longest training saw. Without a known budget it is 1."""
+    return 1.0 if budget is None else max(seed.tokens for seed in entry.result.seeds) / budget
 
 
 def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:

@@ -160,7 +160,7 @@ def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str,
     save_picture(figure, path, 150)
 
 
-def save_picture(figure: Figure, path: Path, dpi: int) -> None:
+def save_picture(figure: Figure, path: Path, dpi: int = 110) -> None:
     """Writes a PNG file without pyplot: there is no global state and no display."""
     FigureCanvasAgg(figure)
     with atomic_write(path, "wb") as file:

@@ -11,7 +11,7 @@ import torch
 
 from regbench.data.instances import Instances
 from regbench.models.backbone import build
-from regbench.models.model import parameter_count, token_tensor
+from regbench.models.model import manual_seed, parameter_count, token_tensor
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
 from regbench.training.trainer import find_device, make_optimizer, train_step, training_steps
@@ -117,7 +117,7 @@ def _measure(examples: dict[int, Point], train: Instances) -> list[tuple[int, fl
 def _time(point: Point, train: Instances) -> tuple[float, float]:
     """Seconds of a training step, and a token."""
     device = find_device(point.content["device"])
-    torch.manual_seed(0)
+    manual_seed(0)
     plan = training_steps(train.lengths, point.training, point.track.definition.budget.train_tokens, SELECTION_SEED)
     with use_backend(point.content["backend"]):
         model = build(point.cls, point.options, point.track.task.io).to(device).train()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from regbench.config import read_config
+from regbench.config import read_run
 from regbench.results import Result, read_result
 from regbench.sweeps.local import LocalEngine, share
 from regbench.sweeps.schedule import Counts, Watcher
@@ -29,10 +29,7 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
     Raises:
         UserError: no run is there, more is asked for than there is, or a seed failed.
     """
-    path = folder / "config.yaml"
-    if not path.exists():
-        raise UserError(f"{folder} holds no run: there is no config.yaml")
-    config = read_config(path)
+    config = read_run(folder)
     divided = share(jobs, device=config.device)
     counts = Counts(total=len(config.seeds) + 1)
     engine = LocalEngine(divided, folder / "workers.log")

@@ -61,7 +61,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(f"no whole .npz file ({type(error).__name__}: {reason})") from error
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # not the faster one in C: deep nesting ends the process there
     """PyYAML's loader, which tells the line of a value that only looks like one of its type ("2024-13-45", "0b_")."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:

@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -319,11 +320,14 @@ def _refuse_modules_of_another_folder(path: Path) -> None:
     Raises:
         UserError: A module that `path` imports was loaded from beside another file, and there is one of its name beside `path`.
     """
-    for module in list(sys.modules.values()):
-        file, name = _file_of(module), getattr(module, "__name__", "")
-        if file is None or file.parent == path.parent or file.parent not in _FOLDERS or name.startswith(_PLUGIN):
+    others = tuple(f"{folder}{os.sep}" for folder in _FOLDERS - {path.parent})
+    for name, module in list(sys.modules.items()) if others else ():
+        file = getattr(module, "__file__", None)
+        if file is None or not file.startswith(others) or name.startswith(_PLUGIN):
             continue
-        own = path.parent / file.name
+        if f"{os.path.dirname(file)}{os.sep}" not in others:
+            continue
+        own = path.parent / os.path.basename(file)
         if own.is_file() and name in _imports(path):
             raise UserError(f"{path} imports '{name}', which is {file} in this process: give {own} another name")
 

@@ -12,9 +12,20 @@ import pytest
 from baselines.ngram import NGram
 from regbench import cli
 from regbench.analysis import errors
-from regbench.analysis.errors import average, binned, illegal_kinds, scores_of, sort_positions
+from regbench.analysis.errors import (
+    average,
+    binned,
+    illegal_kinds,
+    scores_of,
+    sort_by_repetition,
+    sort_positions,
+    token_scores,
+)
 from regbench.cli.commands import errors as command
 from regbench.data.instances import Instances
+from regbench.evaluation import comparison
+from regbench.evaluation.comparison import tokens_at_scored
+from regbench.evaluation.predictions import CompactPredictions
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray
@@ -65,6 +76,51 @@ def test_kinds_of_illegal_predictions_sum_to_the_illegal_share() -> None:
     assert sum(kinds.values()).tolist() == (1 - scores_of(predicted, at)["legal_accuracy"]).tolist()
 
 
+def test_what_followed_before_counted_by_eye() -> None:
+    tokens = [[A, B, A, B, C, A, B, A, SEPARATOR] + [A] * 9]
+    scored = np.array([[False] + [True] * 17])
+    at = sort_by_repetition(Instances(np.array(tokens, np.uint8), np.array([18], np.int32), scored, "hand/1"), IO)
+    new, other, this = errors.FOLLOWED
+    # positions          1    2    3     4      5      6     7     8      9
+    assert at.bins["context-1"].tolist()[:9] == [new, new, this, other, new, this, this, other, new]
+    assert at.bins["context-2"].tolist()[:9] == [new, new, new, other, new, new, this, other, new]
+    assert at.bins["context-3"].tolist()[:9] == [new, new, new, new, new, new, new, other, new]  # "aba": b, then |
+    assert at.bins["position"].tolist() == ["0-15"] * 15 + ["16-31"] * 2
+
+
+def test_probabilities_of_tokens_are_the_same_from_whole_distributions(tiny: Track) -> None:
+    """And bins partition: their mean is that of all positions."""
+    test = tiny.instances("test")
+    (whole,) = tokens_at_scored(NGram(2, tiny.task.io.vocab_size, tiny.task.io.separator), tiny, test, lambda *_: None)
+    predicted = NGram(2, tiny.task.io.vocab_size, tiny.task.io.separator).predict(test.tokens.astype(np.int64))
+    compact = CompactPredictions.pack([predicted], test, np.float64, tiny.task.io.vocab_size)
+    part = comparison._tokens_at_scored(compact, test)
+    assert np.allclose(whole.probability, part.probability, rtol=1e-12)
+    assert (whole.most_likely == part.most_likely).all()
+    at = sort_by_repetition(test, tiny.task.io)
+    values = {"2-gram": token_scores(whole, at)}
+    bins = binned(values, at, least=(0, 0))
+    for feature in at.orders:
+        own = [one for one in bins if one.feature == feature]
+        mean = sum(one.positions * one.scores["2-gram"]["nll"].value for one in own) / test.scored.sum()
+        assert mean == pytest.approx(average(values["2-gram"]["nll"], at).value, abs=1e-12)
+
+
+def test_the_command_without_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    track = tmp_path / "short-v1.yaml"
+    track.write_text(
+        "name: short-v1\ntask: associative_recall\nparameters: {n_keys: 4, n_values: 4, n_pairs: 12}\n"
+        "splits: {train: 2, validation: 2, test: 40, seed: 0}\nbudget: {train_tokens: 100}\nmain_score: nll\n"
+    )
+    assert cli.main(["errors", "2-gram", "3-gram", "--track", str(track), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "followed the last token" in printed
+    assert "illegal" not in printed
+    assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
+    assert cli.main(["errors", "2-gram", "--track", str(track), "--score", "tvd"]) == 2
+    assert "unknown --score 'tvd'; known: nll, token_accuracy" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def pfa() -> Track:
     return load_track("pfa-small-v1")
@@ -83,10 +139,10 @@ def test_the_oracle_has_no_error_and_bins_partition(pfa: Track) -> None:
         "2-gram": scores_of(at_scored(two_gram, some), at),
     }
     bins = binned(values, at, least=(0, 0))
-    assert {one.feature for one in bins} == set(errors.FEATURES)
+    assert {one.feature for one in bins} == set(at.orders)
     assert all(one.scores["oracle"]["tvd"].value == 0.0 for one in bins)
     assert all(one.scores["oracle"]["legal_accuracy"].value == 1.0 for one in bins)
-    for feature in errors.FEATURES:
+    for feature in at.orders:
         own = [one for one in bins if one.feature == feature]
         assert sum(one.positions for one in own) == some.scored.sum()
         for score in errors.SCORES:
@@ -122,7 +178,10 @@ def test_the_command(
     assert {row["score"] for row in rows} == set(errors.SCORES)
     for arguments, message in (
         (["oracle", "--score", "tv"], "unknown --score 'tv'; did you mean 'tvd'?"),
-        (["oracle", "--track", "mqar-small-v1"], "errors by state need a task of automata"),
+        (
+            ["oracle", "--track", "linear-regression-small-v1"],
+            "errors are sorted by tokens, and linear-regression-small-v1 is",
+        ),
         (["orakle", "--track", str(tiny_file)], "unknown predictor 'orakle'; did you mean 'oracle'?"),
     ):
         assert cli.main(["errors", *arguments]) == 2

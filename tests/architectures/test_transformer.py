@@ -91,7 +91,10 @@ def test_is_what_the_paper_writes(backend: str, options: dict[str, object], leng
     )
 
 
-@pytest.mark.parametrize("settings", [{}, {"ngram_heads": [2], "positions": "rotary", "n_layers": 1}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, pytest.param({"ngram_heads": [2], "positions": "rotary", "n_layers": 1}, marks=pytest.mark.ci)],
+)
 def test_the_contract_holds_with_extra_heads(settings: dict[str, object]) -> None:
     """Under torch.compile once, with n-gram heads of both kinds: tracing them takes seconds."""
     io = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))

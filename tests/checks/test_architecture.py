@@ -75,7 +75,10 @@ IO = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d"
 CHEAP = tuple(check for check in CONTRACT if check is not overfits)
 UNCOMPILED = tuple(check for check in CHEAP if check is not compiles)
 COMPILED = ("gla", "gated_deltanet", "learned_ngram", "lstm", "mamba", "rwkv", "s4", "transformer")
-"""One architecture of each op, and the LSTM, which has none. Tracing takes seconds for each of the others."""
+"""One architecture of each op, and the LSTM, which has none. Tracing takes seconds for each."""
+
+OFTEN = ("lstm", "transformer")
+"""Those of them that are compiled in the default suite."""
 
 
 def faults(cls: type[Mixer], checks: object = CHEAP, **options: object) -> dict[str, str]:
@@ -91,7 +94,7 @@ def test_every_built_in_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in COMPILED else pytest.mark.slow)
+        pytest.param(name, marks=() if name in OFTEN else pytest.mark.ci if name in COMPILED else pytest.mark.slow)
         for name in registry.entries(registry.ARCHITECTURE)
     ],
 )

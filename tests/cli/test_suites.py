@@ -80,7 +80,7 @@ def test_an_interrupted_suite_goes_on(capsys: pytest.CaptureFixture[str], monkey
     assert Path("here/tiny-v1/result.json").read_bytes() == done
 
 
-@pytest.mark.slow  # CI runs it
+@pytest.mark.ci
 def test_seeds_side_by_side_give_the_same_scores(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, *RUN)[0] == 0
     alone = read_result(Path("here/tiny-v1")).seeds[0].scores

@@ -102,7 +102,7 @@ def write_track(folder: Path, definition: dict[str, object]) -> None:
     (folder / f"{definition['name']}.yaml").write_text("# A tiny track.\n" + yaml.safe_dump(definition))
 
 
-@pytest.mark.slow  # CI runs it
+@pytest.mark.ci
 def test_the_lists_can_be_followed(copy: Path, tmp_path: Path) -> None:
     architecture, task, entry = (commands(section(PAGE, heading)) for heading in LISTS)
     done = subprocess.run(

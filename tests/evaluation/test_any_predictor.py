@@ -180,7 +180,7 @@ def test_a_folder_has_a_page_and_can_be_compared(tiny: Track, learner: NGram, tm
         "kind": "probabilities",
         "split": "test",
     }
-    with pytest.raises(UserError, match="holds a result already"):
+    with pytest.raises(UserError, match="holds a run already"):
         regbench.evaluate(tiny, learner, out=folder)
 
 

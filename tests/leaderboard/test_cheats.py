@@ -130,7 +130,7 @@ class LookUp(regbench.Model):
 
 
 @pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
-@pytest.mark.slow  # CI runs it
+@pytest.mark.ci
 def test_code_that_looks_the_answer_up(wide: Made, tiny_file: Path, tmp_path: Path) -> None:
     source = tmp_path / "plain_embedding.py"
     splits = [wide.track.instances(split).tokens.astype(int) for split in ("test", "validation")]

@@ -1,6 +1,6 @@
 """Folders of a stranger on the track with the largest predictions: what reads them stays under 1 GiB and 30 s.
 
-Processor time grows with what else a machine does, here up to twice. So 60 s are allowed.
+Processor time grows with what else a machine does, here up to twice. So 60 s a folder are allowed.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ def large(lstm: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "said", "folders"),
     [
-        (["report", "{run}"], "report.html"),
-        (["compare", "a={run}", "b={run}", "--tokens", "160"], "512 tokens"),
-        (["verify", "{entry}", "--run", "{run}"], "two seeds have the same predictions"),
-        (["challenge", "{entry}", "--run", "{run}", "--by", "x"], "two seeds have the same predictions"),
+        (["report", "{run}"], "report.html", 1),
+        (["compare", "a={run}", "b={run}", "--tokens", "160"], "among the first 160 tokens", 2),
+        (["verify", "{entry}", "--run", "{run}"], "two seeds have the same predictions", 1),
+        (["challenge", "{entry}", "--run", "{run}", "--by", "x"], "two seeds have the same predictions", 1),
     ],
 )
 def test_it_is_read_within_bounds(
-    large: tuple[Path, Path], command: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]
+    large: tuple[Path, Path], command: Sequence[str], said: str, folders: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, entry = large
     words = [word.format(run=run, entry=entry) for word in command]
@@ -103,4 +103,4 @@ def test_it_is_read_within_bounds(
     assert said in done.stdout
     assert "Traceback" not in done.stderr
     assert peak < 1 << 30
-    assert seconds < 60
+    assert seconds < 60 * folders

@@ -10,7 +10,9 @@ from regbench.leaderboard.overview import Overview, overview
 
 def row(name: str, normalized: float | None, rank: int | None, best: int, **options: Any) -> Any:
     """A row of a board; `best`: the best rank that chance leaves it."""
-    architecture = SimpleNamespace(name=name.partition("+")[0], options=options)
+    architecture = SimpleNamespace(
+        name=name.partition("+")[0], options=options, source=f"architectures.{name.partition('+')[0]}"
+    )
     entry = SimpleNamespace(result=SimpleNamespace(architecture=architecture))
     ties = None if rank is None else (best, rank)
     return SimpleNamespace(name=name, normalized=normalized, rank=rank, ties=ties, entry=entry)

@@ -120,7 +120,7 @@ def there(old: Made, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_weights_are_run_by_the_source_of_the_commit(old: Made, there: Path, tmp_path: Path) -> None:
     commit = str(old.entry.result.code.commit)
     findings = verify_run(old.run, old.track)[1]
@@ -139,7 +139,7 @@ def test_weights_are_run_by_the_source_of_the_commit(old: Made, there: Path, tmp
     assert f"architectures.lstm has changed: that of commit {commit[:12]} is run" in said
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_other_weights_are_refused(old: Made, there: Path, tmp_path: Path) -> None:
     run = old.copy(tmp_path / "run")
     shutil.copy(run / "seed-1" / "checkpoint.safetensors", run / "seed-0" / "checkpoint.safetensors")

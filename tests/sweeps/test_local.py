@@ -149,6 +149,7 @@ def test_a_process_that_dies_fails_its_job_alone(tmp_path: Path, tiny_file: Path
     assert not (tmp_path / "done" / "scores.json").exists()
 
 
+@pytest.mark.ci
 def test_seeds_side_by_side_have_the_same_numbers(
     tmp_path: Path, tiny_file: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +202,7 @@ def wait_until(something: Callable[[], Any], seconds: float = 240.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.ci
 def test_ctrl_c_ends_all_processes(tmp_path: Path, tiny_file: Path) -> None:
     """Once is enough; a second sweep in the same folder is refused as long as the first runs."""
     base = QUICK | {"training.train_tokens": 6000, "training.batch_size": 1, "training.evaluations": 200}

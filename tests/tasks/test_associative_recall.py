@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pydantic
 import pytest
-import yaml
 from rich.console import Console
 
 from baselines.ngram import NGram
@@ -17,8 +16,8 @@ from regbench.metrics.scores import Scores, score
 from regbench.models.predictor import Baseline, predict_in_batches
 from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
 from regbench.tasks.base import Splits
-from regbench.tracks import load_track
 from regbench.utils.errors import UserError
+from tests.helpers.definitions import assert_refused
 
 PAPER = AssociativeRecall(AssociativeRecallParameters())
 SMALL = AssociativeRecall(AssociativeRecallParameters(n_keys=4, n_values=5, n_pairs=12))
@@ -174,19 +173,7 @@ def test_other_splits_stay_when_training_grows(task: AssociativeRecall) -> None:
 def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, float], message: str, tmp_path: Path) -> None:
     with pytest.raises(pydantic.ValidationError, match=message):
         AssociativeRecallParameters(**fields)  # type: ignore[arg-type]
-    definition = {
-        "name": "tiny-assoc-v1",
-        "task": "associative_recall",
-        "parameters": fields,
-        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
-        "budget": {"train_tokens": 1},
-        "main_score": "final_accuracy",
-    }
-    path = tmp_path / "tiny-assoc-v1.yaml"
-    path.write_text(yaml.safe_dump(definition))
-    with pytest.raises(UserError, match=next(iter(fields))) as said:
-        load_track(str(path))
-    assert "\n" not in str(said.value)
+    assert_refused("associative_recall", fields, next(iter(fields)), "final_accuracy", tmp_path)
 
 
 @pytest.mark.parametrize("task", [PAPER, SMALL])

@@ -9,6 +9,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from regbench.tasks.base import Splits, Task
 from regbench.utils import registry
 from tests.data.text.conftest import write_corpus
@@ -35,6 +37,7 @@ def fingerprints(task: Task, splits: Splits) -> list[str]:
     return [task.generate(splits, split).fingerprint for split in NAMES]
 
 
+@pytest.mark.ci
 def test_one_fingerprint_under_any_hash_seed_number_of_threads_and_cache(tmp_path: Path) -> None:
     """And another for another seed."""
     text = str(write_corpus(tmp_path / "texts", documents=30))

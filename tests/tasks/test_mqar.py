@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pydantic
 import pytest
-import yaml
 
 from baselines.oracle import Oracle
 from regbench.data.instances import Instances
@@ -17,8 +16,8 @@ from regbench.metrics.scores import score
 from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.mqar import MQAR, MQARParameters, slot_weights
-from regbench.tracks import load_track
 from regbench.utils.errors import UserError
+from tests.helpers.definitions import assert_refused
 
 SMALL = MQAR(MQARParameters(vocabulary=20, n_pairs=3, n_queries=5, length=24, power=0.5))
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
@@ -159,16 +158,4 @@ def test_the_oracle_has_every_value() -> None:
 def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, float], message: str, tmp_path: Path) -> None:
     with pytest.raises(pydantic.ValidationError):
         MQARParameters(**fields)  # type: ignore[arg-type]
-    definition = {
-        "name": "tiny-mqar-v1",
-        "task": "mqar",
-        "parameters": fields,
-        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
-        "budget": {"train_tokens": 1},
-        "main_score": "token_accuracy",
-    }
-    path = tmp_path / "tiny-mqar-v1.yaml"
-    path.write_text(yaml.safe_dump(definition))
-    with pytest.raises(UserError, match=message) as said:
-        load_track(str(path))
-    assert "\n" not in str(said.value)
+    assert_refused("mqar", fields, message, "token_accuracy", tmp_path)

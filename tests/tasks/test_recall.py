@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pydantic
 import pytest
-import yaml
 
 from baselines.oracle import Oracle
 from regbench.metrics.scores import score
 from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.recall import Recall, RecallParameters
-from regbench.tracks import load_track
 from regbench.utils.errors import UserError
+from tests.helpers.definitions import assert_refused
 
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 PLAIN = {"key_tokens": 6, "value_tokens": 5, "n_keys": 4, "length": 40}
@@ -167,16 +166,4 @@ def test_an_instance_is_shown_in_one_line() -> None:
 def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(pydantic.ValidationError):
         task_of(fields)
-    definition = {
-        "name": "tiny-recall-v1",
-        "task": "recall",
-        "parameters": fields,
-        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
-        "budget": {"train_tokens": 1},
-        "main_score": "token_accuracy",
-    }
-    path = tmp_path / "tiny-recall-v1.yaml"
-    path.write_text(yaml.safe_dump(definition))
-    with pytest.raises(UserError, match=message) as said:
-        load_track(str(path))
-    assert "\n" not in str(said.value)
+    assert_refused("recall", fields, message, "token_accuracy", tmp_path)

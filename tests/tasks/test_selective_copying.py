@@ -9,15 +9,13 @@ from pathlib import Path
 import numpy as np
 import pydantic
 import pytest
-import yaml
 
 from baselines.oracle import Oracle
 from regbench.metrics.scores import score
 from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.selective_copying import SelectiveCopying, SelectiveCopyingParameters
-from regbench.tracks import load_track
-from regbench.utils.errors import UserError
+from tests.helpers.definitions import assert_refused
 
 SMALL = SelectiveCopying(SelectiveCopyingParameters(n_symbols=4, n_copied=4, length=14))
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
@@ -89,16 +87,4 @@ def test_the_oracle_has_every_symbol() -> None:
 def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, int], message: str, tmp_path: Path) -> None:
     with pytest.raises(pydantic.ValidationError):
         SelectiveCopyingParameters(**fields)
-    definition = {
-        "name": "tiny-copying-v1",
-        "task": "selective_copying",
-        "parameters": fields,
-        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
-        "budget": {"train_tokens": 1},
-        "main_score": "token_accuracy",
-    }
-    path = tmp_path / "tiny-copying-v1.yaml"
-    path.write_text(yaml.safe_dump(definition))
-    with pytest.raises(UserError, match=message) as said:
-        load_track(str(path))
-    assert "\n" not in str(said.value)
+    assert_refused("selective_copying", fields, message, "token_accuracy", tmp_path)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pydantic
 import pytest
-import yaml
 
 from baselines.oracle import Oracle
 from regbench.data.instances import Instances
@@ -17,8 +16,8 @@ from regbench.metrics.scores import score
 from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.state_tracking import GROUPS, StateTracking, StateTrackingParameters, group_table
-from regbench.tracks import load_track
 from regbench.utils.errors import UserError
+from tests.helpers.definitions import assert_refused
 
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 SMALL = StateTracking(StateTrackingParameters(groups=("parity", "s3", "z5"), length=12, test_length=40))
@@ -214,19 +213,7 @@ def test_too_few_walks_are_refused() -> None:
 def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(pydantic.ValidationError):
         StateTrackingParameters(**fields)  # type: ignore[arg-type]
-    definition = {
-        "name": "tiny-state-v1",
-        "task": "state_tracking",
-        "parameters": fields,
-        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
-        "budget": {"train_tokens": 1},
-        "main_score": "longer_accuracy",
-    }
-    path = tmp_path / "tiny-state-v1.yaml"
-    path.write_text(yaml.safe_dump(definition))
-    with pytest.raises(UserError, match=message) as said:
-        load_track(str(path))
-    assert "\n" not in str(said.value)
+    assert_refused("state_tracking", fields, message, "longer_accuracy", tmp_path)
 
 
 def test_an_instance_is_shown_a_line_a_state() -> None:

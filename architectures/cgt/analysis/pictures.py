@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 from regbench.analysis.linear_probe import LinearProbe
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
+from regbench.report.pictures import save_picture
 from regbench.utils.arrays import FloatArray
-from regbench.utils.files import atomic_write
 
 if TYPE_CHECKING:
     from architectures.cgt.analysis.table import Row, RunTable
@@ -40,7 +39,7 @@ def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, w
                 line(at - 0.5, color="black", linewidth=0.8, linestyle=(0, (3, 3)))
         figure.colorbar(image, label="n_i · n_j", shrink=0.85)
         axes.set(title=f"Similarity of y between positions: {what}", xlabel="position j", ylabel="position i")
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
@@ -57,7 +56,7 @@ def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
             axes.set_box_aspect(1)
         title = f"Linear probe of y, in standard deviations ({len(probe.row)} segments, cross-validated)"
         figure.suptitle(title, x=0.01, ha="left")
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int | None], path: Path, what: str) -> None:
@@ -98,7 +97,7 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
             "(only where y goes farther than at 95 % of boundaries inside one context)",
             fontsize=9,
         )
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_topics(
@@ -128,7 +127,7 @@ def plot_topics(
             axes.lines[-1].set_label(names[topic] if names else str(topic))
         axes.legend(title="topic", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         axes.set(title=f"t-SNE of the mean y of {what}", xticks=[], yticks=[])
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_by_distance(
@@ -161,7 +160,7 @@ def plot_by_distance(
             axes.text(0.5, 0.5, "too few instances", transform=axes.transAxes, ha="center", va="center")
         axes.set_ylabel(f"difference in {label(metric)}")
         axes.legend(frameon=False)
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def plot_examples(found: RunTable, path: Path) -> None:
@@ -206,7 +205,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
             else:
                 axes.set_ylim(max(axes.get_ylim()[0], 0.0), limit)
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def _frozen(axes: Any, own: Sequence[Row]) -> None:
@@ -251,11 +250,4 @@ def plot_patching(rises: FloatArray, names: Sequence[str], path: Path) -> None:
         title = "Activation patching: mean change of log probability with another text's y"
         axes.set_title(title, loc="left", fontsize=9)
         axes.set(xlabel="nats", ylabel="token")
-        _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    """Writes a PNG."""
-    FigureCanvasAgg(figure)
-    with atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=110)
+        save_picture(figure, path)

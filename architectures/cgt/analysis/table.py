@@ -26,7 +26,8 @@ from architectures.cgt.analysis.modes import Outcomes, has_summary, mean_by_inst
 from architectures.cgt.analysis.representation import contexts, step_lengths
 from regbench.analysis.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
 from regbench.analysis.segments import Segments, examples_before, single_context_segments, windows
-from regbench.analysis.trained import Trained, load_trained, read_run
+from regbench.analysis.trained import Trained, load_trained
+from regbench.config import read_run
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines
 from regbench.models.predictor import Predictor

@@ -62,7 +62,8 @@ def configure(adapt: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Adapts each run at each place, prints the table, and writes the files."""
     from regbench.analysis import adaptation, adaptation_report
-    from regbench.analysis.trained import load_trained, read_run
+    from regbench.analysis.trained import load_trained
+    from regbench.config import read_run
     from regbench.utils.files import atomic_write
 
     file = Path(arguments.table) if arguments.table is not None else None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from regbench.cli.arguments import add_instances
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (
@@ -36,13 +37,7 @@ def configure(analyze: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         help="in the table, freeze y after these numbers of examples, one after another (default: half of the examples)",
     )
-    analyze.add_argument(
-        "--split",
-        choices=("validation", "test"),
-        default="validation",
-        help="which instances; nothing may be chosen by the test split (default: validation)",
-    )
-    analyze.add_argument("--limit", type=int, default=200, metavar="N", help="how many of them (default: 200)")
+    add_instances(analyze)
     one = analyze.add_argument_group("one run")
     one.add_argument("--seed", type=int, metavar="N", help="which of its models (default: the first)")
     one.add_argument("--rate", type=float, metavar="G", help="of the moving average of y (default: 1/300)")
@@ -78,7 +73,8 @@ def _one(arguments: argparse.Namespace, console: Console) -> int:
 
 def _several(arguments: argparse.Namespace, console: Console) -> int:
     """The table."""
-    from regbench.analysis.trained import analysis_of, read_run
+    from regbench.analysis.trained import analysis_of
+    from regbench.config import read_run
 
     file = Path(arguments.table) if arguments.table is not None else None
     if file is not None and file.suffix != ".md":

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from regbench.cli.arguments import add_instances, add_named
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,13 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("folder", metavar="DIR", help="a run folder")
     parser.add_argument("--seed", type=int, metavar="N", help="which of its models (default: the first)")
-    parser.add_argument(
-        "--split",
-        choices=("validation", "test"),
-        default="validation",
-        help="which instances; nothing may be chosen by the test split (default: validation)",
-    )
-    parser.add_argument("--limit", type=int, default=200, metavar="N", help="how many of them (default: 200)")
+    add_instances(parser)
     parser.add_argument(
         "--ablate",
         metavar="HEADS",
@@ -58,12 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="where to write (default: DIR/attention, or DIR/attention-seed-N)")
     add_named(parser)
-
-
-def add_named(parser: argparse.ArgumentParser) -> None:
-    """Declares how the code and the track of a run of one's own are named."""
-    parser.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the run is of an architecture of your own")
-    parser.add_argument("--track", metavar="FILE", help="the YAML file, if the run is on a track of your own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:

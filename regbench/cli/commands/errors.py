@@ -1,4 +1,4 @@
-"""Show where predictors err on automata: by state, by what was seen before, by kind of error."""
+"""Show where predictors err: on automata by state and kind of error, on text by what followed the same tokens before."""
 
 from __future__ import annotations
 
@@ -15,67 +15,72 @@ from rich.table import Table
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from regbench.analysis.errors import Bin
+    from regbench.analysis.errors import Bin, Positions
+    from regbench.evaluation.comparison import Found
     from regbench.results import ScoreRecord
+    from regbench.utils.arrays import FloatArray
 
 DESCRIPTION = (
     "Sorts the scored positions of the test split by the state of the automaton and by what was seen before, and scores "
     "predictors in each bin: by the edges of the state, its earlier visits, the number of last tokens that determine it, whether "
-    "the edge is new, and the place in the string. It tells what illegal predictions are. Beside the runs stand 2-gram, 3-gram "
-    "and Bayes: what Bayes errs in, the prompt does not tell. Stored predictions are read; nothing in a folder is executed."
+    "the edge is new, and the place in the string. It tells what illegal predictions are. On other tracks, such as text, "
+    "positions are sorted by the number of tokens before, and by what has followed the last 1, 2 and 3 tokens before. Beside the "
+    "runs stand 2-gram, 3-gram and Bayes: what Bayes errs in, the prompt does not tell. Stored predictions are read; nothing in "
+    "a folder is executed."
 )
 EXAMPLES = """\
 examples:
   regbench errors runs/transformer
   regbench errors runs/transformer runs/mamba --score legal_accuracy --out errors
+  regbench errors runs/gla runs/gla-12                   on text: where n-gram heads help
 """
 REFERENCES = ("2-gram", "3-gram", "Bayes")
+TEXT_REFERENCE = "3-gram witten-bell"
+"""Stands in their place where there is one: of a large vocabulary they know next to nothing."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("predictor", nargs="+", metavar="PREDICTOR", help="run folders and baselines, as in `compare`")
     parser.add_argument("--track", metavar="T", help="default: that of the run folders, else pfa-small-v1")
-    parser.add_argument("--score", default="tvd", metavar="S", help="tvd (default), legal_accuracy or nll")
+    parser.add_argument(
+        "--score",
+        metavar="S",
+        help="tvd (default), legal_accuracy or nll; without states: nll (default) or token_accuracy",
+    )
     parser.add_argument("--out", metavar="DIR", help="write errors.csv and errors.png there")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the tables; writes what is asked for."""
     from regbench.analysis import errors
-    from regbench.evaluation.comparison import KnownScores, find_predictors, predictions_at_scored, track_of
+    from regbench.evaluation.baselines import default_baselines
+    from regbench.evaluation.comparison import find_predictors, track_of
     from regbench.tracks import load_track
     from regbench.utils.files import explain_full_disk
 
-    if arguments.score not in errors.SCORES:
-        raise UserError(f"unknown --score '{arguments.score}'{nearest(arguments.score, errors.SCORES)}")
     track = arguments.track or track_of(arguments.predictor)
     loaded = load_track(track)
-    errors.require_states(loaded, loaded.instances("validation")[:1])
-    wanted = [*arguments.predictor, *(name for name in REFERENCES if name not in arguments.predictor)]
-    found = find_predictors(wanted, track)
-    at = errors.sort_positions(found.test, found.track.task.io)
-    progress = Console(stderr=True)
-
-    def announce(name: str, done: int, total: int) -> None:
-        if done == total:
-            progress.print(f"predicted by {name}: {total} instances", highlight=False)
-
-    values, illegal = {}, {}
-    for name, one in zip(found.names, found.compared, strict=True):
-        assert not isinstance(one.source, KnownScores)  # no board is asked
-        seeds = predictions_at_scored(one.source, found.track, found.test, found.test, announce)
-        values[name] = errors.mean_of_seeds(seeds, at, errors.scores_of)
-        kinds = errors.mean_of_seeds(seeds, at, errors.illegal_kinds)
-        illegal[name] = {kind: errors.average(of, at) for kind, of in kinds.items()}
+    by_state = errors.has_states(loaded)
+    known = errors.SCORES if by_state else errors.TOKEN_SCORES
+    score = known[0] if arguments.score is None else arguments.score
+    if score not in known:
+        raise UserError(f"unknown --score '{score}'{nearest(score, known)}")
+    there = {baseline.name for baseline in default_baselines(loaded, loaded.instances("test"))}
+    wanted = (TEXT_REFERENCE,) if TEXT_REFERENCE in there else REFERENCES
+    references = [name for name in wanted if name in there and name not in arguments.predictor]
+    found = find_predictors([*arguments.predictor, *references], track)
+    at = (errors.sort_positions if by_state else errors.sort_by_repetition)(found.test, found.track.task.io)
+    values, illegal = _measured(found, at)
     bins = errors.binned(values, at)
-    metric = found.track.metrics[arguments.score]
-    whole = {name: errors.average(own[arguments.score], at) for name, own in values.items()}
-    console.print(_table(f"{metric.label} {metric.arrow} on {found.track.name}, test split", bins, whole, arguments))
-    console.print(_illegal(illegal))
+    metric = found.track.metrics[score]
+    title = f"{metric.label} {metric.arrow} on {found.track.name}, test split"
+    console.print(_table(title, bins, {name: errors.average(own[score], at) for name, own in values.items()}, score))
+    if illegal:
+        console.print(_illegal(illegal))
     console.print(
         f"bins of fewer than {errors.LEAST_POSITIONS} positions or {errors.LEAST_INSTANCES} instances are left out; "
-        f"the largest standard error is {max(r[arguments.score].stderr for b in bins for r in b.scores.values()):.3f}",
+        f"the largest standard error is {max(r[score].stderr for b in bins for r in b.scores.values()):.3f}",
         highlight=False,
         soft_wrap=True,
     )
@@ -85,13 +90,39 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         folder = Path(arguments.out)
         with explain_full_disk(folder):
             errors.write_csv(bins, folder / "errors.csv")
-            title = f"{metric.label} {metric.arrow} on {found.track.name}, test split"
-            plot_errors(bins, arguments.score, title, folder / "errors.png")
+            plot_errors(bins, score, title, folder / "errors.png")
         console.print(f"errors.csv and errors.png: {folder}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], arguments: argparse.Namespace) -> Table:
+def _measured(
+    found: Found, at: Positions
+) -> tuple[dict[str, dict[str, FloatArray]], dict[str, dict[str, ScoreRecord]]]:
+    """By predictor every score at each position; and on automata the share of each kind of illegal prediction."""
+    from regbench.analysis import errors
+    from regbench.evaluation.comparison import KnownScores, predictions_at_scored, tokens_at_scored
+
+    progress = Console(stderr=True)
+
+    def announce(name: str, done: int, total: int) -> None:
+        if done == total:
+            progress.print(f"predicted by {name}: {total} instances", highlight=False)
+
+    values, illegal = {}, {}
+    for name, one in zip(found.names, found.compared, strict=True):
+        assert not isinstance(one.source, KnownScores)  # no board is asked
+        if isinstance(at, errors.StatePositions):
+            seeds = predictions_at_scored(one.source, found.track, found.test, found.test, announce)
+            values[name] = errors.mean_of_seeds(seeds, at, errors.scores_of)
+            kinds = errors.mean_of_seeds(seeds, at, errors.illegal_kinds)
+            illegal[name] = {kind: errors.average(of, at) for kind, of in kinds.items()}
+        else:
+            tokens = tokens_at_scored(one.source, found.track, found.test, announce)
+            values[name] = errors.mean_of_seeds(tokens, at, errors.token_scores)
+    return values, illegal
+
+
+def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], score: str) -> Table:
     """A row for each bin, a column for each predictor."""
     from regbench.analysis.errors import FEATURES
 
@@ -99,7 +130,7 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], ar
     table.add_column("positions by", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     for name in whole:
-        table.add_column(fill(name, 11), justify="right", no_wrap=True)
+        table.add_column(fill(name, 11), justify="right", no_wrap=True, min_width=5)
     table.add_row("all", "", *(_short(record.value) for record in whole.values()), style="bold")
     total = {feature: sum(one.positions for one in bins if one.feature == feature) for feature in FEATURES}
     before = ""
@@ -107,7 +138,7 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], ar
         if one.feature != before:
             table.add_row(FEATURES[one.feature], style="italic")
             before = one.feature
-        cells = [_short(one.scores[name][arguments.score].value) for name in whole]
+        cells = [_short(one.scores[name][score].value) for name in whole]
         table.add_row(f"  {one.label}", f"{100 * one.positions / total[one.feature]:.0f} %", *cells)
     return table
 

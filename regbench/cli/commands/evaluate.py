@@ -83,9 +83,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             reporter=reporter,
         )
     console.print(result_table(result, metrics_of(load_track(arguments.track).task)), highlight=False)
-    main_score, values = result.track.main_score, []
-    for seed in result.seeds:
-        values.append(seed.scores[main_score].value)
+    values = [seed.scores[result.track.main_score].value for seed in result.seeds]
     assert result.evaluation is not None
     outside = (result.evaluation.outside or {}).values()
     console.print(

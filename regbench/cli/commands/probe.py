@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from regbench.cli.arguments import add_named
 from regbench.cli.tables import small_error
 from regbench.utils.errors import UserError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from regbench.results import ScoreRecord
 
 WHAT = "counts,frequencies,existence,state"
-RECALL = "recall"
 DESCRIPTION = (
     "Trains small MLPs and linear maps to read numbers from a model's hidden states: how often, how frequently and whether a "
     "symbol has followed the last n - 1 tokens, and whether two places have the same state (ICLL section 5.2, Figure 5). Probes "
@@ -52,8 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expect", metavar="M,M,...", help="with recall: exit code 1 if memories are learned in another order"
     )
-    parser.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the run is of an architecture of your own")
-    parser.add_argument("--track", metavar="FILE", help="the YAML file, if the runs are on a track of your own")
+    add_named(parser)
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -64,7 +63,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
     if arguments.out and not arguments.out.endswith(".png"):
         raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
-    if RECALL in arguments.what.split(","):
+    if "recall" in arguments.what.split(","):
         return _show_recall(arguments, console)
     if arguments.expect:
         raise UserError("--expect is the order in which memories are learned: it goes with --what recall")

@@ -55,7 +55,7 @@ def smaller(arguments: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.slow  # CI runs it
+@pytest.mark.ci
 def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In their order, for they build on one another."""
     monkeypatch.chdir(tmp_path)

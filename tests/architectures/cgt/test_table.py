@@ -206,7 +206,7 @@ def test_the_command_prints_and_writes_all_forms(
 def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Specialised and unprompted in the cut's colour, the base model's value ringed; what is above it all is left out."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(pictures, "_save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(pictures, "save_picture", lambda figure, path: drawn.append(figure))
     found = tabulate([vector_run], split="validation", limit=32, cuts=(2, 4))
     far = {"dynamic": {step: Mean(1e6, 1.0, (1e6,)) for step in range(2, 6)}}
     rows = [replace(row, by_example=far) if row.name == "zero" else row for row in found.rows]

@@ -19,6 +19,7 @@ from tests.data.text.local_hub import COMMIT, Hub, serve
 
 pytest.importorskip("datasets")
 pa = pytest.importorskip("pyarrow")
+pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).resolve().parents[3]
 N = 40
