@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, score_baselines
-from regbench.evaluation.predictions import Predictions, expected_arrays, scored_at_once
+from regbench.evaluation.predictions import expected_arrays, scored_at_once
 from regbench.metrics.scores import Scores, score, score_records
 from regbench.models.predictor import predict_in_batches
 from regbench.results import BaselineRecord, Curve, TrackRecord
@@ -51,8 +51,11 @@ class Reference:
     @cached_property
     def frame(self) -> Scores:
         """The scores of a uniform predictor. Which positions count for which metric is the same for every predictor."""
-        fill = np.broadcast_to(self.packed.dtype.type(1.0 / self.packed.shape[1]), self.packed.shape)  # takes no memory
-        return score(self.track.task, self.test, Predictions(fill, self.test.lengths).batches())
+        width, longest = self.packed.shape[1], self.test.tokens.shape[1]
+        at_once = scored_at_once(longest, width)
+        sizes = [min(at_once, len(self.test) - first) for first in range(0, len(self.test), at_once)]
+        batches = (np.broadcast_to(1.0 / width, (size, longest, width)) for size in sizes)  # they take no memory
+        return score(self.track.task, self.test, batches)
 
     @cached_property
     def truth(self) -> Scores | None:
