@@ -16,8 +16,9 @@ Paper: *Trainable Transformer in Transformer* (Panigrahi, Malladi, Xia, Arora 20
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -159,16 +160,55 @@ def simulate(
     Raises:
         UserError: The model cannot be simulated, or has fewer blocks than `layers`.
     """
+    weights, heads, plan = _begin(model, gradient, layers)
+    inputs = shift_in(tokens, model.io.separator)
+    first = gradients(weights, inputs, tokens, counted, heads, plan)
+    for rate in rates:
+        rest = replace(plan, rate=rate, steps=steps - 1)
+        changed = descend(moved(weights, first, rate), inputs, tokens, counted, heads, rest)
+        yield forward(changed, inputs, heads).logits
+
+
+def train(
+    model: Model, tokens: Tensor, counted: Tensor, *, rate: float, gradient: Gradient, layers: int | None = None
+) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Gradient descent of one set of weights on all sequences together. `regbench adapt` calls it on tracks of exemplars.
+
+    Args:
+        model: A transformer, or a TinT model.
+        tokens: (B, T).
+        counted: Positions that are in the loss, (B, T) bool.
+        rate: Learning rate of the loss, a sum over all sequences.
+        gradient: Which gradient.
+        layers: Only so many blocks at the top change. None: all.
+
+    Yields:
+        After 0, 1, 2, ... steps, without end: what the weights predict, a function from tokens (N, L) to logits (N, L, V).
+
+    Raises:
+        UserError: The model cannot be simulated, or has fewer blocks than `layers`.
+    """
+    start, heads, plan = _begin(model, gradient, layers)
+    weights: Weights = start
+    inputs = shift_in(tokens, model.io.separator)
+    while True:
+        yield partial(_logits, weights, heads, model.io.separator)
+        each = gradients(weights, inputs, tokens, counted, heads, plan)
+        weights = moved(weights, {name: found.sum(0) for name, found in each.items()}, rate)
+
+
+def _begin(model: Model, gradient: Gradient, layers: int | None) -> tuple[dict[str, Tensor], int, Plan]:
+    """The weights of a model, its heads, and a plan without a rate."""
     weights, heads = auxiliary_of(model)
     if layers is not None and not 1 <= layers <= n_blocks(weights):
         raise UserError(f"{layers} layers cannot change: the model has {n_blocks(weights)}")
     epsilon = getattr(model.options, "epsilon", Plan.epsilon)
-    inputs = shift_in(tokens, model.io.separator)
-    first = gradients(weights, inputs, tokens, counted, heads, Plan(0.0, 1, gradient, layers, epsilon))
-    for rate in rates:
-        rest = Plan(rate, steps - 1, gradient, layers, epsilon)
-        changed = descend(moved(weights, first, rate), inputs, tokens, counted, heads, rest)
-        yield forward(changed, inputs, heads).logits
+    return weights, heads, Plan(0.0, 1, gradient, layers, epsilon)
+
+
+def _logits(weights: Weights, heads: int, separator: int, tokens: Tensor) -> Tensor:
+    """(N, L) -> (N, L, V)."""
+    return forward(weights, shift_in(tokens, separator), heads).logits
 
 
 def moved(weights: Weights, found: Weights, rate: float) -> dict[str, Tensor]:

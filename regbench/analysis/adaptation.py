@@ -8,13 +8,15 @@ values: No gradient flows through attention scores, and only the parameters that
 tint: As values, with layer norm and activation differentiated by finite differences: what TinT computes.
 
 The last two are for models whose class names a `simulator`. Learning rates are chosen on the validation split, by the mean gain.
+A baseline can stand beside, on the same positions. Steps on exemplars are in `adaptation_few_shot.py`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -26,11 +28,14 @@ from torch.nn import functional as F
 
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
+from regbench.evaluation.baselines import predict_baseline
+from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens
 from regbench.models.model import Model, token_tensor
-from regbench.models.predictor import rows_at_once
+from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import ScoreRecord
 from regbench.tasks.base import Task
+from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming
 
@@ -67,6 +72,23 @@ class Simulator(Protocol):
 
         Yields:
             For each rate (B, T, V). The rate 0 gives the logits of the weights as they are.
+        """
+
+    def train(
+        self, model: Model, tokens: Tensor, counted: Tensor, *, rate: float, gradient: str, layers: int | None
+    ) -> Iterator[Callable[[Tensor], Tensor]]:
+        """Gradient descent of one set of weights on all sequences together, for tracks of exemplars.
+
+        Args:
+            model: The model.
+            tokens: (B, T).
+            counted: (B, T) bool.
+            rate: Learning rate.
+            gradient: "full", "values" or "first-order".
+            layers: Only so many blocks at the top change. None: all.
+
+        Yields:
+            After 0, 1, 2, ... steps, without end: a function from tokens (N, L) to logits (N, L, V).
         """
 
 
@@ -126,24 +148,36 @@ class Outcome:
         after: By metric (N, L).
         behind: Scored positions behind the segment, (N, L) bool.
         distance: Positions since the segment's end, (N, L).
+        reference: Of a baseline beside it, by metric (N, L). Empty if there is none.
     """
 
     before: Mapping[str, FloatArray]
     after: Mapping[str, FloatArray]
     behind: NDArray[np.bool_]
     distance: NDArray[np.int64]
+    reference: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def score(self, which: str, metric: str) -> ScoreRecord:
-        """The mean of "before", "after" or "difference" (after minus before), with its standard error over instances."""
+        """The mean with its standard error over instances.
+
+        Args:
+            which: "before", "after", "difference" (after minus before) or "reference".
+            metric: The metric.
+        """
         return self._mean(self._values(which, metric), self.behind)
 
-    def by_distance(self, metric: str, width: int) -> tuple[FloatArray, list[ScoreRecord]]:
-        """The difference in bins of `width` positions behind the segment. Bins of fewer than 20 positions are left out.
+    def share_of_gap(self, metric: str) -> float:
+        """The change as a share of the distance from before to the reference. NaN where there is no distance."""
+        gap = self.score("reference", metric).value - self.score("before", metric).value
+        return self.score("difference", metric).value / gap if gap else float("nan")
+
+    def by_distance(self, metric: str, width: int, which: str = "difference") -> tuple[FloatArray, list[ScoreRecord]]:
+        """A score in bins of `width` positions behind the segment. Bins of fewer than 20 positions are left out.
 
         Returns:
-            The mean distance of each bin, and the differences.
+            The mean distance of each bin, and the scores.
         """
-        values, places, scores = self._values("difference", metric), [], []
+        values, places, scores = self._values(which, metric), [], []
         for begin in range(0, int(self.distance.max(initial=0)) + 1, width):
             counted = self.behind & (self.distance >= begin) & (self.distance < begin + width)
             if counted.sum() >= 20:
@@ -155,7 +189,7 @@ class Outcome:
         """(N, L)."""
         if which == "difference":
             return self.after[metric] - self.before[metric]
-        return {"before": self.before, "after": self.after}[which][metric]
+        return {"before": self.before, "after": self.after, "reference": self.reference}[which][metric]
 
     def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
         counts = counted.sum(1)
@@ -234,6 +268,31 @@ def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, sp
     return [Row(r.run, r.place, r.way, r.gains, r.rate, r.outcome, s) for r, s in zip(rows, shares, strict=True)]
 
 
+def beside(rows: Sequence[Row], baseline: Baseline, track: Track, split: str) -> list[Row]:
+    """The rows with a baseline as their reference. It predicts the whole split, so that the cache of baselines serves.
+
+    Args:
+        rows: Of runs on this track and split.
+        baseline: The baseline.
+        track: A track whose truth is known.
+        split: The split that was measured on.
+    """
+    instances = track.instances(split)
+    length, begin = instances.tokens.shape[1], 0
+    found: dict[str, FloatArray] = {}
+    stored = predict_baseline(baseline, track, instances).stored
+    assert isinstance(stored, Predictions)  # the task knows its truth
+    for batch in stored.batches():
+        part = instances[begin : begin + len(batch)]
+        for metric, each in _scores(track.task, part, batch).items():
+            whole = found.setdefault(metric, np.zeros((len(instances), length)))
+            whole[begin : begin + len(batch), : each.shape[1]] = each
+        begin += len(batch)
+    n, width = rows[0].outcome.behind.shape
+    reference = {metric: values[:n, :width] for metric, values in found.items()}
+    return [replace(row, outcome=replace(row.outcome, reference=reference)) for row in rows]
+
+
 def check_ways(trained: Trained, plan: Plan) -> None:
     """Whether a model can be adapted in these ways.
 
@@ -297,10 +356,10 @@ def _metrics(
                     model, tokens, counted, rates=rates, gradient=GRADIENTS[way], steps=plan.steps, layers=plan.layers
                 )
                 for rate, logits in zip(rates, outputs, strict=True):
-                    yield rate, begin, _scores(task, part, logits)
+                    yield rate, begin, _scores(task, part, _probabilities(logits))
         else:
             for rate, logits in zip(rates, explicit(model, tokens, counted, rates, plan.steps), strict=True):
-                yield rate, begin, _scores(task, part, logits)
+                yield rate, begin, _scores(task, part, _probabilities(logits))
 
 
 def explicit(model: Model, tokens: Tensor, counted: Tensor, rates: Sequence[float], steps: int) -> Iterator[Tensor]:
@@ -317,32 +376,61 @@ def explicit(model: Model, tokens: Tensor, counted: Tensor, rates: Sequence[floa
         For each rate (1, T, V).
     """
     end = int(counted.sum())
-    names = {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-    def step(weights: Mapping[str, Tensor], rate: float, known: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
-        found = gradient(weights) if known is None else known
-        return {name: w - rate * g for (name, w), g in zip(weights.items(), found, strict=True)}
-
-    def gradient(weights: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        own = {name: w.detach().requires_grad_() for name, w in weights.items()}
-        with torch.enable_grad():
-            logits = functional_call(model, own, (tokens[:, :end],))
-            loss = F.cross_entropy(logits[0], tokens[0, :end], reduction="sum")
-        return torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
-
-    start = {name: p.detach() for name, p in names.items()}
-    first = gradient(start)
+    read = tokens[:, :end], counted[:, :end]
+    start = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    first = true_gradient(model, start, *read)
     for rate in rates:
-        weights = step(start, rate, first)
+        weights = _moved(start, first, rate)
         for _ in range(steps - 1):
-            weights = step(weights, rate)
+            weights = _moved(weights, true_gradient(model, weights, *read), rate)
         with torch.no_grad():
             yield functional_call(model, weights, (tokens,))
 
 
-def _scores(task: Task, instances: Instances, logits: Tensor) -> dict[str, FloatArray]:
-    """The NLL and the task's own metrics at every position, (B, L) each. NaN where the logits are not finite."""
-    probabilities = logits.detach().double().softmax(-1).numpy()
+def true_gradient(model: Model, weights: Mapping[str, Tensor], tokens: Tensor, counted: Tensor) -> dict[str, Tensor]:
+    """The gradient of the summed cross entropy of any model, by autograd, by parameter.
+
+    Args:
+        model: The model.
+        weights: Its weights by name.
+        tokens: (B, T).
+        counted: The positions in the loss, (B, T) bool.
+    """
+    own = {name: w.detach().requires_grad_() for name, w in weights.items()}
+    with torch.enable_grad():
+        logits = functional_call(model, own, (tokens,))
+        loss = F.cross_entropy(logits[counted], tokens[counted], reduction="sum")
+    found = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+    return dict(zip(own, found, strict=True))
+
+
+def train(model: Model, tokens: Tensor, counted: Tensor, rate: float) -> Iterator[Callable[[Tensor], Tensor]]:
+    """As `Simulator.train` with the true gradient, for any model, by autograd."""
+    weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    while True:
+        yield partial(_logits, model, weights)
+        weights = _moved(weights, true_gradient(model, weights, tokens, counted), rate)
+
+
+def _logits(model: Model, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        out: Tensor = functional_call(model, dict(weights), (tokens,))
+    return out
+
+
+def _moved(weights: Mapping[str, Tensor], found: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
+    """The weights after one step."""
+    return {name: w - rate * found[name] for name, w in weights.items()}
+
+
+def _probabilities(logits: Tensor) -> FloatArray:
+    """(B, L, V) float64."""
+    found: FloatArray = logits.detach().double().softmax(-1).numpy()
+    return found
+
+
+def _scores(task: Task, instances: Instances, probabilities: FloatArray) -> dict[str, FloatArray]:
+    """The NLL and the task's own metrics at every position, (B, L) each. NaN where the probabilities are not finite."""
     with np.errstate(invalid="ignore"):
         if task.knows_truth:
             found = score_positions(probabilities, task.truth(instances), instances.tokens)

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -23,6 +24,9 @@ from regbench.utils.files import atomic_write
 # Okabe and Ito (2008): people who are colour-blind can distinguish them. Markers and dashes also differ.
 STYLES = {"full": ("#0072B2", "o", "-"), "values": ("#E69F00", "s", "--"), "tint": ("#009E73", "^", ":")}
 WAYS = tuple(STYLES)
+SHORT = {"nll": "NLL", "tvd": "TVD"}
+LABELS = {"nll": "NLL (nats)", "tvd": "TVD"}
+"""The metrics beside a reference, for a narrow table and for a picture."""
 BINS = 8
 """Bins of distance in the picture and in the CSV."""
 
@@ -74,6 +78,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
         if len(row.gains) > 1 and row.rate in (min(row.gains), max(row.gains)):
             end = "smallest" if row.rate == min(row.gains) else "largest"
             ends.setdefault((row.run, end), []).append(f"{row.way} at {row.place}")
+    if rows[0].outcome.reference:
+        found.append(
+            "Bayes: the predictor that knows how automata are drawn, on the same positions. Of gap: the change as a share of "
+            "the way from before to Bayes; below 0 where the step does harm."
+        )
     for (run, end), cases in ends.items():
         found.append(f"{run}: the chosen rate is the {end} that was tried for {', '.join(cases)}.")
     return found
@@ -100,15 +109,90 @@ def terminal(rows: Sequence[Row]) -> list[Table]:
 
 
 def markdown(rows: Sequence[Row], heading: str) -> str:
-    """As Markdown: the title, the table, the notes."""
-    heads = columns(rows)
-    lines = [_line(heads), _line(["---"] * 3 + ["---:"] * (len(heads) - 3)), *(_line(cells(rows, row)) for row in rows)]
-    return "\n".join([f"{heading}.", "", *lines, "", *notes(rows), ""])
+    """As Markdown: the title, the table, the table beside the reference if there is one, the notes."""
+    lines = [f"{heading}.", "", *_markdown_table(columns(rows), [cells(rows, row) for row in rows]), ""]
+    if rows[0].outcome.reference:
+        lines += [*_markdown_table(reference_columns(rows), [reference_cells(rows, row) for row in rows]), ""]
+    return "\n".join([*lines, *notes(rows), ""])
+
+
+def reference_columns(rows: Sequence[Row]) -> list[str]:
+    """The headings of the table beside the reference."""
+    found = ["run", "segment", "way"]
+    for metric in _beside(rows):
+        found += [f"{SHORT[metric]} ↓", "after", "Bayes", "of gap"]
+    return found
+
+
+def reference_cells(rows: Sequence[Row], row: Row) -> list[str]:
+    """One row under `reference_columns`: how far each metric moves from before to the reference."""
+    found = [row.run, str(row.place), row.way]
+    for metric in _beside(rows):
+        found += [f"{row.outcome.score(which, metric).value:.3f}" for which in ("before", "after", "reference")]
+        found.append(f"{100 * row.outcome.share_of_gap(metric):.1f} %")
+    return found
+
+
+def reference_tables(rows: Sequence[Row]) -> list[Table]:
+    """A table for each run, for a terminal of 80 columns."""
+    tables = []
+    for run in dict.fromkeys(row.run for row in rows):
+        table = Table(
+            title=f"{escape(run)} beside Bayes",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+        )
+        for number, name in enumerate(reference_columns(rows)[1:]):
+            table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
+        for row in rows:
+            if row.run == run:
+                table.add_row(*(escape(cell) for cell in reference_cells(rows, row)[1:]))
+        tables.append(table)
+    return tables
+
+
+def draw_reference(rows: Sequence[Row], heading: str, path: Path) -> None:
+    """The metrics by distance behind the segment, before and after, and of the reference.
+
+    A row of panels for each run, a panel for each segment and metric.
+    """
+    runs, metrics = list(dict.fromkeys(row.run for row in rows)), _beside(rows)
+    kinds = [(place, metric) for metric in metrics for place in dict.fromkeys(row.place for row in rows)]
+    with mpl.rc_context({"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left"}):
+        figure = Figure(figsize=(1.4 + 3.0 * max(2, len(kinds)), 1.4 + 2.3 * len(runs)), layout="constrained")
+        panels = figure.subplots(len(runs), len(kinds), squeeze=False, sharex="col", sharey="col")
+        for i, run in enumerate(runs):
+            for j, (place, metric) in enumerate(kinds):
+                axes, of = panels[i][j], [row for row in rows if row.run == run and row.place == place]
+                width = bin_width(of[0].outcome)
+                for which, dashes, label_of in (("before", (1, 0), "before"), ("reference", (6, 2), "Bayes")):
+                    at, scores = of[0].outcome.by_distance(metric, width, which)
+                    axes.plot(
+                        at, [s.value for s in scores], color="#000000", linewidth=1.5, dashes=dashes, label=label_of
+                    )
+                for row in of:
+                    at, scores = row.outcome.by_distance(metric, width, "after")
+                    colour, marker, dash = STYLES[row.way]
+                    style = {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 5}
+                    axes.plot(at, [s.value for s in scores], label=f"after {row.way}", **style)
+                axes.set_title(f"{run}, segment {place}")
+                axes.set_ylabel(LABELS[metric])
+                axes.grid(alpha=0.25)
+                axes.spines[["top", "right"]].set_visible(False)
+        for axes in panels[-1]:
+            axes.set_xlabel("tokens behind the segment")
+        finish(figure, panels, heading, path)
 
 
 def write_csv(rows: Sequence[Row], split: str, path: Path) -> None:
-    """Every metric behind the segment ("distance" is "all"), and by distance; and the gain on validation of every rate."""
-    names = ["run", "segment", "way", "split", "rate", "metric", "distance", "before", "after", "difference", "stderr"]
+    """Every metric behind the segment ("distance" is "all"), and by distance; and the gain on validation of every rate.
+
+    The last column is the reference, where there is one.
+    """
+    names = ["run", "segment", "way", "split", "rate", "metric", "distance"]
+    names += ["before", "after", "difference", "stderr", "reference"]
     with atomic_write(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
@@ -116,15 +200,21 @@ def write_csv(rows: Sequence[Row], split: str, path: Path) -> None:
             first = [row.run, str(row.place), row.way]
             for rate, gain in row.gains.items():
                 value = "diverges" if gain != gain else f"{-gain:.6g}"
-                writer.writerow([*first, "validation", f"{rate:g}", "nll", "all", "", "", value, ""])
+                writer.writerow([*first, "validation", f"{rate:g}", "nll", "all", "", "", value, "", ""])
             for metric in row.outcome.before:
-                scores = [row.outcome.score(which, metric) for which in ("before", "after", "difference")]
-                numbers = [f"{score.value:.6g}" for score in scores]
                 chosen = [*first, split, f"{row.rate:g}", metric]
-                writer.writerow([*chosen, "all", *numbers, f"{scores[2].stderr:.3g}"])
-                places, bins = row.outcome.by_distance(metric, bin_width(row.outcome))
-                for place, each in zip(places, bins, strict=True):
-                    writer.writerow([*chosen, f"{place:.1f}", "", "", f"{each.value:.6g}", f"{each.stderr:.3g}"])
+                kinds = ["before", "after", "difference", *(["reference"] if row.outcome.reference else [])]
+                whole = [row.outcome.score(which, metric) for which in kinds]
+                width = bin_width(row.outcome)
+                bins = [row.outcome.by_distance(metric, width, which)[1] for which in kinds]
+                places = row.outcome.by_distance(metric, width)[0]
+                table = [("all", whole)]
+                table += [(f"{place:.1f}", list(scores)) for place, *scores in zip(places, *bins, strict=True)]
+                for place, scores in table:
+                    before, after, change, *reference = scores
+                    numbers = [f"{score.value:.6g}" for score in (before, after, change)]
+                    last = f"{reference[0].value:.6g}" if reference else ""
+                    writer.writerow([*chosen, place, *numbers, f"{change.stderr:.3g}", last])
 
 
 def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
@@ -155,15 +245,28 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
             panels[i][0].set_ylabel("change of NLL (nats)\nbelow 0 is a gain")
         for axes in panels[-1]:
             axes.set_xlabel("tokens behind the segment")
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(ways), frameon=False)
-        figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
-        save_picture(figure, path)
+        finish(figure, panels, heading, path)
+
+
+def finish(figure: Figure, panels: Any, heading: str, path: Path) -> None:
+    """Adds one legend for all runs and the heading, and writes the picture."""
+    known: dict[str, Any] = {}
+    for axes in panels[:, 0]:
+        handles, labels = axes.get_legend_handles_labels()
+        known |= dict(zip(labels, handles, strict=True))
+    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known), frameon=False)
+    figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
+    save_picture(figure, path)
 
 
 def bin_width(outcome: Outcome) -> int:
     """The width of a bin of distance."""
     return max(1, -(-int(outcome.distance[outcome.behind].max() + 1) // BINS))
+
+
+def _beside(rows: Sequence[Row]) -> list[str]:
+    """The metrics that are shown beside the reference."""
+    return [metric for metric in SHORT if metric in rows[0].outcome.reference]
 
 
 def _others(rows: Sequence[Row]) -> list[str]:
@@ -173,6 +276,11 @@ def _others(rows: Sequence[Row]) -> list[str]:
 
 def _signed(score: ScoreRecord) -> str:
     return f"{score.value:+.4f} ±{score.stderr:.4f}"
+
+
+def _markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table whose first three columns are words."""
+    return [_line(heads), _line(["---"] * 3 + ["---:"] * (len(heads) - 3)), *map(_line, lines)]
 
 
 def _line(parts: Sequence[str]) -> str:

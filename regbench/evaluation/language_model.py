@@ -11,6 +11,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -222,6 +223,7 @@ def evaluate_language_model(
     baselines = score_baselines(track, instances, lambda b: announce(f"scoring the baseline {b}"))
     options = prompting.model_dump(mode="json", exclude={"mappings"}) | {
         "revision": getattr(model.model.config, "_commit_hash", None) or prompting.revision,
+        "model": plain if not Path(plain).exists() else Path(plain).name,  # without the folders of this machine
         "tokenizer_sha256": model.tokenizer_digest(),
         **{
             text: json.dumps(getattr(prompting, text)) for text in ("separator", "prompt")

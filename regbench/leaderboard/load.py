@@ -7,6 +7,7 @@ them and not with each other. `retired.json` lists the definitions that are gone
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pydantic
 
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.figures import mean_fault, sums_fault
+from regbench.leaderboard.language_models import read_language_models
 from regbench.leaderboard.plausible import copies
 from regbench.leaderboard.rank import Board, rank
 from regbench.leaderboard.reference import find_reference
@@ -61,7 +63,10 @@ def load_boards(
             faults += [f"{stored.path.name}: {fault}" for fault in dict.fromkeys(found)]
         if not faults:
             faults = copies(entries)
+        models, wrong = read_language_models(folder)
+        faults += wrong
         boards = [] if faults else rank(entries, track, evidence)
+        boards = [replace(b, language_models=tuple(models.get((b.track, b.digest), ()))) for b in boards]
     except UserError as error:
         return [], [*faults, str(error)]
     return boards, faults

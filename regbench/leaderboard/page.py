@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.overview import overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, mean_score
 from regbench.leaderboard.tiers import TIERS, Evidence
@@ -68,6 +69,7 @@ def build_page(boards: Sequence[Board]) -> str:
         ties=TIES,
         about_tiers=f"{ABOUT_TIERS} {FIRST}".replace("*", ""),
         tiers=TIERS,
+        about_models=ABOUT,
         overview=overview(ordered, list(current), list(map(_task, ordered))) if len(ordered) > 1 else None,
         current=[_section(board, name, boards) for name, board in current.items()],
         retired=[_section(board, name, boards) for name, board in retired.items()],

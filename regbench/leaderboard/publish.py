@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
+from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, retirement
 from regbench.report.content import human_state, label
@@ -126,8 +127,28 @@ def markdown(board: Board) -> str:
         f"# {board.track}\n\n{retired}{board.summary}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
         f"Entries are ranked by the mean of {main} over their seeds. Their ± is the standard error of that mean over seeds. "
         f"Baselines are in italics and have no rank. Their ± is the standard error over the {board.n_instances:,} test instances."
-        f"{normalized}\n\n{TIES}\n\n{ABOUT_TIERS} {FIRST}\n"
+        f"{normalized}\n\n{TIES}\n\n{ABOUT_TIERS} {FIRST}\n{_language_models(board)}"
     )
+
+
+def _language_models(board: Board) -> str:
+    """The language models in Markdown. Empty where there are none."""
+    if not board.language_models:
+        return ""
+    rows = []
+    for one in board.language_models:
+        cells = {"language model": one.name}
+        cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(one.result.score(m)) for m in board.metrics}
+        normalized, evaluation = one.normalized(board.baselines), one.result.evaluation
+        assert evaluation is not None
+        cells["normalized score"] = "—" if normalized is None else f"{100 * normalized:.0f}"
+        cells["other tokens"] = f"{100 * one.outside:.1f} %"
+        cells["parameters"] = f"{one.result.architecture.parameters:,}"
+        cells["mappings"] = str(len(one.result.seeds))
+        cells["instances"] = f"{evaluation.limit or board.n_instances:,}"
+        rows.append({head: cell.translate(_escape_markdown) for head, cell in cells.items()})
+    commands = "\n".join(one.command for one in board.language_models)
+    return f"\n## Language models\n\n{ABOUT}\n\n{_list(rows)}\n\n```\n{commands}\n```\n"
 
 
 def latex(board: Board) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.language_models import LanguageModelEntry
 from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
@@ -129,6 +130,7 @@ class Board:
         n_instances: The size of the test split.
         retired: Why the track takes no more entries. None of a current track.
         rows: The predictors.
+        language_models: Those that were scored on this track, best first. They have no rank.
     """
 
     track: str
@@ -140,6 +142,7 @@ class Board:
     n_instances: int
     retired: str | None
     rows: tuple[Row, ...]
+    language_models: tuple[LanguageModelEntry, ...] = ()
 
     @property
     def entries(self) -> list[Entry]:
@@ -150,6 +153,11 @@ class Board:
     def leader(self) -> Row | None:
         """The entry with the best score among those that are ranked. It is shown as first if it is reproduced."""
         return next((row for row in self.rows if row.rank == 1), None)
+
+    @property
+    def baselines(self) -> dict[str, BaselineRecord]:
+        """The baselines, by name."""
+        return {row.name: row.baseline for row in self.rows if row.baseline is not None}
 
     @property
     def file_stem(self) -> str:

@@ -25,8 +25,8 @@ from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
 
 
-class Parameters(base.Parameters):
-    """Where the text comes from, and how long an instance is.
+class SourceParameters(base.Parameters):
+    """Where the text comes from, and into how many tokens it is divided.
 
     Attributes:
         source: "stdlib"; a file or folder of .txt, .md, .jsonl or .parquet; or "c4", "wikipedia" or the name of any dataset on
@@ -37,7 +37,6 @@ class Parameters(base.Parameters):
         max_documents: The most documents that are read. None: 100,000 of a dataset, all of other sources.
         text_field: The field of the text, if documents are rows.
         topic_field: The field of the topic, if documents are rows. None: one topic for each file, and one for a dataset.
-        length: Tokens of an instance.
         vocab_size: Tokens, the separator included.
     """
 
@@ -48,7 +47,6 @@ class Parameters(base.Parameters):
     max_documents: int | None = pydantic.Field(default=None, ge=6)
     text_field: str = "text"
     topic_field: str | None = None
-    length: int = pydantic.Field(default=512, ge=2, le=65_536)
     vocab_size: int = pydantic.Field(default=8000, ge=N_BYTES + 1, le=1 << 20)
 
     @pydantic.model_validator(mode="after")
@@ -80,6 +78,26 @@ class Parameters(base.Parameters):
         known = self.source == "stdlib" or self.source in PRESETS
         return path if looks or (not known and there) else None
 
+    @property
+    def max_length(self) -> int:
+        """The tokens of the longest instance."""
+        raise NotImplementedError
+
+
+class Parameters(SourceParameters):
+    """Where the text comes from, and how long an instance is.
+
+    Attributes:
+        length: Tokens of an instance.
+    """
+
+    length: int = pydantic.Field(default=512, ge=2, le=65_536)
+
+    @property
+    def max_length(self) -> int:
+        """The tokens of an instance."""
+        return self.length
+
 
 class Task(base.Task):
     """A task whose instances are cut from documents."""
@@ -87,7 +105,7 @@ class Task(base.Task):
     main_score = "nll"
     knows_truth = False
     portable = False
-    parameters: Parameters
+    parameters: SourceParameters
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -125,7 +143,7 @@ class Task(base.Task):
         return base.TokenIO(
             vocab_size=p.vocab_size,
             separator=p.vocab_size - 1,
-            max_length=p.length,
+            max_length=p.max_length,
             names=(*names, *unused, "<separator>"),
         )
 
@@ -178,7 +196,7 @@ class Task(base.Task):
         `documents` and `topics` are how many occur, and `characters_a_token` the mean number of characters. `unigram_nats` is the
         mean NLL (nats) of a model that knows the training text's frequencies, plus one.
         """
-        flat = instances.tokens.ravel()
+        flat = instances.tokens[instances.tokens != self.io.separator]
         characters = np.append(self.corpus.bpe.characters, np.zeros(self.parameters.vocab_size))
         counts = self.corpus.frequencies + 1.0
         nats = np.log(counts.sum()) - np.log(counts)

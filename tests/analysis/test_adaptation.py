@@ -11,8 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from regbench import cli, runner
-from regbench.analysis.adaptation import Place, Plan, _outcomes, adapt_run, explicit, simulator_of
+from regbench.analysis import adaptation
+from regbench.analysis.adaptation import Place, Plan, Row, _outcomes, adapt_run, beside, explicit, simulator_of
 from regbench.analysis.trained import Trained, load_trained
+from regbench.evaluation.baselines import defaults_of, predict_baseline
 from regbench.models.model import token_tensor
 from regbench.utils.errors import UserError
 
@@ -98,6 +100,31 @@ def test_scores_of_an_outcome(runs: Path) -> None:
     assert set(outcome.before) == {"nll", "legal_accuracy", "token_accuracy", "tvd"}
 
 
+def test_bayes_stands_beside_on_the_same_positions(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores behind the segment, by hand from its predictions; and the cache of baselines is asked first."""
+    trained = load_trained(runs / "tint")
+    track, instances = trained.track, trained.track.instances("test")
+    ((bayes, *_),) = [defaults_of("bayes", track, instances)]
+    outcome = _outcomes([trained], "test", Place(share=0.4), Plan((), (), limit=6), "full", (1e-2,))[1e-2]
+    assert outcome is not None
+    asked = []
+    monkeypatch.setattr(adaptation, "predict_baseline", lambda *a: asked.append(a[2]) or predict_baseline(*a))
+    (row,) = beside([Row("tint", Place(share=0.4), "full", {}, 1e-2, outcome)], bayes, track, "test")
+    assert asked[0].fingerprint == instances.fingerprint
+    nll, tvd, truth = [], [], track.task.truth(instances[:6])
+    predicted = bayes.predict(instances[:6].tokens)
+    for n, t in zip(*np.nonzero(outcome.behind), strict=True):
+        nll.append(-np.log(predicted[n, t, instances.tokens[n, t]]))
+        tvd.append(0.5 * np.abs(predicted[n, t] - truth[n, t]).sum())
+    assert row.outcome.score("reference", "nll").value == pytest.approx(np.mean(nll))
+    assert row.outcome.score("reference", "tvd").value == pytest.approx(np.mean(tvd))
+    before, after = (outcome.score(which, "nll").value for which in ("before", "after"))
+    assert row.outcome.share_of_gap("nll") == pytest.approx((after - before) / (np.mean(nll) - before))
+    at, scores = row.outcome.by_distance("nll", 100, "reference")
+    assert len(at) == 1
+    assert scores[0].value == pytest.approx(np.mean(nll))
+
+
 def test_the_steps_of_any_model_share_the_first_gradient(runs: Path) -> None:
     trained = load_trained(runs / "lstm")
     tokens = token_tensor(trained.track.instances("test")[:1].tokens, torch.device("cpu"))
@@ -117,19 +144,23 @@ def test_the_command(
     out = capsys.readouterr().out
     assert "tiny-v1, test split, at most 8 instances: behind a segment, before and after one step on it" in out
     table = (tmp_path / "t.md").read_text()
-    assert [line.split(" | ")[:3] for line in table.splitlines() if line.startswith(("| tint", "| lstm"))] == [
+    assert [line.split(" | ")[:3] for line in table.splitlines() if line.startswith(("| tint", "| lstm"))] == 2 * [
         ["| tint", "50 %", "full"],
         ["| tint", "50 %", "values"],
         ["| tint", "50 %", "tint"],
         ["| lstm", "50 %", "full"],
     ]
+    assert "| run | segment | way | NLL ↓ | after | Bayes | of gap | TVD ↓ | after | Bayes | of gap |" in table
+    assert "tint beside Bayes" in out
     with (tmp_path / "t.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["split"] for row in rows} == {"validation", "test"}
     whole = [row for row in rows if row["distance"] == "all" and row["split"] == "test" and row["metric"] == "nll"]
     for row in whole:
         assert float(row["after"]) - float(row["before"]) == pytest.approx(float(row["difference"]), abs=1e-5)
-    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+        assert float(row["reference"]) > 0
+    for picture in ("t.png", "t-bayes.png"):
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "pfa": {"n_symbols": 6, "max_alphabet": 6, "max_strings": 12, "max_length": 12},
     "associative_recall": {"n_keys": 5, "n_values": 6, "n_pairs": 20},
     "bigram": {"n_symbols": 12, "n_triggers": 3, "length": 40},
+    "classification": {"vocab_size": 400, "n_exemplars": 5, "excerpt": 8, "n_queries": 6, "n_label_tokens": 20},
     "mqar": {"vocabulary": 40, "n_pairs": 6, "n_queries": 6, "length": 48},
     "text": {"length": 64, "vocab_size": 400},
     "text_mixture": {"length": 64, "min_cut": 16, "max_cut": 40, "vocab_size": 400},
@@ -91,7 +92,7 @@ def faults(subject: Subject) -> Iterator[tuple[str, str]]:
 def test_every_built_in_keeps_the_contract(name: str, tmp_path: Path) -> None:
     cls = registry.load(registry.TASK, name)
     parameters = SMALLER.get(name, {})
-    if name in ("text", "text_mixture"):
+    if name in ("classification", "text", "text_mixture"):
         parameters = parameters | {"source": str(write_corpus(tmp_path / "texts", documents=30))}
     task = cls(cls.Parameters(**parameters))
     made = {split: task.generate(SPLITS, split) for split in NAMES}

@@ -13,7 +13,8 @@ import yaml
 from regbench.ops.backend import known_ops
 from regbench.tracks import load_track, track_names
 from regbench.training.provenance import WORDS
-from tests.benchmarks import ngram_cost
+from regbench.utils import registry
+from tests.benchmarks import gpu_costs, ngram_cost
 from tests.helpers.documents import body_rows, section
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,8 +38,18 @@ def test_every_track_is_listed_with_its_definition() -> None:
         )
 
 
+OPS = section(page("gpu.md"), "## Implementations of the ops")
+
+
+def test_costs_at_the_papers_scale_are_counted() -> None:
+    """Of every architecture that has a width, and again for the fastest one to count."""
+    rows = {row[0]: row for row in body_rows(section(page("gpu.md"), "## The paper's scale"))}
+    assert list(rows) == [name for name in registry.entries(registry.ARCHITECTURE) if name not in gpu_costs.OF_ONE_SIZE]
+    assert rows["transformer"] == [cell.strip("`") for cell in gpu_costs.row("transformer").values()]
+
+
 def test_every_op_is_listed_with_its_implementations() -> None:
-    rows = {row[0]: re.findall(r"[\w-]+", row[2]) for row in body_rows(page("gpu.md"))}
+    rows = {row[0]: re.findall(r"[\w-]+", row[2]) for row in body_rows(OPS)}
     ops = {name: op.implementations for name, op in known_ops().items()}
     own = {n for n, found in ops.items() if all(one.target.startswith("regbench.ops.") for one in found.values())}
     assert rows == {name: list(ops[name]) for name in own}

@@ -16,47 +16,14 @@ from regbench import cli, runner
 from regbench.evaluation.language_model import LanguageModel, Prompting
 from regbench.results import Result, read_result
 from regbench.tracks import Track
+from tests.helpers.language_models import LETTERS, random_model, saved
 
 transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def tokenizer() -> Any:
-    """Byte pairs in which a space and a letter are one token, as is a new line."""
-    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
-    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
-    bpe.train_from_iterator(["".join(f" {letter}" for letter in LETTERS), " over over"] * 3, trainer)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="Ġover")
-
-
-def saved(model: Any, folder: Path) -> str:
-    model.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return f"hf:{folder}"
-
-
-SIZES = {
-    "GPT2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64},
-    "Llama": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
-    "Mamba": {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
-}
 
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
     return random_model("GPT2", tmp_path_factory.mktemp("gpt2"))
-
-
-def random_model(family: str, folder: Path) -> str:
-    kind = {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(vocab_size=290, **SIZES[family])
-    return saved(getattr(transformers, kind)(config), folder)
 
 
 def scored(track: str, name: str, **settings: Any) -> Result:

@@ -26,6 +26,7 @@ def test_built_ins_are_found_by_file() -> None:
         "arithmetic",
         "associative_recall",
         "bigram",
+        "classification",
         "linear_regression",
         "mqar",
         "pfa",
@@ -206,7 +207,7 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str, suffix:
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown architecture 'manba'; did you mean 'mamba'"):
         registry.load(ARCHITECTURE, "manba")
-    with pytest.raises(UserError, match="unknown task 'xyz'; known: arithmetic, associative_recall, bigram, lin"):
+    with pytest.raises(UserError, match="unknown task 'xyz'; known: arithmetic, associative_recall, bigram, cla"):
         registry.load(TASK, "xyz")
     with pytest.raises(UserError, match="no such file: nowhere.py"):
         registry.load(ARCHITECTURE, "nowhere.py")

@@ -1,4 +1,4 @@
-"""Make a finished run an entry of the leaderboard."""
+"""Make a finished run an entry of the leaderboard, or put a language model beside them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ examples:
   regbench run --arch gla --seed 0 1 2 --out runs/gla
   regbench submit runs/gla
   regbench submit runs/gla --name gla-default --publish-predictions
+  regbench submit runs/gpt2                                          of `regbench evaluate hf:gpt2 --out runs/gpt2`
 """
 
 
 def configure(submit: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    submit.add_argument("run", metavar="DIR", help="the folder of a finished run")
+    submit.add_argument("run", metavar="DIR", help="the folder of a finished run, or of a scored language model")
     submit.add_argument("--name", metavar="N", help="the entry's name (default: from what was set)")
     submit.add_argument(
         "--by", metavar="NAME", help="your name, for the evidence: somebody else must reproduce the entry"
@@ -38,10 +39,17 @@ def configure(submit: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the entry's file, or why there is none."""
+    from regbench.leaderboard.language_models import is_language_model, submit_language_model
     from regbench.leaderboard.store import find_board
     from regbench.leaderboard.submit import submit
     from regbench.tracks import load_track
 
+    board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
+    if is_language_model(Path(arguments.run)):
+        place = find_board(arguments.board)
+        path = submit_language_model(Path(arguments.run), place, name=arguments.name, replace=arguments.replace)
+        print_line(f"{path}; next: regbench leaderboard{board}", console)
+        return 0
     made = submit(
         Path(arguments.run),
         find_board(arguments.board),
@@ -62,6 +70,5 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     for what, files in (("overwrote", made.replaced), ("removed", made.removed)):
         for old in files:
             print_line(f"{what} {old}", console)
-    board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     print_line(f"{made.path}; next: regbench leaderboard{board}", console)
     return 0

@@ -106,6 +106,36 @@ def test_attention_and_its_way_back() -> None:
     close(layout.get(module.backward(layout.put(g), x)), of_values, 1e-10)
 
 
+def test_an_mlp_of_four_parts_and_its_way_back() -> None:
+    """Each part has d units of its own; the bias of the second matrix stands in the first part alone."""
+    model = tint(form="construction")
+    assert model.constructed is not None
+    simulator, layout = model.constructed, model.constructed.layout
+    weights, heads = auxiliary_of(model)
+    tokens, inputs = text()
+    trace = forward(weights, inputs, heads)
+    up, down = (weights[f"blocks.1.feed_forward.{name}.weight"] for name in ("up", "down"))
+    u = trace.blocks[1].z2 @ up.T + weights["blocks.1.feed_forward.up.bias"]
+    g = torch.randn(3, 20, 12)
+    g_u = activation_backward(g @ down, u, Plan(1.0))
+    memory = simulator.store(weights, 3)
+    _, kept, last = simulator._forward(memory, tokens, IO.separator)
+    close(layout.get(last), trace.last, 1e-10)
+    new: dict[str, torch.Tensor] = {}
+    everywhere = torch.ones(3, 20, dtype=torch.bool)
+    simulator._block_back(memory, 1, layout.put(g), kept[1], everywhere, new)
+    for c in range(4):
+        own = slice(12 * c, 12 * c + 12)
+        close(layout.get(kept[1][f"u.{c}"]), u[..., own], 1e-10)
+        found, bias = layout.load(new[f"1.up.{c}"])
+        close(found, up[own] - 0.01 * g_u[..., own].mT @ trace.blocks[1].z2, 1e-10)
+        close(bias, weights["blocks.1.feed_forward.up.bias"][own] - 0.01 * g_u[..., own].sum(1), 1e-10)
+        found, bias = layout.load(new[f"1.down.{c}"])
+        close(found, down[:, own] - 0.01 * g.mT @ activation(u)[..., own], 1e-10)
+        right = weights["blocks.1.feed_forward.down.bias"] - 0.01 * g.sum(1)
+        close(bias, right if c == 0 else torch.zeros(3, 12), 1e-10)
+
+
 def test_the_gradient_of_the_loss() -> None:
     """With a segment up to the end: the last label stands behind the text, and the last position is no exception."""
     model = tint(form="construction")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from architectures.tint.explicit import (
     learns,
     norm_backward,
     simulate,
+    train,
 )
 from architectures.transformer import Transformer
 from regbench.models.backbone import build, resolve_options
@@ -244,3 +246,22 @@ def test_simulate_takes_a_transformer_and_its_twin_in_tint() -> None:
         close(found[1], forward(right, shift_in(tokens, IO.separator), heads).logits, 1e-12)
     with pytest.raises(UserError, match="3 layers cannot change: the model has 2"):
         list(simulate(model, tokens, COUNTED, rates=[0.01], gradient="values", layers=3))
+
+
+def test_one_set_of_weights_trains_on_all_sequences() -> None:
+    """The second step is of the changed weights; its predictions are for sequences of any number and length."""
+    model = tint()
+    tokens, _ = text()
+    after = list(islice(train(model, tokens, COUNTED, rate=0.01, gradient="full"), 3))
+    still = model.auxiliary(tokens[:1, :7])
+    close(after[0](tokens[:1, :7]), still, 1e-12)
+    optimizer = torch.optim.SGD(model.auxiliary.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model.auxiliary(tokens)[COUNTED], tokens[COUNTED], reduction="sum").backward()
+        optimizer.step()
+    changed = model.auxiliary(tokens[:1, :7])
+    close(after[2](tokens[:1, :7]), changed, 1e-11)
+    assert float((changed - still).detach().abs().max()) > 1e-3
+    with pytest.raises(UserError, match="3 layers cannot change: the model has 2"):
+        next(train(model, tokens, COUNTED, rate=0.01, gradient="values", layers=3))

@@ -1,0 +1,198 @@
+"""Language models on the board: scored untrained by `regbench evaluate hf:NAME`, in a table of their own below a track's entries.
+
+They have no rank: they were trained elsewhere, on other data. Their files lie in `language-models/TRACK/`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pydantic
+
+from regbench.evaluation.predictions import read_predictions
+from regbench.leaderboard.entry import canonical, check_name, digest_of
+from regbench.leaderboard.reference import find_reference
+from regbench.metrics.scores import normalized_scores, score, score_records
+from regbench.results import RESULT_BYTES, BaselineRecord, Result, read_result
+from regbench.tracks import track_names
+from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.guard import Folder, describe_schema, parse_json
+
+FOLDER = "language-models"
+ABOUT = (
+    "These language models were scored as they were given, and have no rank: they were trained elsewhere, on other data. Each "
+    "symbol is a token of their vocabulary, drawn at random. ± is the standard error over the draws; of one draw, over instances."
+)
+"""Explains the table, on the page and in the tables."""
+
+
+@dataclass(frozen=True)
+class LanguageModelEntry:
+    """A language model on a track.
+
+    Attributes:
+        name: The name in tables.
+        result: What `regbench evaluate` gave, without its baselines: the board has its own.
+    """
+
+    name: str
+    result: Result
+
+    @property
+    def outside(self) -> float:
+        """The mean probability that tokens had which are no symbols."""
+        assert self.result.evaluation is not None
+        assert self.result.evaluation.outside is not None
+        return math.fsum(self.result.evaluation.outside.values()) / len(self.result.evaluation.outside)
+
+    @property
+    def command(self) -> str:
+        """The command that scores it again."""
+        options, evaluation = self.result.architecture.options, self.result.evaluation
+        assert evaluation is not None
+        words = ["regbench", "evaluate", f"hf:{options.get('model', self.result.architecture.name)}"]
+        words += ["--track", self.result.track.name, "--mapping", *(str(seed.seed) for seed in self.result.seeds)]
+        for name, default in (("symbols", "auto"), ("precision", "float32"), ("revision", None)):
+            if options.get(name) not in (None, default):
+                words += [f"--{name}", str(options[name])]
+        for name, text in (("separator", json.dumps("\n")), ("prompt", json.dumps(""))):
+            if options.get(name, text) != text:
+                words += [f"--{name}", json.loads(options[name])]
+        if evaluation.limit is not None:
+            words += ["--limit", str(evaluation.limit)]
+        return shlex.join(words)
+
+    def normalized(self, baselines: Mapping[str, BaselineRecord]) -> float | None:
+        """The normalized score by the main score. None of a part of the instances: the baselines are of all."""
+        assert self.result.evaluation is not None
+        if self.result.evaluation.limit is not None:
+            return None
+        main = self.result.track.main_score
+        return normalized_scores({main: self.result.score(main)}, baselines).get(main)
+
+
+def is_language_model(run: Path) -> bool:
+    """Whether a folder holds the result of `regbench evaluate hf:NAME`. Other things wrong with it are not looked at."""
+    try:
+        evaluation = read_result(run).evaluation
+    except UserError:
+        return False
+    return evaluation is not None and evaluation.given == "language model"
+
+
+def submit_language_model(run: Path, board: Path, *, name: str | None = None, replace: bool = False) -> Path:
+    """Checks the folder of `regbench evaluate hf:NAME --out DIR`, and writes its file on the board.
+
+    Args:
+        run: The folder. Its scores are computed again from its predictions.
+        board: The leaderboard's folder.
+        name: The name in tables; by default that of the model.
+        replace: Whether it takes the place of a file of the same name.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: Something in the folder is not as it must be, or a file of this name is there.
+    """
+    result = read_result(run)
+    name = result.architecture.name.lower() if name is None else name
+    check_name(name)
+    for fault in (*_faults(result), *_rescored(run, result)):
+        raise UserError(f"{run}: {fault}")
+    path = board / FOLDER / result.track.name / f"{name}.json"
+    if path.exists() and not replace:
+        raise UserError(f"{path} is there: --replace puts this result in its place, --name gives it another name")
+    kept = {"name": name, "result": result.model_copy(update={"baselines": {}}).model_dump(mode="json")}
+    with explain_full_disk(board), atomic_write(path) as file:
+        file.write(canonical({**kept, "digest": digest_of(kept)}))
+    return path
+
+
+def read_language_models(board: Path) -> tuple[dict[tuple[str, str], list[LanguageModelEntry]], list[str]]:
+    """The language models of a board by the name and the digest of their track, best first, and a line for each fault."""
+    found: dict[tuple[str, str], list[LanguageModelEntry]] = {}
+    faults = []
+    for path in sorted((board / FOLDER).glob("*/*.json")):
+        try:
+            entry = _read(path)
+            faults += [f"{path.name}: {fault}" for fault in _faults(entry.result)]
+        except UserError as error:
+            faults.append(f"{path.name}: {error}")
+            continue
+        found.setdefault((entry.result.track.name, entry.result.track.digest), []).append(entry)
+    for entries in found.values():
+        reference, main = find_reference(entries[0].result.track.name), entries[0].result.track.main_score
+        sign = -1 if reference.track.metrics[main].higher_is_better else 1
+        entries.sort(key=lambda one: (sign * one.result.score(main).value, one.name))
+    return found, faults
+
+
+def _read(path: Path) -> LanguageModelEntry:
+    """Reads a file of the board, within bounds.
+
+    Raises:
+        UserError: It is not in the form in which such files are written.
+    """
+    content = parse_json(Folder(path.parent).read(path.name, RESULT_BYTES), path.name)
+    if not isinstance(content, dict) or set(content) != {"name", "result", "digest"}:
+        raise UserError("it must hold a name, a result and a digest")
+    try:
+        result = Result.model_validate(content["result"])
+    except pydantic.ValidationError as error:
+        raise describe_schema(error, path.name, Result.model_fields) from None
+    if not isinstance(content["name"], str) or path.stem != content["name"] or path.parent.name != result.track.name:
+        raise UserError("the file must be called NAME.json, and lie in a folder called like its track")
+    check_name(content["name"])
+    if content["digest"] != digest_of(content):
+        raise UserError("the digest is not that of the content: the file was changed after it was written")
+    return LanguageModelEntry(content["name"], result)
+
+
+def _faults(result: Result) -> Iterator[str]:
+    """What is wrong with a result that should be of a language model on a track of today."""
+    evaluation = result.evaluation
+    if evaluation is None or evaluation.given != "language model" or evaluation.outside is None:
+        yield "it is no result of `regbench evaluate hf:NAME`"
+        return
+    if evaluation.split != "test":
+        yield f"it is of the {evaluation.split} split; the board is of the test split"
+    if result.track.name not in track_names():
+        yield f"{result.track.name} is no built-in track"
+        return
+    reference = find_reference(result.track.name)
+    if result.track != reference.record:
+        yield f"it is on another definition of {result.track.name}, or on other instances"
+        return
+    if set(result.metrics) != set(reference.metrics):
+        yield f"it has not exactly the scores of {result.track.name}"
+        return
+    mappings = [str(seed.seed) for seed in result.seeds]
+    if sorted(mappings) != sorted(set(mappings)) or set(evaluation.outside) != set(mappings):
+        yield "a mapping is there twice, or has no probability of other tokens"
+    if not all(0 <= share <= 1 for share in evaluation.outside.values()):
+        yield "the probability of other tokens is not between 0 and 1"
+    for seed in result.seeds:
+        for metric, record in seed.scores.items():
+            lowest, highest = reference.track.metrics[metric].limits
+            if not lowest <= record.value <= highest:
+                yield f"mapping {seed.seed}: {metric} is {record.value:g}, outside {lowest:g} to {highest:g}"
+
+
+def _rescored(run: Path, result: Result) -> Iterator[str]:
+    """Compares the scores with those that follow from the stored predictions."""
+    assert result.evaluation is not None
+    reference = find_reference(result.track.name)
+    task, test = reference.track.task, reference.test
+    if result.evaluation.limit is not None:
+        test = test[: result.evaluation.limit]
+    for seed in result.seeds:
+        found = read_predictions(run, seed.seed, task, test)
+        if score_records(score(task, test, found.batches()))[0] != seed.scores:
+            yield f"mapping {seed.seed}: the scores are not those of predictions.npz"

@@ -1,0 +1,140 @@
+"""Language models on the board: what is kept, what is refused, and the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regbench import cli, runner
+from regbench.leaderboard import language_models, publish
+from regbench.leaderboard.entry import canonical, digest_of
+from regbench.leaderboard.language_models import read_language_models
+from regbench.leaderboard.page import build_page
+from regbench.leaderboard.rank import rank
+from regbench.leaderboard.reference import Reference
+from regbench.tracks import Track
+from tests.helpers.language_models import random_model
+from tests.leaderboard.examples import make_entries
+
+
+@pytest.fixture(scope="module")
+def scored(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two mappings of a random GPT-2 on eight test instances."""
+    out, folder = tmp_path_factory.mktemp("scored") / "gpt", tmp_path_factory.mktemp("model") / "My-GPT"
+    settings = {"mappings": (0, 1), "limit": 8, "prompt": "a b"}
+    runner.evaluate_language_model(
+        str(tiny_file), random_model("GPT2", folder), settings=settings, device="cpu", out=out
+    )
+    return out
+
+
+@pytest.fixture(autouse=True)
+def _tiny_is_built_in(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = Reference(tiny)
+    monkeypatch.setattr(language_models, "track_names", lambda: {tiny.name: ""})
+    monkeypatch.setattr(language_models, "find_reference", lambda name: reference)
+
+
+def submitted(scored: Path, board: Path, *more: str) -> int:
+    board.mkdir(exist_ok=True)
+    return cli.main(["submit", str(scored), "--board", str(board), *more])
+
+
+def test_it_stands_below_the_entries_and_has_no_rank(
+    scored: Path, tiny: Track, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submitted(scored, tmp_path / "board") == 0
+    assert "my-gpt.json; next: regbench leaderboard" in capsys.readouterr().out
+    assert submitted(scored, tmp_path / "board") == 2
+    assert "my-gpt.json is there: --replace" in capsys.readouterr().err
+    assert submitted(scored, tmp_path / "board", "--replace") == 0
+    found, faults = read_language_models(tmp_path / "board")
+    assert faults == []
+    (one,) = found[tiny.name, tiny.definition.digest]
+    assert str(tmp_path) not in (tmp_path / "board" / "language-models" / tiny.name / "my-gpt.json").read_text()
+    assert one.command == "regbench evaluate hf:My-GPT --track tiny-v1 --mapping 0 1 --prompt 'a b' --limit 8"
+    (plain,) = rank(make_entries(tiny), tiny)
+    board = replace(plain, language_models=(one,))
+    table = publish.markdown(board).partition("## Language models")[2]
+    score = one.result.score("legal_accuracy")
+    assert f" {score.value:.3f} ± {score.stderr:.3f} " in table
+    assert f" {100 * one.outside:.1f} % " in table
+    assert one.command in table
+    page = build_page([board])
+    assert '<section class="models' in page
+    assert '<section class="models' not in build_page([plain])
+    assert publish.csv(board) == publish.csv(plain)
+
+
+def test_scores_that_do_not_follow_from_the_predictions_are_refused(
+    scored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = tmp_path / "forged"
+    (forged / "seed-0").mkdir(parents=True)
+    (forged / "seed-1").mkdir()
+    content = json.loads((scored / "result.json").read_text())
+    content["seeds"][1]["scores"]["nll"]["value"] -= 0.5
+    (forged / "result.json").write_text(json.dumps(content))
+    for seed in ("seed-0", "seed-1"):
+        (forged / seed / "predictions.npz").write_bytes((scored / seed / "predictions.npz").read_bytes())
+    assert submitted(forged, tmp_path / "board") == 2
+    assert "mapping 1: the scores are not those of predictions.npz" in capsys.readouterr().err
+    with np.load(scored / "seed-0" / "predictions.npz") as arrays:
+        np.savez(forged / "seed-0" / "predictions.npz", packed=arrays["packed"][:-1], lengths=arrays["lengths"])
+    assert submitted(forged, tmp_path / "board") == 2
+    assert "cannot read predictions" in capsys.readouterr().err
+    assert not (tmp_path / "board" / "language-models").exists()
+
+
+def changed(what: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], str]:
+    """A file of the board with one thing changed, and a digest that fits."""
+
+    def write(content: dict[str, Any]) -> str:
+        what(content)
+        return canonical(content | {"digest": digest_of(content)})
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "message"),
+    [
+        (lambda content: canonical(content | {"name": "my-gpt2"}), "must be called NAME.json"),
+        (lambda content: canonical(content | {"digest": "0" * 64}), "the file was changed after it was written"),
+        (lambda content: "{", "not JSON"),
+        (lambda content: canonical({"name": "my-gpt"}), "it must hold a name, a result and a digest"),
+        (
+            changed(lambda content: content["result"]["seeds"][0]["scores"]["tvd"].update(value=-0.1)),
+            "mapping 0: tvd is -0.1, outside 0 to 1",
+        ),
+        (
+            changed(lambda content: content["result"]["evaluation"].update(outside={"0": 1.5, "1": 0.5})),
+            "the probability of other tokens is not between 0 and 1",
+        ),
+        (
+            changed(lambda content: content["result"]["evaluation"].update(split="validation")),
+            "it is of the validation split; the board is of the test split",
+        ),
+        (changed(lambda content: content["result"]["track"].update(digest="0" * 64)), "another definition of tiny-v1"),
+        (
+            changed(lambda content: content["result"].update(evaluation=None)),
+            "no result of `regbench evaluate hf:NAME`",
+        ),
+    ],
+)
+def test_what_is_wrong_on_the_board_is_one_line(
+    spoiled: Callable[[dict[str, Any]], str], message: str, scored: Path, tmp_path: Path
+) -> None:
+    assert submitted(scored, tmp_path / "board") == 0
+    path = tmp_path / "board" / "language-models" / "tiny-v1" / "my-gpt.json"
+    path.write_text(spoiled(json.loads(path.read_text())))
+    _, faults = read_language_models(tmp_path / "board")
+    (fault,) = faults
+    assert message in fault
+    assert "\n" not in fault
