@@ -62,6 +62,7 @@ UNSEEN_OF_STRANGERS = [
     "result.training.weight_decay",
     "result.training.beta*",
     "result.training.gradient_clip",
+    "result.training.state_space_rate",
     "result.training.checkpoint_seconds",
 ]
 """What more can be forged where the architecture is a stranger's file, which is never imported."""
