@@ -354,9 +354,10 @@ def predictions_at_scored(
     for seed in source.result.seeds:
         predictions = read_predictions(source.folder, seed.seed, track.task, test)
         assert isinstance(predictions, Predictions)  # the task knows its truth
-        if not np.isfinite(predictions.packed).all():
+        if not predictions.finite:
             raise UserError(f"the predictions of seed {seed.seed} in {source.folder} hold NaN or infinity")
         found.append(_at_scored(predictions, early))
+        del predictions  # before the next is read: of a large track two would fill the memory
     return found
 
 

@@ -18,7 +18,11 @@ from regbench.models.predictor import Predictor, predict_in_batches, rows_at_onc
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.files import atomic_write
-from regbench.utils.guard import Folder, Refused, parse_arrays
+from regbench.utils.guard import Folder, Refused
+
+_PART_BYTES = 1 << 22
+_BATCH_BYTES = 32 << 20
+"""The most memory that a batch of unpacked predictions takes. Beside it scoring needs several arrays of this size."""
 
 
 class _Stored:
@@ -37,7 +41,10 @@ class _Stored:
         digest = hashlib.sha256()
         for name, array in self.arrays.items():
             if name != "lengths":
-                digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+                rows = max(1, _PART_BYTES // max(1, array[:1].nbytes))
+                for start in range(0, len(array), rows):
+                    part = array[start : start + rows]
+                    digest.update(part.astype(part.dtype.newbyteorder("<")).tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path) -> str:
@@ -85,21 +92,34 @@ class Predictions(_Stored):
         rows = [row[: next(lengths)].astype(kind) for batch in batches for row in batch]
         return cls(np.concatenate(rows), instances.lengths)
 
-    def batches(self, batch_size: int = 64) -> Iterator[FloatArray]:
+    def batches(self, batch_size: int | None = None) -> Iterator[FloatArray]:
         """Unpacks (B, L, V) float64 batches in order, or (B, L, D_out), each cut to its longest instance.
 
         Rows of float16 are divided by their sum. Padding is uniform.
+
+        Args:
+            batch_size: How many instances are unpacked at once; by default 64, or fewer where these take much memory.
         """
         ends = np.cumsum(self.lengths)
         width = self.packed.shape[1]
+        if batch_size is None:
+            batch_size = scored_at_once(int(self.lengths.max(initial=1)), width)
         for start in range(0, len(self.lengths), batch_size):
             lengths = self.lengths[start : start + batch_size]
-            batch = np.full((len(lengths), int(lengths.max()), width), 1.0 / width)
+            batch = np.empty((len(lengths), int(lengths.max()), width))
             for i, length in enumerate(lengths):
                 end = ends[start + i]
-                rows = self.packed[end - length : end].astype(np.float64)
-                batch[i, :length] = rows / rows.sum(-1, keepdims=True) if self.packed.dtype == np.float16 else rows
+                batch[i, :length] = self.packed[end - length : end]
+                if self.packed.dtype == np.float16:
+                    batch[i, :length] /= batch[i, :length].sum(-1, keepdims=True)
+                batch[i, length:] = 1.0 / width
             yield batch
+
+    @property
+    def finite(self) -> bool:
+        """Whether there is no NaN and no infinity among them."""
+        rows = max(1, _PART_BYTES // max(1, self.packed[:1].nbytes))
+        return all(np.isfinite(self.packed[i : i + rows]).all() for i in range(0, len(self.packed), rows))
 
     @property
     def of_vectors(self) -> bool:
@@ -170,6 +190,11 @@ class CompactPredictions(_Stored):
 StoredPredictions = Predictions | CompactPredictions
 
 
+def scored_at_once(length: int, width: int) -> int:
+    """How many instances of a length are unpacked and scored at once: 64, or fewer where V or D_out is large."""
+    return max(1, min(64, _BATCH_BYTES // (8 * length * width)))
+
+
 def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPredictions:
     """Asks a trained model for its predictions, in the form that the task's scores need.
 
@@ -224,10 +249,8 @@ def read_predictions(run: Path, seed: int, task: Task, instances: Instances) -> 
         UserError: The file does not hold predictions for these instances.
     """
     name = f"seed-{seed}/predictions.npz"
-    expected = expected_arrays(task, instances)
-    size = sum(array.nbytes for array in expected.values())
     try:
-        arrays = parse_arrays(Folder(run).read(name, size + size // 64 + (1 << 16)), expected, name)
+        arrays = Folder(run).arrays(name, expected_arrays(task, instances))
     except Refused as error:
         raise Refused(f"cannot read predictions from {run / name}: {str(error).removeprefix(f'{name}: ')}") from None
     if not np.array_equal(arrays["lengths"], instances.lengths):

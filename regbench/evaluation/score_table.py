@@ -95,6 +95,7 @@ def _of_run(run: Run, found: Found) -> list[Scores]:
     for seed in run.result.seeds:
         predictions = read_predictions(run.folder, seed.seed, task, found.test)
         scored.append(score(task, found.test, predictions.batches()))
+        del predictions  # before the next is read: of a large track two would fill the memory
     return scored
 
 

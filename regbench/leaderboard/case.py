@@ -26,7 +26,6 @@ from regbench.utils.guard import (
     Folder,
     Refused,
     describe_schema,
-    parse_arrays,
     parse_json,
     parse_yaml,
     tensor_sizes,
@@ -37,6 +36,7 @@ _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 LOG_BYTES = 4 << 20
 LOG_ROWS = 20_000
 _HEADER_BYTES = 1 << 20
+_ROWS_BYTES = 1 << 18
 _ROW_SUM_TOLERANCE = 2e-3
 """Of a row of float16 probabilities: each is rounded by up to one part in 2048."""
 
@@ -164,9 +164,7 @@ def read_predictions(folder: Folder, name: str, reference: Reference) -> Predict
     Raises:
         Refused: The file does not hold predictions for the reference's test split.
     """
-    expected = expected_arrays(reference.track.task, reference.test)
-    size = sum(array.nbytes for array in expected.values())
-    arrays = parse_arrays(folder.read(name, size + size // 64 + (1 << 16)), expected, name)
+    arrays = folder.arrays(name, expected_arrays(reference.track.task, reference.test))
     if not np.array_equal(arrays["lengths"], reference.test.lengths):
         raise Refused(f"{name}: the lengths are not those of the test split")
     fault = _row_fault(arrays["packed"], isinstance(reference.track.task.io, VectorIO))
@@ -264,11 +262,17 @@ def _validated(model: type[_Model], value: Any, name: str) -> _Model:
 
 def _row_fault(packed: NDArray[Any], vectors: bool) -> str | None:
     """What is wrong with stored predictions (T, V), or vectors (T, D_out), if anything."""
-    if not np.isfinite(packed).all():
-        return "NaN or infinity among the predictions"
-    if vectors:
-        return None
-    if (packed < 0).any():
-        return "negative probabilities"
-    off = np.abs(packed.sum(1, dtype=np.float64) - 1.0).max()
-    return None if off <= _ROW_SUM_TOLERANCE else f"a row of probabilities is off 1 by {off:.3g}"
+    rows = max(1, _ROWS_BYTES // max(1, packed[:1].nbytes))
+    largest = 0.0
+    for start in range(0, len(packed), rows):
+        part = packed[start : start + rows].astype(np.float32)
+        with np.errstate(all="ignore"):
+            sums = part.sum(1)  # not finite if anything in the row is not
+        if not np.isfinite(part if vectors else sums).all():
+            return "NaN or infinity among the predictions"
+        if vectors:
+            continue
+        if part.min(initial=0.0) < 0:
+            return "negative probabilities"
+        largest = max(largest, float(np.abs(sums - 1.0).max()))
+    return None if largest <= _ROW_SUM_TOLERANCE else f"a row of probabilities is off 1 by {largest:.3g}"

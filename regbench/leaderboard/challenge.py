@@ -8,39 +8,40 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import Predictions, predict
+from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.case import Findings, Note, RunFolder
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.evidence import load_model, score_faults
-from regbench.leaderboard.isolated import Job, predict_isolated
+from regbench.leaderboard.evidence import predict_built_in, read_weights, score_faults
+from regbench.leaderboard.isolated import predict_isolated
+from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.plausible import copies
-from regbench.leaderboard.reference import Reference, find_reference
+from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.tiers import (
     Challenge,
-    Evidence,
+    add_evidence,
+    check_by,
     differing,
     fresh_seed,
     fresh_split,
     judge,
-    read_evidence,
     today,
-    write_evidence,
 )
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.scores import Scores, score
 from regbench.metrics.significance import Change
-from regbench.models.model import ModelPredictor
-from regbench.results import ScoreRecord, SeedRecord
+from regbench.results import ScoreRecord
+from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.provenance import describe_machine
 from regbench.utils.errors import UserError
@@ -48,8 +49,6 @@ from regbench.utils.guard import Refused
 
 INSTANCES, FEWEST, MOST = 500, 100, 20_000
 """How many fresh instances are asked about: by default, at least, at most."""
-
-_CHECKPOINT_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,10 @@ def challenge(
         announce: Called with a line before something that takes long.
 
     Raises:
-        UserError: The entry's architecture is not built in, and is not to be run or cannot be isolated. Or a number is out of
-            range.
+        UserError: The entry's architecture is not built in, and is not to be run or cannot be isolated. Or its source has
+            changed and that of its commit is not here. Or a number is out of range.
     """
+    check_by(by)
     if number is None:
         number = secrets.randbits(62)
     if not 0 <= number < 2**63:
@@ -117,17 +117,20 @@ def challenge(
     announce(f"drawing {instances} fresh instances of {entry.track}")
     fresh = fresh_split(reference.track, fresh_seed(entry, number), instances)
     scored: list[Scores] = []
-    for seed in entry.result.seeds:
-        announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
+    architecture = entry.result.architecture
+    with past_of(architecture, entry.result.code.commit) if is_built_in(architecture) else nullcontext() as past:
+        if past is not None:
+            announce(f"{entry.result.architecture.source} has changed: that of commit {past.commit[:12]} is run")
+        predicted = _predict(
+            stored, entry, RunFolder(run), past, reference.track.task, (reference.test, fresh), announce
+        )
         try:
-            of_test, of_fresh = (
-                _predict(stored, entry, run, seed, reference, asked, announce) for asked in (reference.test, fresh)
-            )
+            for seed in entry.result.seeds:
+                announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
+                findings.take("checkpoint", score_faults(seed, next(predicted), reference))
+                scored.append(score(reference.track.task, fresh, next(predicted).batches()))
         except Refused as error:
             findings.take("checkpoint", [str(error)])
-            continue
-        findings.take("checkpoint", score_faults(seed, of_test, reference))
-        scored.append(score(reference.track.task, fresh, of_fresh.batches()))
     if findings.faults:
         return Outcome(findings, number, {}, {})
     means = {metric: _mean(scored, metric) for metric in entry.metrics}
@@ -152,24 +155,20 @@ def _copies(stored: Stored) -> Iterator[str]:
 def _predict(
     stored: Stored,
     entry: Entry,
-    run: Path,
-    seed: SeedRecord,
-    reference: Reference,
-    instances: Instances,
+    run: RunFolder,
+    past: Past | None,
+    task: Task,
+    asked: Sequence[Instances],
     announce: Callable[[str], None],
-) -> Predictions:
-    """What the weights of one seed predict: today's built-in source here, a stranger's source in a process of its own."""
-    folder, task = RunFolder(run), reference.track.task
+) -> Iterator[Predictions]:
+    """For each seed what its weights predict, by built-in source or by a stranger's, which has a process of its own."""
     if is_built_in(entry.result.architecture):
-        model = load_model(folder, seed.seed, entry.result.architecture, task.io)
-        found = predict(task, ModelPredictor(model, torch.device("cpu")), instances)
-        assert isinstance(found, Predictions)  # the task knows its truth
-        return found
+        yield from predict_built_in(run, past, task, asked)
+        return
     name = re.search(r"\.py:(\w+)$", entry.configuration.architecture)
-    assert stored.source is not None  # the checks have seen it
-    job = Job(stored.source, name.group(1) if name else None, entry.result.architecture.options, task)
-    weights = folder.folder.read(f"seed-{seed.seed}/checkpoint.safetensors", _CHECKPOINT_BYTES)
-    return predict_isolated(job, weights, instances, announce)
+    job = Job(name.group(1) if name else "", entry.result.architecture.options, task, stored.source)
+    weights = [read_weights(run, seed.seed) for seed in entry.result.seeds]
+    yield from predict_isolated(job, weights, asked, announce)
 
 
 def _mean(scored: list[Scores], metric: str) -> ScoreRecord:
@@ -179,7 +178,7 @@ def _mean(scored: list[Scores], metric: str) -> ScoreRecord:
 
 
 def _keep(stored: Stored, entry: Entry, fresh: Instances, means: dict[str, ScoreRecord], number: int, by: str) -> None:
-    """Writes the evidence. What of the entry was reproduced stays."""
+    """Writes the evidence beside the entry."""
     found = Challenge(
         date=today(),
         by=by,
@@ -189,6 +188,4 @@ def _keep(stored: Stored, entry: Entry, fresh: Instances, means: dict[str, Score
         fingerprint=fresh.fingerprint,
         scores=means,
     )
-    earlier = read_evidence(stored)
-    kept = earlier.reproduced if earlier.entry == entry.digest else None
-    write_evidence(stored, Evidence(entry=entry.digest, challenge=found, reproduced=kept))
+    add_evidence(stored, entry, challenge=found)

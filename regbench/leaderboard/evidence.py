@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,23 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from regbench.evaluation.predictions import Predictions
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard.case import Case, Check, Findings, Note, RunFolder, read_predictions
 from regbench.leaderboard.entry import InstanceScores
+from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import Reference, find_reference
 from regbench.metrics.scores import score, score_records
 from regbench.models.backbone import build
 from regbench.models.model import Model, ModelPredictor
-from regbench.models.predictor import predict_in_batches
 from regbench.results import ArchitectureRecord, Curve, SeedRecord
-from regbench.tasks.base import IO
+from regbench.tasks.base import IO, Task
 from regbench.tracks import Track
 from regbench.training.progress import MEASURED
 from regbench.utils import registry
+from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
 MEAN_TOLERANCE = 1e-3
@@ -34,6 +37,9 @@ LARGEST_TOLERANCE = 0.05
 
 SCORE_TOLERANCE = 2e-3
 """Between a claimed score and that of what the weights predict now: absolute, of scores above 1 relative."""
+
+_MOST_NUMBERS = 1 << 20
+"""Of a checkpoint that are no parameters: buffers. Beside these it may have eight for each parameter."""
 
 _EXACT = 1e-9
 """Relative, of figures computed twice from the same numbers: only the order of a sum may differ."""
@@ -99,19 +105,20 @@ def weights(case: Case) -> Iterator[str]:
 CHECKS: tuple[Check, ...] = (logs, weights, predictions)
 
 
-def repredict(run: Path, findings: Findings, track: Track | None = None) -> None:
+def repredict(run: Path, findings: Findings, track: Track | None = None, commit: str | None = None) -> None:
     """Predicts again with a run's weights, compares with the stored predictions, and adds what is found.
 
-    Only built-in architectures are built, from this repository's source.
+    Only built-in architectures are built, from today's source or that of the run's commit.
 
     Args:
         run: The run folder.
         findings: What `verify` found before. It must hold no fault: the size of what is built here is bounded by its checks.
         track: A track of one's own, if the run is of that.
+        commit: Whose source is run where it has changed since; by default the commit that the run names.
     """
     try:
-        findings.take("checkpoint", _compare(RunFolder(run), track))
-    except Refused as error:
+        findings.take("checkpoint", _compare(RunFolder(run), track, commit))
+    except UserError as error:
         findings.take("checkpoint", [str(error)])
 
 
@@ -135,25 +142,72 @@ def _same_curve(claimed: Curve, real: Curve) -> bool:
     return all(len(a) == len(b) and np.allclose(a, b, rtol=0.0, atol=1.5e-6) for a, b in pairs)
 
 
-def _compare(run: RunFolder, track: Track | None) -> Iterator[str]:
+def _compare(run: RunFolder, track: Track | None, commit: str | None) -> Iterator[str]:
     record = run.result.architecture
     if not is_built_in(record):
         yield Note("only the weights of built-in architectures are loaded")
         return
-    changed = registry.source_digest(registry.load(registry.ARCHITECTURE, record.name)) != record.source_sha256
-    by = f" ({record.source} has changed since the run)" if changed else ""
     reference = find_reference(run.result.track.name, track)
+    with past_of(record, commit or run.result.code.commit) as past:
+        by = "" if past is None else f" by {record.source} of commit {past.commit[:12]}"
+        predicted = predict_built_in(run, past, reference.track.task, [reference.test])
+        for seed, again in zip(run.result.seeds, predicted, strict=True):
+            stored = read_predictions(run.folder, f"seed-{seed.seed}/predictions.npz", reference)
+            mean, largest = _apart(again, stored)
+            line = f"seed {seed.seed}: predicted again from its weights{by}: {largest:.2g} apart at most, {mean:.2g} on average"
+            yield Note(line) if mean <= MEAN_TOLERANCE and largest <= LARGEST_TOLERANCE else line
+            yield from score_faults(seed, again, reference)
+
+
+def _apart(again: Predictions, stored: Predictions) -> tuple[float, float]:
+    """How far two predictions for the same instances are apart: on average, and at most. Vectors in standard deviations."""
+    scale = float(stored.packed.std(dtype=np.float64)) if stored.of_vectors else 1.0
+    total, largest, rows = 0.0, 0.0, max(1, (1 << 20) // stored.packed.shape[1])
+    for start in range(0, len(stored.packed), rows):
+        parts = (one.packed[start : start + rows].astype(np.float64) for one in (again, stored))
+        apart = np.abs(next(parts) - next(parts)) / scale
+        total, largest = total + float(apart.sum()), max(largest, float(apart.max()))
+    return total / stored.packed.size, largest
+
+
+def predict_built_in(
+    run: RunFolder, past: Past | None, task: Task, asked: Sequence[Instances]
+) -> Iterator[Predictions]:
+    """What the weights of a run predict: for each seed all that it is asked.
+
+    Args:
+        run: The run folder, of a built-in architecture.
+        past: The repository whose source is run. None: today's, in this process.
+        task: The task.
+        asked: What the model of each seed is asked, one after the other.
+
+    Raises:
+        Refused: A checkpoint is not of this model.
+    """
+    record = run.result.architecture
+    if past is not None:
+        weights = [read_weights(run, seed.seed) for seed in run.result.seeds]
+        yield from past.predict(Job(record.name, record.options, task), weights, asked)
+        return
     for seed in run.result.seeds:
-        model = load_model(run, seed.seed, record, reference.track.task.io)
-        stored = read_predictions(run.folder, f"seed-{seed.seed}/predictions.npz", reference)
-        batches = predict_in_batches(ModelPredictor(model, torch.device("cpu")), reference.test)
-        again = Predictions.pack(batches, reference.test, stored.packed.dtype)
-        scale = float(stored.packed.std(dtype=np.float64)) if stored.of_vectors else 1.0
-        apart = np.abs(again.packed.astype(np.float64) - stored.packed.astype(np.float64)) / scale
-        how_far = f"{apart.max():.2g} apart at most, {apart.mean():.2g} on average"
-        line = f"seed {seed.seed}: predicted again from its weights: {how_far}{by}"
-        yield Note(line) if apart.mean() <= MEAN_TOLERANCE and apart.max() <= LARGEST_TOLERANCE else line
-        yield from (f"{fault}{by}" for fault in score_faults(seed, again, reference))
+        model = load_model(run, seed.seed, record, task.io)
+        for instances in asked:
+            found = predict(task, ModelPredictor(model, torch.device("cpu")), instances)
+            assert isinstance(found, Predictions)  # the task knows its truth
+            yield found
+
+
+def read_weights(run: RunFolder, seed: int) -> bytes:
+    """A checkpoint that holds about as many numbers as the result claims parameters.
+
+    Raises:
+        Refused: It is no checkpoint, or holds far more.
+    """
+    name, parameters = f"seed-{seed}/checkpoint.safetensors", run.result.architecture.parameters
+    numbers = sum(run.weights(seed).values())
+    if numbers > _MOST_NUMBERS + 8 * parameters:
+        raise Refused(f"{name}: {numbers:,} numbers, and a model of {parameters:,} parameters")
+    return run.folder.read(name, 8 * numbers + (1 << 20))
 
 
 def score_faults(seed: SeedRecord, again: Predictions, reference: Reference) -> Iterator[str]:

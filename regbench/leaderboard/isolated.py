@@ -8,24 +8,19 @@ generator. Memory and processor time are limited. Where the system has no such n
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import Predictions, expected_arrays
-from regbench.tasks.base import Task
+from regbench.evaluation.predictions import Predictions
+from regbench.leaderboard.job import CHILD, Job, fill, last_line, take
 from regbench.utils.errors import UserError
-from regbench.utils.guard import Folder, Refused, parse_arrays
+from regbench.utils.guard import Refused
 
 MEMORY_BYTES = 8 << 30
 SECONDS = 3600
@@ -66,23 +61,6 @@ exec chroot "$root" "$@"
 """Arguments: the new root, the job's folder, what is shown --, what is hidden --, the command."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a process of its own predicts.
-
-    Attributes:
-        source: The architecture's file.
-        class_name: The class in it, or None for the only one.
-        options: The architecture's options.
-        task: The task of the instances.
-    """
-
-    source: bytes
-    class_name: str | None
-    options: Mapping[str, Any]
-    task: Task
-
-
 def available() -> bool:
     """Whether this system lets a process have namespaces of its own."""
     if sys.platform != "linux" or shutil.which("unshare") is None:
@@ -91,13 +69,15 @@ def available() -> bool:
     return subprocess.run(probe, capture_output=True, check=False, timeout=60).returncode == 0
 
 
-def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: Callable[[str], None]) -> Predictions:
-    """What a stranger's architecture predicts with the weights of one seed.
+def predict_isolated(
+    job: Job, weights: Sequence[bytes], asked: Sequence[Instances], announce: Callable[[str], None]
+) -> Iterator[Predictions]:
+    """What a stranger's architecture predicts: for each seed all that it is asked.
 
     Args:
         job: The architecture.
-        weights: The checkpoint.
-        instances: What it is asked. It gets their tokens and lengths alone.
+        weights: The checkpoint of each seed.
+        asked: What the model of each seed is asked. It gets their tokens and lengths alone.
         announce: Called with a line before something that takes long.
 
     Raises:
@@ -107,13 +87,13 @@ def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: C
         raise UserError(
             "this system cannot isolate a process (unshare with user namespaces): a stranger's code is not run"
         )
-    announce(f"running the stranger's code in a process of its own, {len(instances)} instances")
+    announce("running the stranger's code in a process of its own")
     with tempfile.TemporaryDirectory(prefix="regbench-job-") as name:
         folder, root = Path(name) / "job", Path(name) / "root"
         root.mkdir()
-        _fill(folder, job, weights, instances)
-        log = folder / "log"
-        with open(log, "wb") as output:
+        fill(folder, job, weights, asked)
+        _add_library(folder)
+        with open(Path(name) / "log", "w+b") as output:  # where the process cannot put something else in its place
             command = _command(root, folder)
             try:
                 done = subprocess.run(
@@ -128,21 +108,16 @@ def predict_isolated(job: Job, weights: bytes, instances: Instances, announce: C
                 )
             except subprocess.TimeoutExpired:
                 raise UserError(f"the stranger's code took more than {SECONDS} s") from None
-        if done.returncode != 0:
-            said = log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines() or ["no output"]
-            raise UserError(f"the stranger's code failed: {said[-1][:300]}")
-        expected = expected_arrays(job.task, instances)
-        size = sum(array.nbytes for array in expected.values())
+            if done.returncode != 0:
+                raise UserError(f"the stranger's code failed: {last_line(output)}")
         try:
-            arrays = parse_arrays(Folder(folder).read("out.npz", size + size // 64 + (1 << 16)), expected, "out.npz")
+            yield from take(folder, job, weights, asked)
         except Refused as error:
             raise UserError(f"the stranger's code left no predictions: {error}") from None
-        return Predictions.from_arrays({**arrays, "lengths": instances.lengths})
 
 
-def _fill(folder: Path, job: Job, weights: bytes, instances: Instances) -> None:
-    """Writes all that the process sees: a part of regbench, the architectures, the file, the weights and the tokens."""
-    folder.mkdir()
+def _add_library(folder: Path) -> None:
+    """Writes what of regbench the process sees, and the architectures."""
     package = Path(__file__).resolve().parents[1]
     ignore = shutil.ignore_patterns("__pycache__", "text")
     for part in _SHARED:
@@ -159,12 +134,6 @@ def _fill(folder: Path, job: Job, weights: bytes, instances: Instances) -> None:
     found = importlib.util.find_spec("architectures")
     for place in found.submodule_search_locations or [] if found else []:
         shutil.copytree(place, folder / "lib" / "architectures", ignore=ignore)
-    shutil.copy(package / "leaderboard" / "isolated_child.py", folder / "child.py")
-    (folder / "stranger.py").write_bytes(job.source)
-    (folder / "weights.safetensors").write_bytes(weights)
-    np.savez(folder / "in.npz", tokens=instances.tokens, lengths=instances.lengths)
-    io = {"kind": job.task.io.kind, **asdict(job.task.io)}
-    (folder / "job.json").write_text(json.dumps({"options": job.options, "class": job.class_name, "io": io}))
 
 
 def _command(root: Path, folder: Path) -> list[str]:
@@ -176,7 +145,7 @@ def _command(root: Path, folder: Path) -> list[str]:
         spec = importlib.util.find_spec(name)
         hidden += [p for p in (spec.submodule_search_locations or [] if spec else []) if _inside(p, shown)]
     enter = ["sh", "-c", _ENTER, "enter", str(root), str(folder), *shown, "--", *hidden, "--"]
-    return [*_unshare(), *enter, sys.executable, "/job/child.py"]
+    return [*_unshare(), *enter, sys.executable, f"/job/{CHILD}"]
 
 
 def _inside(path: str, folders: list[str]) -> bool:

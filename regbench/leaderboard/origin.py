@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pydantic
@@ -17,6 +14,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from regbench.analysis.cost import state_at
 from regbench.config import Config
+from regbench.leaderboard import history
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import canonical, command_of
 from regbench.leaderboard.stranger import source_faults, telling_lines
@@ -35,8 +33,6 @@ _MOST_PARAMETERS = 10**8
 _MOST_PARTS = 10_000
 _LARGEST_OPTION = 65_536
 _MOST_MEMBERS = 64
-_COMMIT = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def configuration(case: Case) -> Iterator[str]:
@@ -73,16 +69,17 @@ def source(case: Case) -> Iterator[str]:
     if is_built_in(record):
         if case.source is not None:
             yield f"{record.source} is part of regbench, and a file is kept for it"
-        if record.source_sha256 == _digest_now(record.name):
+        if is_todays(record):
             return
-        commit = case.result.code.commit
-        then = source_digest_at(commit, record.source) if commit is not None and _in_history(commit) else None
-        if then is None:
-            yield f"{record.source} is not today's, and commit {str(commit)[:40]} is not in the history here to compare with"
+        commit = str(case.result.code.commit)
+        if reason := history.missing(case.result.code.commit):
+            yield f"{record.source} is not today's, and {reason}"
+        elif (then := history.source_digest_at(commit, record.source)) is None:
+            yield f"{record.source} is not today's, and commit {commit[:12]} has no such file"
         elif then != record.source_sha256:
             yield f"{record.source} is {record.source_sha256[:12]!r}, but {then[:12]!r} at commit {commit}"
         else:
-            yield Note(f"{record.source} has changed since commit {str(commit)[:12]}, by which this entry was made")
+            yield Note(f"{record.source} has changed since commit {commit[:12]}, by which this entry was made")
     elif record.source != case.configuration.architecture.partition(":")[0] or not record.source.endswith(".py"):
         yield f"{record.source[:80]!r} is neither an architecture of regbench nor the file that the configuration names"
     elif case.source is None:
@@ -115,7 +112,7 @@ def architecture(case: Case) -> Iterator[str]:
 def code(case: Case) -> Iterator[str]:
     """The code was committed."""
     commit, dirty = case.result.code.commit, case.result.code.dirty
-    if commit is not None and not _COMMIT.fullmatch(commit):
+    if commit is not None and not history.COMMIT.fullmatch(commit):
         yield f"{commit[:80]!r} is no commit"
     if dirty or (commit is None) != (dirty is None):
         yield "the code had changes that were not committed"
@@ -149,6 +146,11 @@ def is_built_in(record: ArchitectureRecord) -> bool:
     )
 
 
+def is_todays(record: ArchitectureRecord) -> bool:
+    """Whether the source of a built-in architecture is that of today."""
+    return record.source_sha256 == _digest_now(record.name)
+
+
 @lru_cache(maxsize=1)
 def registered() -> dict[str, registry.Entry]:
     """Every registered architecture, by name."""
@@ -163,57 +165,6 @@ def _digest_now(name: str) -> str:
 @lru_cache(maxsize=64)
 def _load(name: str) -> type[Any]:
     return registry.load(registry.ARCHITECTURE, name)
-
-
-def source_digest_at(commit: str, module: str) -> str | None:
-    """What `registry.source_digest` would give for a module at a commit. None where git, the commit or the file is not here."""
-    if not _COMMIT.fullmatch(commit):
-        return None
-    found: dict[str, bytes] = {}
-    waiting = [module]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        stem = name.replace(".", "/")
-        for path, package in ((f"{stem}.py", name.rpartition(".")[0]), (f"{stem}/__init__.py", name)):
-            content = _at(commit, path)
-            if content is not None:
-                found[path] = content
-                try:
-                    waiting += registry.imported_modules(content, package, module.partition(".")[0])
-                except (SyntaxError, ValueError, RecursionError):
-                    return None
-                break
-        else:
-            if name == module:
-                return None
-    digests = [hashlib.sha256(found[path]) for path in sorted(found, key=PurePosixPath)]
-    if len(digests) == 1:
-        return digests[0].hexdigest()
-    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
-
-
-def _in_history(commit: str) -> bool:
-    """Whether the state of this repository came from a commit. Nothing is fetched for it."""
-    command = ["git", "-C", str(_ROOT), "merge-base", "--is-ancestor", commit, "HEAD"]
-    try:
-        return (
-            bool(_COMMIT.fullmatch(commit)) and not subprocess.run(command, capture_output=True, timeout=20).returncode
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-
-
-def _at(commit: str, path: str) -> bytes | None:
-    """A file of this repository at a commit. Nothing is fetched for it."""
-    command = ["git", "-C", str(_ROOT), "cat-file", "blob", f"{commit}:{path}"]
-    try:
-        return subprocess.run(command, capture_output=True, check=True, timeout=20).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _implausible(value: Any) -> Iterator[str]:

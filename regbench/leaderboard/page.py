@@ -16,7 +16,7 @@ from urllib.parse import quote
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.overview import overview
-from regbench.leaderboard.rank import ABOUT_TIERS, FULL, TIES, Board, Row, mean_score
+from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, mean_score
 from regbench.leaderboard.tiers import TIERS, Evidence
 from regbench.report.content import (
     about_normalized,
@@ -67,9 +67,8 @@ def build_page(boards: Sequence[Board]) -> str:
         data=chart_data(current, list(retired.values())),
         title="regbench leaderboard",
         ties=TIES,
-        about_tiers=ABOUT_TIERS.replace("*", ""),
+        about_tiers=f"{ABOUT_TIERS} {FIRST}".replace("*", ""),
         tiers=TIERS,
-        full=FULL,
         about_models=ABOUT,
         overview=overview(ordered, list(current), list(map(_task, ordered))) if len(ordered) > 1 else None,
         current=[_section(board, name, boards) for name, board in current.items()],
@@ -131,7 +130,7 @@ def _section(board: Board, name: str, boards: Sequence[Board]) -> dict[str, Any]
     """What the template shows of a board; `name`: the id of its section."""
     anchors: dict[str | None, str] = {row.anchor: row.name for row in board.rows if row.anchor}
     heads = [
-        ("rank", "Rank among entries. A range is a tie.", "ascending", "rank"),
+        ("rank", "Rank among entries. A range is a tie. In brackets: provisional.", "ascending", "rank"),
         ("entry", "A name leads to the command that trains the entry again.", "ascending", "name"),
     ]
     for words in (metric_words(board.known[metric]) for metric in board.metrics):

@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.page import build_page
-from regbench.leaderboard.rank import ABOUT_TIERS, FULL, TIES, Board, Row, mean_score, retirement
+from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, retirement
 from regbench.report.content import human_state, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
@@ -127,7 +127,7 @@ def markdown(board: Board) -> str:
         f"# {board.track}\n\n{retired}{board.summary}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
         f"Entries are ranked by the mean of {main} over their seeds. Their ± is the standard error of that mean over seeds. "
         f"Baselines are in italics and have no rank. Their ± is the standard error over the {board.n_instances:,} test instances."
-        f"{normalized}\n\n{TIES}\n\n{ABOUT_TIERS}\n{_language_models(board)}"
+        f"{normalized}\n\n{TIES}\n\n{ABOUT_TIERS} {FIRST}\n{_language_models(board)}"
     )
 
 
@@ -201,12 +201,14 @@ def _track_row(track: Track, board: Board | None) -> dict[str, str]:
 
 
 def _board_row(board: Board) -> dict[str, str]:
-    best = next(row.entry for row in board.rows if row.entry is not None)
-    tier = next(row.tier for row in board.rows if row.entry is not None)
+    first, best = "", board.leader
+    if best is not None:
+        first = f"{best.name}, {_pair(best.scores[board.main_score])}, {best.tier}"
+        first = first if best.tier == "reproduced" else f"open until reproduced: {first}"
     return {
         "track": f"[{board.track}]({board.file_stem}.md)",
         "entries": str(len(board.entries)),
-        "first": f"{best.name}, {_pair(mean_score(best.result, board.main_score))}, {tier}",
+        "first": first,
         "as data": f"[CSV]({board.file_stem}.csv), [LaTeX]({board.file_stem}.tex)",
     }
 
@@ -235,8 +237,7 @@ def _set(cell: str, row: Row, form: str, escape: dict[int, str]) -> str:
 
 def _cells(board: Board, row: Row) -> dict[str, str]:
     """A row's cells for people, by column."""
-    part = f" ({100 * row.budget_share:.0f} % of the budget)" if row.budget_share < FULL else ""
-    cells = {"rank": row.place, "predictor": row.name + part}
+    cells = {"rank": row.place, "predictor": row.name + (f" ({row.mark})" if row.mark else "")}
     cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(row.scores[m]) for m in board.metrics}
     cells["normalized score"] = "—" if row.normalized is None else f"{100 * row.normalized:.0f}"
     result = row.entry.result if row.entry is not None else None
@@ -254,8 +255,8 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
 
 def _record(board: Board, row: Row) -> dict[str, object]:
     """A row's cells for programs, by column."""
-    best, worst = row.ties or (None, None)
-    record: dict[str, object] = {"rank": row.rank, "best_rank": best, "worst_rank": worst}
+    best, worst = row.shown_ties or (None, None)
+    record: dict[str, object] = {"rank": None if row.held else row.rank, "best_rank": best, "worst_rank": worst}
     record |= {"kind": row.kind, "name": row.name}
     for metric in board.metrics:
         score = row.scores[metric]
@@ -277,6 +278,7 @@ def _record(board: Board, row: Row) -> dict[str, object]:
             "device": result.environment.device,
             "trials": result.selection.trials,
             "commit": result.code.commit,
+            "standing": row.mark or ("" if row.rank is None else "provisional" if row.provisional else "ranked"),
             "tier": row.tier,
             "evidence": row.evidence.about if row.evidence is not None else None,
             "entry": row.entry.file_name,

@@ -38,6 +38,13 @@ ABOUT_TIERS = (
 )
 """Explains the column of tiers."""
 
+FIRST = (
+    "First place is for a reproduced entry. An entry that would be first and is not reproduced is listed below the next one, "
+    "without a rank. On a board where no entry is reproduced, first place is open: all ranks are provisional and stand in "
+    "brackets."
+)
+"""Explains who is shown as first."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -57,6 +64,8 @@ class Row:
         baseline: The baseline's record. None of an entry.
         evidence: What stands behind an entry. None of a baseline.
         budget_share: The share of the track's training tokens that an entry used. With less than `FULL` it has no rank.
+        provisional: Whether no entry of its board is reproduced, so that ranks are shown in brackets.
+        held: Whether it has rank 1 and is not reproduced while another entry is. Then no rank is shown.
     """
 
     name: str
@@ -69,6 +78,8 @@ class Row:
     baseline: BaselineRecord | None = None
     evidence: Evidence | None = None
     budget_share: float = 1.0
+    provisional: bool = False
+    held: bool = False
 
     @property
     def tier(self) -> Tier | None:
@@ -81,12 +92,28 @@ class Row:
         return self.baseline.anchor if self.baseline is not None else None
 
     @property
-    def place(self) -> str:
-        """The rank as people read it: "3", or with ties "9–11". Empty without a rank."""
-        if self.ties is None:
-            return ""
+    def shown_ties(self) -> tuple[int, int] | None:
+        """The range of ranks that is shown. Where first place is given, that of an entry that is not reproduced begins at 2."""
+        if self.ties is None or self.held:
+            return None
         best, worst = self.ties
-        return str(best) if best == worst else f"{best}–{worst}"
+        return (best, worst) if self.provisional or self.tier == "reproduced" else (max(best, 2), worst)
+
+    @property
+    def place(self) -> str:
+        """The rank as people read it: "3", with ties "9–11", provisional "(9–11)". Empty if no rank is shown."""
+        if self.shown_ties is None:
+            return ""
+        best, worst = self.shown_ties
+        text = str(best) if best == worst else f"{best}–{worst}"
+        return f"({text})" if self.provisional else text
+
+    @property
+    def mark(self) -> str:
+        """What stands behind the name of an entry without a rank: why it has none. Of a claimed entry the tier says it."""
+        if self.held:
+            return "would be first: not reproduced yet"
+        return f"{100 * self.budget_share:.0f} % of the budget" if self.budget_share < FULL else ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +148,11 @@ class Board:
     def entries(self) -> list[Entry]:
         """The entries as listed: by rank, and then those without one."""
         return [row.entry for row in self.rows if row.entry is not None]
+
+    @property
+    def leader(self) -> Row | None:
+        """The entry with the best score among those that are ranked. It is shown as first if it is reproduced."""
+        return next((row for row in self.rows if row.rank == 1), None)
 
     @property
     def baselines(self) -> dict[str, BaselineRecord]:
@@ -201,7 +233,9 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     ties = _ties(ranked, known[main])
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
     places = {e.name: (i + 1, ties[i]) for i, e in enumerate(ranked)}
-    rows = [_entry_row(e, places.get(e.name), baselines, behind[e.name], shares[e.name]) for e in ordered]
+    provisional = not any(behind[e.name].tier == "reproduced" for e in ranked)
+    rows = [_entry_row(e, places.get(e.name), baselines, behind[e.name], shares[e.name], provisional) for e in ordered]
+    held = [row for row in rows if row.held]
     for name, record in baselines.items():
         normalized = normalized_scores(record.scores, baselines).get(main)
         rows.append(Row(name=name, kind="baseline", scores=record.scores, normalized=normalized, baseline=record))
@@ -214,6 +248,9 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
             row.name,
         )
     )
+    for row in held:  # below the next one
+        rows.remove(row)
+        rows.insert(1 + next(i for i, other in enumerate(rows) if other.rank == 2), row)
     return Board(
         track=first.track,
         summary=track_names().get(first.track, ""),
@@ -264,12 +301,25 @@ def _entry_row(
     baselines: Mapping[str, BaselineRecord],
     evidence: Evidence,
     budget_share: float,
+    provisional: bool,
 ) -> Row:
     main = entry.result.track.main_score
     scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
     normalized = normalized_scores(scores, baselines).get(main)
     rank, ties = place or (None, None)
-    return Row(entry.name, "entry", scores, normalized, rank, ties, entry, evidence=evidence, budget_share=budget_share)
+    return Row(
+        entry.name,
+        "entry",
+        scores,
+        normalized,
+        rank,
+        ties,
+        entry,
+        evidence=evidence,
+        budget_share=budget_share,
+        provisional=provisional and rank is not None,
+        held=rank == 1 and not provisional and evidence.tier != "reproduced",
+    )
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:

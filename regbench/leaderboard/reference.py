@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import default_baselines, predict_baseline, score_baselines, score_stored
-from regbench.evaluation.predictions import Predictions, expected_arrays
+from regbench.evaluation.baselines import default_baselines, score_baselines
+from regbench.evaluation.predictions import expected_arrays, scored_at_once
 from regbench.metrics.scores import Scores, score, score_records
+from regbench.models.predictor import predict_in_batches
 from regbench.results import BaselineRecord, Curve, TrackRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.training.options import TrainingOptions
@@ -50,9 +51,11 @@ class Reference:
     @cached_property
     def frame(self) -> Scores:
         """The scores of a uniform predictor. Which positions count for which metric is the same for every predictor."""
-        width = self.packed.shape[1]
-        fill = np.full(self.packed.shape, 1.0 / width, self.packed.dtype)
-        return score(self.track.task, self.test, Predictions(fill, self.test.lengths).batches())
+        width, longest = self.packed.shape[1], self.test.tokens.shape[1]
+        at_once = scored_at_once(longest, width)
+        sizes = [min(at_once, len(self.test) - first) for first in range(0, len(self.test), at_once)]
+        batches = (np.broadcast_to(1.0 / width, (size, longest, width)) for size in sizes)  # they take no memory
+        return score(self.track.task, self.test, batches)
 
     @cached_property
     def truth(self) -> Scores | None:
@@ -60,7 +63,8 @@ class Reference:
         found = [baseline for baseline in default_baselines(self.track, self.test) if baseline.anchor == "end"]
         if not found:
             return None
-        return score_stored(self.track, self.test, predict_baseline(found[0], self.track, self.test).stored)
+        at_once = scored_at_once(self.test.tokens.shape[1], self.packed.shape[1])
+        return score(self.track.task, self.test, predict_in_batches(found[0], self.test, at_once))
 
     @cached_property
     def curves(self) -> dict[str, Curve]:

@@ -2,11 +2,13 @@
 
 Two trainings of one seed with the same machine and versions end in the same predictions, to the bit. Elsewhere the rounding of
 one sum sends them as far apart as two seeds. So scores are compared within the noise of seeds and instances, by
-`regbench.metrics.significance`. Only built-in architectures are trained: nothing of the entry is executed.
+`regbench.metrics.significance`. Only built-in architectures are trained, by today's source or that of the entry's commit: nothing
+of the entry is executed.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +18,24 @@ import numpy as np
 from regbench import runner
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
-from regbench.leaderboard.entry import Entry, InstanceScores, same_configuration
-from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.entry import Entry, InstanceScores, command_of, same_configuration
+from regbench.leaderboard.evidence import repredict
+from regbench.leaderboard.origin import is_built_in, is_todays
+from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.tiers import Evidence, Reproduced, read_evidence, today, write_evidence
-from regbench.leaderboard.verify import verify_entry
+from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by, read_evidence, same_person, today
+from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
-from regbench.training.provenance import describe_machine
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
-LEVEL = 0.0005
-"""One-sided. An entry that reproduces is called different once in a thousand times, for each score."""
+_OF_AN_ENTRY = frozenset(("source", "code", "environment", "baselines"))
+"""Checks that a second training need not pass: what it was made by is compared with the entry or with today's."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def reproduce(
         path: The entry's file.
         seeds: Which of the entry's seeds; by default all.
         out: The run folder, by default under `runs/reproduced/`. An unfinished run there goes on.
-        run: A finished run of the same configuration by today's source, e.g. of a sweep. Then nothing is trained.
+        run: A finished run of the same configuration, e.g. of a sweep. Then nothing is trained.
         track: The YAML file of one's own track, if the entry is of that.
         reporter: Shows the progress of the run.
         announce: Called with a line when an unfinished run goes on.
@@ -99,37 +102,65 @@ def reproduce(
     where = track if own is not None and own.name == entry.track else entry.track
     asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
     folder = out or Path("runs") / "reproduced" / path.stem
-    if (folder / "config.yaml").exists():
+    goes_on = (folder / "config.yaml").exists()
+    if goes_on:
         _check_same(folder, asked)
         announce(f"going on with {folder}")
-        result = runner.resume(folder, reporter)
-    else:
-        result = runner.run(
-            asked.track,
-            asked.architecture,
-            asked.seeds,
-            settings=asked.settings,
-            backend=asked.backend,
-            device=asked.device,
-            trials=asked.trials,
-            out=folder,
-            reporter=reporter,
-        )
+    with past_of(entry.result.architecture, entry.result.code.commit) as past:
+        if past is not None:
+            announce(f"{entry.result.architecture.source} has changed: regbench of commit {past.commit[:12]} trains")
+            result = _train_as_then(past, entry, asked, folder, goes_on)
+        elif goes_on:
+            result = runner.resume(folder, reporter)
+        else:
+            result = runner.run(
+                asked.track,
+                asked.architecture,
+                asked.seeds,
+                settings=asked.settings,
+                backend=asked.backend,
+                device=asked.device,
+                trials=asked.trials,
+                out=folder,
+                reporter=reporter,
+            )
     return compare_runs(entry, result, folder, own)
+
+
+def _train_as_then(past: Past, entry: Entry, asked: Config, folder: Path, goes_on: bool) -> Result:
+    """Trains with the whole of regbench as it was when the entry was made.
+
+    Raises:
+        UserError: It failed, or trained something else than the entry.
+        KeyboardInterrupt: It was interrupted.
+    """
+    if registry.is_file(asked.track) or asked.track.endswith((".yaml", ".yml")):
+        asked = asked.model_copy(update={"track": str(Path(asked.track).resolve())})
+    words = ["run", "--resume"] if goes_on else [*shlex.split(command_of(asked))[1:], "--out"]
+    status = past.command([*words, str(folder.resolve())])
+    if status == 130:
+        raise KeyboardInterrupt
+    if status != 0:
+        raise UserError(f"regbench of commit {past.commit[:12]} could not train it (exit code {status}, said above)")
+    result = RunFolder(folder).result
+    mine, source = entry.result, result.architecture.source_sha256
+    if result.track != mine.track or source != mine.architecture.source_sha256 or not same_configuration(mine, result):
+        raise UserError(f"regbench of commit {past.commit[:12]} trained something else than {entry.name}: see {folder}")
+    return result
 
 
 def _finished(run: Path, entry: Entry) -> Result:
     """The result of a finished run of an entry's configuration.
 
     Raises:
-        UserError: It is of another configuration, of other source than today's, or of other seeds.
+        UserError: It is of another configuration, of other source than the entry's or today's, or of other seeds.
     """
     result = RunFolder(run).result
     mine, architecture = entry.result, result.architecture
     if result.track != mine.track or not same_configuration(mine, result):
         raise UserError(f"{run} is a run of another configuration than {entry.name}")
-    if architecture.source_sha256 != registry.source_digest(registry.load(registry.ARCHITECTURE, architecture.name)):
-        raise UserError(f"{architecture.source} has changed since the run in {run}")
+    if architecture.source_sha256 != mine.architecture.source_sha256 and not is_todays(architecture):
+        raise UserError(f"{run} is by a source of {architecture.source} that is neither the entry's nor today's")
     _chosen(entry, [seed.seed for seed in result.seeds])
     return result
 
@@ -156,27 +187,58 @@ def _check_same(folder: Path, asked: Config) -> None:
         raise UserError(f"{folder} holds another run; choose another --out")
 
 
-def keep_reproduction(made: Reproduction, path: Path, by: str) -> None:
-    """Writes into the evidence beside an entry that all its seeds were trained again, and by whom.
+def keep_reproduction(made: Reproduction, path: Path, by: str, track: Track | None = None) -> None:
+    """Writes into the evidence beside an entry that all its seeds were trained again, by whom and where.
+
+    The run is checked like one that is to become an entry, and its weights must predict what was scored.
+
+    Args:
+        made: What came of `reproduce`.
+        path: The entry's file.
+        by: Who trained again.
+        track: A track of one's own, if the entry is of that.
 
     Raises:
-        UserError: Not all seeds were trained again, or a score differs.
+        UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Or who
+            trained again is who submitted.
     """
-    seeds = [seed.seed for seed in made.result.seeds]
+    check_reproducer(path, by)
+    result = made.result
+    seeds = [seed.seed for seed in result.seeds]
     if made.differs or seeds != [seed.seed for seed in made.entry.result.seeds]:
         raise UserError("only a run of all seeds whose scores agree makes an entry reproduced")
+    if [seed.seconds for seed in result.seeds] == [seed.seconds for seed in made.entry.result.seeds]:
+        raise UserError(f"{made.folder} is the run that {made.entry.name} was made from, and no second training")
+    findings = verify_run(made.folder, track, costly=False)[1]
+    findings.faults = [fault for fault in findings.faults if fault.check not in _OF_AN_ENTRY]
+    if not findings.faults:
+        same = result.architecture.source_sha256 == made.entry.result.architecture.source_sha256
+        repredict(made.folder, findings, track, made.entry.result.code.commit if same else result.code.commit)
+    if findings.faults:
+        raise UserError(f"{made.folder} has a fault: {findings.faults[0]}")
+    machine = result.environment
     again = Reproduced(
         date=today(),
         by=by,
-        machine=describe_machine(),
+        machine=", ".join(dict.fromkeys((machine.platform, machine.processor, machine.device)))[:200],
         seeds=seeds,
-        scores=[{metric: score.value for metric, score in seed.scores.items()} for seed in made.result.seeds],
+        scores=[{metric: score.value for metric, score in seed.scores.items()} for seed in result.seeds],
         identical=list(made.identical),
     )
+    add_evidence(Stored(path), made.entry, reproduced=again)
+
+
+def check_reproducer(path: Path, by: str) -> None:
+    """Refuses a name that cannot reproduce an entry, so that nobody trains for nothing.
+
+    Raises:
+        UserError: It is no name, or that of who submitted the entry.
+    """
+    check_by(by)
     stored = Stored(path)
-    earlier = read_evidence(stored)
-    kept = earlier.challenge if earlier.entry == made.entry.digest else None
-    write_evidence(stored, Evidence(entry=made.entry.digest, challenge=kept, reproduced=again))
+    submitted = read_evidence(stored).submitted
+    if submitted is not None and same_person(by, submitted.by):
+        raise UserError(f"{submitted.by} submitted {path.name}: somebody else must reproduce it")
 
 
 def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None = None) -> Reproduction:
@@ -200,7 +262,7 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
             samples.append(Sample(values, instances.total(metric) / len(records)))
         counts = np.asarray(entry.instances.counts_of(metric))
         better = reference.track.metrics[metric].higher_is_better
-        changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=LEVEL)
+        changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=SAME)
         means[metric] = (samples[0].mean, samples[1].mean)
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)

@@ -13,7 +13,7 @@ from regbench.leaderboard.names import default_name, name_faults
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import retirement
 from regbench.leaderboard.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored_entries
-from regbench.leaderboard.tiers import read_evidence
+from regbench.leaderboard.tiers import Evidence, Submitted, check_by, read_evidence, today, write_evidence
 from regbench.leaderboard.verify import verify_run
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -44,6 +44,7 @@ def submit(
     board: Path,
     *,
     name: str | None = None,
+    by: str | None = None,
     publish_predictions: bool = False,
     replace: bool = False,
     source: Path | None = None,
@@ -56,6 +57,7 @@ def submit(
         run: The run folder.
         board: The leaderboard's folder.
         name: The entry's name; by default the architecture's name and the settings that are not its defaults.
+        by: Who submits, for the evidence beside the entry. Somebody else can then reproduce it.
         publish_predictions: Whether to copy the predictions beside the entry, so that anyone can compute the scores again.
         replace: Whether it takes the place of an entry of the same configuration.
         source: The file of an architecture that is not built in; by default where the run found it.
@@ -68,6 +70,8 @@ def submit(
     """
     if name is not None:
         check_name(name)
+    if by is not None:
+        check_by(by)
     folder = RunFolder(run)
     kept = None if is_built_in(folder.result.architecture) else read_source(folder, source)
     case, findings = verify_run(run, track, kept, announce)
@@ -90,7 +94,7 @@ def submit(
             raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
     before = sorted({path for other in (stored, *earlier) for path in other.files})
     with explain_full_disk(board):
-        written = _write(stored, entry, case, publish_predictions)
+        written = _write(stored, entry, case, publish_predictions, by)
         gone = [old for old in before if old not in written]
         for old in gone:
             old.unlink(missing_ok=True)
@@ -148,7 +152,7 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
     return found
 
 
-def _write(stored: Stored, entry: Entry, case: Case, publish_predictions: bool) -> list[Path]:
+def _write(stored: Stored, entry: Entry, case: Case, publish_predictions: bool, by: str | None) -> list[Path]:
     """Writes what belongs to the entry, and the entry last. Returns the paths of all files."""
     folder, written = stored.path.parent, [stored.path]
     if case.source is not None:
@@ -161,6 +165,9 @@ def _write(stored: Stored, entry: Entry, case: Case, publish_predictions: bool) 
             kept = read_predictions(case.run.folder, f"seed-{seed.seed}/predictions.npz", case.reference)
             written.append(folder / stored.predictions_name(seed.seed))
             kept.save(written[-1])
+    if by is not None:
+        write_evidence(stored, Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by)))
+        written.append(folder / stored.evidence_name)
     with atomic_write(stored.path) as file:
         file.write(canonical(entry.content()))
     return written

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
+import statistics
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -13,7 +15,7 @@ import pydantic
 from regbench.data.instances import Instances
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.store import Stored
-from regbench.metrics.significance import Change, compare_splits
+from regbench.metrics.significance import SEED_NOISE, Change, compare_splits, seed_error
 from regbench.results import ScoreRecord
 from regbench.tasks.base import Splits
 from regbench.tracks import SPLITS, Track
@@ -28,10 +30,27 @@ TIERS: tuple[Tier, ...] = ("claimed", "verified", "reproduced")
 LEVEL = 0.001
 """One-sided, for all scores together. An honest entry is refused once in a thousand challenges."""
 
+SAME = 0.0005
+"""One-sided. An entry that reproduces is called different once in a thousand times, for each score."""
+
 EVIDENCE_BYTES = 1 << 16
+LONGEST_BY = 200
 
 _Date = Annotated[str, pydantic.Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 _Text = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
+_By = Annotated[str, pydantic.Field(min_length=1, max_length=LONGEST_BY)]
+
+
+class Submitted(Strict):
+    """Who made an entry.
+
+    Attributes:
+        date: When it was submitted.
+        by: Who submitted.
+    """
+
+    date: _Date
+    by: _By
 
 
 class Challenge(Strict):
@@ -48,7 +67,7 @@ class Challenge(Strict):
     """
 
     date: _Date
-    by: _Text
+    by: _By
     machine: _Text
     number: int = pydantic.Field(ge=0, lt=2**63)
     instances: int = pydantic.Field(ge=100)
@@ -69,7 +88,7 @@ class Reproduced(Strict):
     """
 
     date: _Date
-    by: _Text
+    by: _By
     machine: _Text
     seeds: list[int]
     scores: list[dict[str, float]]
@@ -82,12 +101,14 @@ class Evidence(Strict):
     Attributes:
         schema_version: 1.
         entry: The digest of the entry.
+        submitted: By whom, if it was said at submission. Who submitted cannot reproduce.
         challenge: Makes it verified.
         reproduced: Makes it reproduced.
     """
 
     schema_version: Literal[1] = 1
     entry: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
+    submitted: Submitted | None = None
     challenge: Challenge | None = None
     reproduced: Reproduced | None = None
 
@@ -101,7 +122,7 @@ class Evidence(Strict):
     @property
     def about(self) -> str:
         """The tier with date and by whom, e.g. "verified 2026-01-31 by A. Reader"."""
-        found = self.reproduced or self.challenge
+        found = self.reproduced or self.challenge or self.submitted
         return self.tier if found is None else f"{self.tier} {found.date} by {found.by}"
 
 
@@ -126,6 +147,28 @@ def read_evidence(stored: Stored) -> Evidence:
         raise describe_schema(error, name, Evidence.model_fields) from None
 
 
+def check_by(by: str) -> None:
+    """Refuses what cannot name who did something.
+
+    Raises:
+        UserError: It is empty, long, or has characters that are not shown.
+    """
+    if not by.strip() or len(by) > LONGEST_BY or not by.isprintable():
+        raise UserError(f"--by needs a name of 1 to {LONGEST_BY} characters that can be shown, not {by[:80]!a}")
+
+
+def same_person(a: str, b: str) -> bool:
+    """Whether two names are the same, apart from spaces and capital letters."""
+    return a.casefold().split() == b.casefold().split()
+
+
+def add_evidence(stored: Stored, entry: Entry, **found: Submitted | Challenge | Reproduced) -> None:
+    """Writes more evidence for an entry. What was found of this very entry before stays."""
+    earlier = read_evidence(stored)
+    kept = earlier if earlier.entry == entry.digest else Evidence(entry=entry.digest)
+    write_evidence(stored, kept.model_copy(update=found))
+
+
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
     """Writes the evidence beside an entry."""
     with atomic_write(stored.path.with_name(stored.evidence_name)) as file:
@@ -134,7 +177,7 @@ def write_evidence(stored: Stored, evidence: Evidence) -> None:
 
 def evidence_faults(entry: Entry, evidence: Evidence, track: Track) -> Iterator[str]:
     """What is wrong with an entry's evidence: another entry, other instances than the number gives, or scores that differ."""
-    if evidence.tier == "claimed":
+    if evidence == Evidence(entry=evidence.entry):  # there is none
         return
     if evidence.entry != entry.digest:
         yield "it is of another entry, or the entry has changed since"
@@ -147,10 +190,31 @@ def evidence_faults(entry: Entry, evidence: Evidence, track: Track) -> Iterator[
         else:
             yield from differing(judge(entry, challenge.scores, track))
     if (again := evidence.reproduced) is not None:
-        seeds = [seed.seed for seed in entry.result.seeds]
-        whole = again.seeds == seeds and len(again.scores) == len(seeds)
-        if not whole or any(set(scores) != metrics for scores in again.scores):
-            yield "not every seed and score was reproduced"
+        yield from _reproduction_faults(entry, again, track)
+        if evidence.submitted is not None and same_person(again.by, evidence.submitted.by):
+            yield "it was reproduced by who submitted it"
+
+
+def _reproduction_faults(entry: Entry, again: Reproduced, track: Track) -> Iterator[str]:
+    """Where a second training is not of all seeds, or its scores are beyond noise.
+
+    The scores of its instances are not kept. So the noise is that of two predictions which have nothing in common: more than
+    `regbench reproduce` allows.
+    """
+    seeds = [seed.seed for seed in entry.result.seeds]
+    whole = again.seeds == seeds and len(again.scores) == len(seeds) and set(again.identical) <= set(seeds)
+    if not whole or any(set(scores) != set(entry.metrics) for scores in again.scores):
+        yield "not every seed and score was reproduced"
+        return
+    for metric in entry.metrics:
+        then = [seed.scores[metric].value for seed in entry.result.seeds]
+        now = [scores[metric] for scores in again.scores]
+        mean = statistics.fmean(then)
+        error, freedom = seed_error(then, now, SEED_NOISE * abs(mean))
+        one = ScoreRecord.of(entry.instances.total(metric) / len(seeds), entry.instances.counts_of(metric)).stderr
+        change = Change(statistics.fmean(now) - mean, math.sqrt(2) * one, error, freedom, SAME)
+        if change.worse or change.better:
+            yield f"the {metric} of the second training is {statistics.fmean(now):.4f}, and that of the entry {mean:.4f}"
 
 
 def fresh_seed(entry: Entry, number: int) -> int:

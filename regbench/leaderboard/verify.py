@@ -86,6 +86,8 @@ def verify_run(
     track: Track | None = None,
     source: bytes | None = None,
     announce: Callable[[str], None] = lambda _: None,
+    *,
+    costly: bool = True,
 ) -> tuple[Case, Findings]:
     """All that can be found wrong with a run folder that is to become an entry.
 
@@ -94,6 +96,7 @@ def verify_run(
         track: A track of one's own, if the run may be of that.
         source: The bytes of the architecture's file, if it is not built in.
         announce: Called with a line before something that takes long.
+        costly: Whether the baselines are compared, if nothing else is wrong.
 
     Raises:
         UserError: It is not the folder of a finished run, or the track is unknown.
@@ -112,7 +115,7 @@ def verify_run(
     case = Case(
         result, folder.configuration, reference, instances, source, folder, scored if complete else None, announce
     )
-    _examine(case, findings)
+    _examine(case, findings, costly=costly)
     return case, findings
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines
-from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions, read_predictions
+from regbench.evaluation.predictions import Predictions, StoredPredictions, read_predictions
 from regbench.metrics.metric import TokenPrediction, metrics_of, score_positions, score_tokens
 from regbench.metrics.scores import score
 from regbench.models.predictor import Baseline
@@ -64,20 +64,43 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
         )
     if result.evaluation is not None and result.evaluation.limit is not None:
         test = test[: result.evaluation.limit]
-    models: list[StoredPredictions] = []
     for seed in result.seeds:
         if not (folder / f"seed-{seed.seed}" / "predictions.npz").exists():
             return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
-        predictions = read_predictions(folder, seed.seed, track.task, test)
-        if not predictions.fits(test, track.task.io.vocab_size) or predictions.digest != seed.predictions_sha256:
-            raise UserError(f"the stored predictions of seed {seed.seed} are not those that result.json scored")
-        models.append(predictions)
+    models = _OfSeeds(folder, result, track.task, test)
     if track.task.knows_truth:
         return Drawn(strips=layout(track.task, test, models, asked))
     baselines = {baseline.name: baseline for baseline in default_baselines(track, test)}
     ranked = [row.name for row in score_rows(result, track.metrics) if row.kind == "baseline"]
     best = next((baselines[name] for name in ranked if name in baselines), None)
     return Drawn(texts=layout(track.task, test, models, asked, best))
+
+
+class _OfSeeds(Sequence[StoredPredictions]):
+    """The predictions of each seed in a run folder. Only the last that was asked for is in memory: a large track's fill it."""
+
+    def __init__(self, folder: Path, result: Result, task: Task, test: Instances) -> None:
+        self._folder, self._seeds, self._task, self._test = folder, result.seeds, task, test
+        self._last: tuple[int, StoredPredictions] | None = None
+
+    def __len__(self) -> int:
+        return len(self._seeds)
+
+    @overload
+    def __getitem__(self, place: int) -> StoredPredictions: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[StoredPredictions]: ...
+    def __getitem__(self, place: int | slice) -> StoredPredictions | list[StoredPredictions]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        if self._last is not None and self._last[0] == place:
+            return self._last[1]
+        seed, self._last = self._seeds[place], None
+        found = read_predictions(self._folder, seed.seed, self._task, self._test)
+        if not found.fits(self._test, self._task.io.vocab_size) or found.digest != seed.predictions_sha256:
+            raise UserError(f"the stored predictions of seed {seed.seed} are not those that result.json scored")
+        self._last = place, found
+        return found
 
 
 def choose(badness: FloatArray, asked: int | None = None) -> dict[int, str]:
@@ -119,23 +142,32 @@ def layout(
         UserError: there is no instance `asked`.
     """
     metric = "tvd" if "tvd" in task.scores else task.main_score
-    tables = [score(task, test, model.batches()) for model in models]
+    tables = [score(task, test, models[place].batches()) for place in range(len(models))]  # one at a time in memory
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
+    chosen = choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked)
+    ends = test.lengths.astype(np.int64).cumsum()
+    rows = {n: slice(int(ends[n] - test.lengths[n]), int(ends[n])) for n in chosen}
+    whole: dict[int, list[FloatArray]] = {n: [] for n in chosen}
+    compact: dict[int, list[TokenPrediction]] = {n: [] for n in chosen}
+    for place in reversed(range(len(models))):  # the last one is still in memory
+        model = models[place]
+        for n in chosen:
+            if isinstance(model, Predictions):
+                whole[n].insert(0, model.packed[rows[n]].copy())
+            else:
+                probability = model.probability[None, rows[n]].astype(np.float64)
+                compact[n].insert(0, TokenPrediction(probability, model.most_likely[None, rows[n]]))
+        del model
     found = []
-    for n, why in choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked).items():
-        one, end = test[n : n + 1], int(test.lengths[: n + 1].sum())
-        rows = slice(end - int(test.lengths[n]), end)
+    for n, why in chosen.items():
+        one = test[n : n + 1]
         if task.knows_truth:
-            drawn = _strips(task, one, [m.packed[rows] for m in models if isinstance(m, Predictions)])
+            drawn = _strips(task, one, whole[n])
         else:
-            compact = [m for m in models if isinstance(m, CompactPredictions)]
-            shown = [
-                TokenPrediction(m.probability[None, rows].astype(np.float64), m.most_likely[None, rows])
-                for m in compact
-            ]
+            shown = compact[n]
             if baseline is not None:
-                shown.append(TokenPrediction.of(baseline.predict(one.tokens), one.tokens))
+                shown = [*shown, TokenPrediction.of(baseline.predict(one.tokens), one.tokens)]
             drawn = _text(task, one, shown)
         scores = [round(float(value), 4) for value in by_instance[:, n]]
         scored = one.scored[0].astype(int).tolist()

@@ -5,14 +5,14 @@ No link is followed, and nothing is executed or unpickled.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import stat
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pydantic
@@ -27,6 +27,8 @@ LONGEST_NUMBER = 40
 LARGEST_INTEGER = 2**63
 YAML_BYTES = 8192
 _NPY_HEADER_BYTES = 4096
+_MEMBER_BYTES = 1024
+_PART_BYTES = 1 << 20
 
 
 class Refused(UserError):
@@ -65,6 +67,29 @@ class Folder:
         Raises:
             Refused: There is no such regular file, or a link lies on the way to it.
         """
+        with self._file(name) as (file, size):
+            return file.read(limit), size
+
+    def arrays(self, name: str, expected: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The arrays of an .npz file. It is unpacked while it is read, so that it takes no more memory than they do.
+
+        Args:
+            name: The file's path in the folder.
+            expected: Arrays of the expected types and shapes, by name.
+
+        Raises:
+            Refused: As `read`, or the file does not hold these arrays.
+        """
+        size = sum(array.nbytes for array in expected.values())
+        limit = size + size // 64 + (1 << 16)
+        with self._file(name) as (file, there):
+            if there > limit:
+                raise Refused(f"{name}: {there:,} bytes, more than the {limit:,} it can need")
+            return parse_arrays(file, expected, name)
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+        """A regular file, open for reading, and its size."""
         parts = name.split("/")
         if any(part in ("", ".", "..") for part in parts):
             raise Refused(f"{name}: not a file of this folder")
@@ -74,7 +99,7 @@ class Folder:
             if not stat.S_ISREG(status.st_mode):
                 raise Refused(f"{name}: not a regular file")
             with open(handle, "rb", closefd=False) as file:
-                return file.read(limit), status.st_size
+                yield file, status.st_size
         except OSError as error:
             raise Refused(f"{name}: {error.strerror}") from None
         finally:
@@ -203,13 +228,13 @@ def describe_schema(error: pydantic.ValidationError, name: str, known: Iterable[
     return Refused(describe_validation(error, name, known))
 
 
-def parse_arrays(content: bytes, expected: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+def parse_arrays(file: IO[bytes], expected: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file. It must hold exactly the expected names, types and shapes.
 
     Sizes are compared before anything is unpacked, and headers are read as data. So no file can claim memory or run code.
 
     Args:
-        content: The bytes of the file.
+        file: The file, open for reading.
         expected: Arrays of the expected types and shapes, by name.
         name: The file's name, for messages.
 
@@ -217,7 +242,8 @@ def parse_arrays(content: bytes, expected: Mapping[str, NDArray[Any]], name: str
         Refused: The file is broken, or does not hold these arrays.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        _check_directory(file, len(expected), name)
+        with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if sorted(member.filename for member in members) != sorted(f"{key}.npy" for key in expected):
                 raise Refused(f"{name}: it must hold {' and '.join(expected)}, and nothing else")
@@ -283,18 +309,38 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, like: NDArray[Any]
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise Refused(f"{name}: packed in an unknown way")
     with archive.open(member) as file:
-        data = file.read(like.nbytes + _NPY_HEADER_BYTES + 1)
-    stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    if version != (1, 0):
-        raise Refused(f"{name}: {member.filename} is of an unknown version")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if shape != like.shape or fortran or dtype != like.dtype:
-        raise Refused(f"{name}: {member.filename} is {dtype} {shape}, not {like.dtype} {like.shape}")
-    rest = data[stream.tell() :]
-    if len(rest) != like.nbytes:
-        raise Refused(f"{name}: {member.filename} is cut off or too long")
-    return np.frombuffer(rest, dtype).reshape(shape)
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise Refused(f"{name}: {member.filename} is of an unknown version")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        if shape != like.shape or fortran or dtype != like.dtype:
+            raise Refused(f"{name}: {member.filename} is {dtype} {shape}, not {like.dtype} {like.shape}")
+        array = np.empty(shape, dtype)
+        whole, place = array.reshape(-1).view(np.uint8), 0
+        while part := file.read(_PART_BYTES):
+            if place + len(part) > len(whole):
+                break
+            whole[place : place + len(part)] = np.frombuffer(part, np.uint8)
+            place += len(part)
+        if part or place != len(whole):
+            raise Refused(f"{name}: {member.filename} is cut off or too long")
+    return array
+
+
+def _check_directory(file: IO[bytes], members: int, name: str) -> None:
+    """Refuses an archive whose list of members is long: that is read as a whole before anything else.
+
+    An archive of numpy ends with a record of 22 bytes that has the number of members and the size of the list.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 42))
+    end = file.read(42)
+    record, before = end[-22:], end[:-22]
+    large = before.startswith(b"PK\x06\x07")  # a second such record, for archives beyond 4 GiB
+    listed = int.from_bytes(record[12:16], "little")
+    if not record.startswith(b"PK\x05\x06") or large or listed > members * _MEMBER_BYTES:
+        raise Refused(f"{name}: it must be an archive of {members} arrays, and nothing else")
+    file.seek(0)
 
 
 def _without_twins(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:

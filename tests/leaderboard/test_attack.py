@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from regbench.leaderboard.case import Findings
 from regbench.leaderboard.entry import canonical
-from regbench.leaderboard.origin import source_digest_at
+from regbench.leaderboard.history import source_digest_at
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.utils.errors import UserError
@@ -62,6 +62,7 @@ UNSEEN_OF_STRANGERS = [
     "result.training.weight_decay",
     "result.training.beta*",
     "result.training.gradient_clip",
+    "result.training.state_space_rate",
     "result.training.checkpoint_seconds",
 ]
 """What more can be forged where the architecture is a stranger's file, which is never imported."""

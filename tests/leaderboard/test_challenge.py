@@ -15,6 +15,7 @@ import regbench
 from regbench import cli
 from regbench.leaderboard import isolated
 from regbench.leaderboard.challenge import challenge
+from regbench.leaderboard.job import Job
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import fresh_seed, fresh_split, read_evidence
@@ -161,9 +162,9 @@ def test_it_reaches_nothing(stranger: Made, tmp_path: Path) -> None:
         repository=str(Path(regbench.__file__).parents[1] / "leaderboard"),
         cache=os.environ["REGBENCH_CACHE"],
     )
-    job = isolated.Job(text.encode(), None, {}, stranger.track.task)
+    job = Job("", {}, stranger.track.task, text.encode())
     with pytest.raises(UserError, match=r"reached \[\]"):
-        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+        next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
 
 
 @needs_namespaces
@@ -173,24 +174,25 @@ def test_it_reaches_nothing(stranger: Made, tmp_path: Path) -> None:
     [
         ("while True: pass", 5, "took more than 5 s"),
         ("x = bytearray(12 << 30)", 60, "MemoryError"),
-        ("import os; os.kill(1, 9); os._exit(0)", 60, "left no predictions: out.npz: no such file"),
-        ("import os; os.symlink('/etc/passwd', '/job/out.npz'); os._exit(0)", 60, "links are not followed"),
+        ("import os; os.kill(1, 9); os._exit(0)", 60, "left no predictions: out-0-0.npz: no such file"),
+        ("import os; os.symlink('/etc/passwd', '/job/out-0-0.npz'); os._exit(0)", 60, "links are not followed"),
+        ("import os; os.symlink('/etc/passwd', '/job/log'); print('its own'); os._exit(1)", 60, "failed: no output"),
     ],
 )
 def test_it_keeps_within_its_limits(
     stranger: Made, code: str, seconds: int, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolated, "SECONDS", seconds)
-    job = isolated.Job(code.encode(), None, {}, stranger.track.task)
+    job = Job("", {}, stranger.track.task, code.encode())
     with pytest.raises(UserError, match=fault):
-        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+        next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
 
 
 def test_without_namespaces_nothing_is_run(stranger: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "available", lambda: False)
-    job = isolated.Job(b"", None, {}, stranger.track.task)
+    job = Job("", {}, stranger.track.task, b"")
     with pytest.raises(UserError, match="cannot isolate a process"):
-        isolated.predict_isolated(job, b"", stranger.track.instances("test"), print)
+        next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
 
 
 def test_on_the_command_line(lstm: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

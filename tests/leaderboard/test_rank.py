@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from csv import DictReader
+from io import StringIO
+
 import numpy as np
 import pytest
 
+from regbench.leaderboard import publish
 from regbench.leaderboard import rank as ranking
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.page import build_page
-from regbench.leaderboard.rank import mean_score, rank, retirement
-from regbench.leaderboard.tiers import Challenge, Evidence
+from regbench.leaderboard.rank import Board, mean_score, rank, retirement
+from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced
 from regbench.metrics.significance import Sample, compare
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -33,7 +38,9 @@ def scaled(entry: Entry, name: str, factors: tuple[float, ...]) -> Entry:
 
 def places(entries: list[Entry], track: Track) -> dict[str, str]:
     (board,) = rank(entries, track)
-    return {row.name: row.place for row in board.rows if row.entry is not None}
+    shown = {row.name: row.place for row in board.rows if row.entry is not None}
+    assert all(place[0] + place[-1] == "()" for place in shown.values()), "none is reproduced"
+    return {name: place[1:-1] for name, place in shown.items()}
 
 
 def test_the_mean_over_seeds_ranks(entries: list[Entry], tiny: Track) -> None:
@@ -148,19 +155,26 @@ def test_entries_of_another_definition_have_a_board_of_their_own(entries: list[E
     assert len(old.entries) == len(entries)
 
 
+CHALLENGE = Challenge(
+    date="2026-01-31", by="a reader", machine="a machine", number=1, instances=100, fingerprint="0" * 64, scores={}
+)
+AGAIN = Reproduced(date="2026-02-01", by="a reader", machine="a machine", seeds=[], scores=[], identical=[])
+
+
+def board_with(entries: list[Entry], track: Track, *, verified: Sequence[str], reproduced: Sequence[str] = ()) -> Board:
+    evidence = {
+        entry.digest: Evidence(
+            entry=entry.digest, challenge=CHALLENGE, reproduced=AGAIN if entry.name in reproduced else None
+        )
+        for entry in entries
+        if entry.name in (*verified, *reproduced)
+    }
+    (board,) = rank(entries, track, evidence)
+    return board
+
+
 def test_claimed_entries_are_below_those_of_a_higher_tier(entries: list[Entry], tiny: Track) -> None:
-    challenged = Challenge(
-        date="2026-01-31",
-        by="a reader",
-        machine="a machine",
-        number=1,
-        instances=100,
-        fingerprint="0" * 64,
-        scores={},
-    )
-    chosen = [entry for entry in entries if entry.name in ("lstm", "mamba")]
-    evidence = {entry.digest: Evidence(entry=entry.digest, challenge=challenged) for entry in chosen}
-    (board,) = rank(entries, tiny, evidence)
+    board = board_with(entries, tiny, verified=("lstm", "mamba"))
     rows = [row for row in board.rows if row.kind == "entry"]
     assert [(row.name, row.rank, row.tier) for row in rows[:2]] == [("mamba", 1, "verified"), ("lstm", 2, "verified")]
     assert {(row.rank, row.place, row.tier) for row in rows[2:]} == {(None, "", "claimed")}
@@ -171,3 +185,41 @@ def test_claimed_entries_are_below_those_of_a_higher_tier(entries: list[Entry], 
     page = build_page([board])
     assert page.count('<td class="tier" data-value="1">verified</td>') == 2
     assert "verified 2026-01-31 by a reader" in page
+
+
+NAMES = ("transformer+ngh-1-2-3", "lstm+ngh-1-2-3", "mamba", "hyena")
+
+
+def test_an_entry_that_is_not_reproduced_is_not_shown_as_first(entries: list[Entry], tiny: Track) -> None:
+    board = board_with(entries, tiny, verified=NAMES[:2], reproduced=NAMES[2:])
+    rows = [row for row in board.rows if row.kind == "entry"]
+    assert [row.name for row in rows[:4]] == [NAMES[1], NAMES[0], NAMES[2], NAMES[3]], "below the next one"
+    assert [row.place for row in rows[:4]] == ["2", "", "3", "4"], "and first place is open"
+    assert rows[1].mark == "would be first: not reproduced yet"
+    assert [row.rank for row in rows[:2]] == [2, 1]
+    table = publish.markdown(board)
+    assert "transformer+ngh-1-2-3 (would be first: not reproduced yet)" in table
+    assert "open until reproduced: transformer+ngh-1-2-3" in publish.readme([board], [])
+    assert '<span class="badge">would be first: not reproduced yet</span>' in build_page([board])
+    csv = {row["name"]: row for row in DictReader(StringIO(publish.csv(board)))}
+    assert (csv[NAMES[0]]["rank"], csv[NAMES[0]]["best_rank"]) == ("", "")
+    assert csv[NAMES[0]]["standing"] == "would be first: not reproduced yet"
+    assert csv[NAMES[1]]["standing"] == "ranked"
+
+
+def test_the_first_that_is_reproduced_is_shown_as_such(entries: list[Entry], tiny: Track) -> None:
+    board = board_with(entries, tiny, verified=NAMES[1:], reproduced=NAMES[:1])
+    rows = [row for row in board.rows if row.kind == "entry"]
+    assert [row.name for row in rows[:4]] == list(NAMES)
+    assert [row.place for row in rows[:2]] == ["1–2", "2"], "a tie with the first is not shown as first"
+    assert f"| {NAMES[0]}, " in publish.readme([board], [])
+
+
+def test_where_none_is_reproduced_ranks_are_provisional(entries: list[Entry], tiny: Track) -> None:
+    for board in (rank(entries, tiny)[0], board_with(entries, tiny, verified=NAMES)):
+        ranked = [row for row in board.rows if row.rank is not None]
+        assert [row.rank for row in ranked] == list(range(1, len(ranked) + 1)), "in their order"
+        assert all(row.place.startswith("(") and row.place.endswith(")") for row in ranked)
+        assert not any(row.held for row in board.rows)
+        assert f"open until reproduced: {ranked[0].name}, " in publish.readme([board], [])
+        assert ",provisional," in publish.csv(board)

@@ -9,9 +9,9 @@ import pytest
 
 import regbench
 from regbench import cli
-from regbench.leaderboard.reproduce import compare_runs, reproduce
+from regbench.leaderboard.reproduce import compare_runs, keep_reproduction, reproduce
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.tiers import read_evidence, write_evidence
+from regbench.leaderboard.tiers import Evidence, Reproduced, Submitted, read_evidence, today, write_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.utils.errors import UserError
 from tests.leaderboard.conftest import SETTINGS, Made
@@ -38,26 +38,87 @@ def test_the_command_of_an_entry_gives_its_scores_again(
     assert "holds another run" in capsys.readouterr().err
 
 
-def test_all_seeds_by_somebody_make_an_entry_reproduced(lstm: Made, tiny_file: Path, tmp_path: Path) -> None:
-    board = tmp_path / "board"
-    shutil.copytree(lstm.board, board)
-    path = board / lstm.path.relative_to(lstm.board)
+@pytest.fixture(scope="module")
+def again(lstm: Made, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A second training of all seeds."""
+    folder = tmp_path_factory.mktemp("again") / "run"
+    regbench.run(str(tiny_file), "lstm", (0, 1, 2), settings=SETTINGS, trials=2, out=folder)
+    return folder
+
+
+def board_of(made: Made, folder: Path) -> Path:
+    """A copy of the board; the entry's file in it."""
+    shutil.copytree(made.board, folder / "board")
+    return folder / "board" / made.path.relative_to(made.board)
+
+
+def test_all_seeds_by_somebody_make_an_entry_reproduced(
+    lstm: Made, again: Path, tiny_file: Path, tmp_path: Path
+) -> None:
+    path = board_of(lstm, tmp_path)
     arguments = ["reproduce", str(path), "--track", str(tiny_file), "--by", "a reader"]
     assert cli.main([*arguments, "--out", str(tmp_path / "one"), "--seed", "1"]) == 2, "one seed is not enough"
+    assert not (tmp_path / "one").exists(), "it says so before it trains"
     assert read_evidence(Stored(path)).tier == "claimed"
-    assert cli.main([*arguments, "--out", str(tmp_path / "all")]) == 0
+    assert cli.main([*arguments, "--out", str(again)]) == 0
     evidence = read_evidence(Stored(path))
     assert evidence.tier == "reproduced"
-    assert evidence.reproduced is not None
-    assert (evidence.reproduced.seeds, evidence.reproduced.by) == ([0, 1, 2], "a reader")
+    found, machine = evidence.reproduced, lstm.entry.result.environment
+    assert found is not None
+    assert (found.seeds, found.by, found.date) == ([0, 1, 2], "a reader", today())
+    assert found.machine == f"{machine.platform}, {machine.processor}, cpu"
     assert verify_entry(path, track=lstm.track).faults == []
-    finished = ["reproduce", str(path), "--track", str(tiny_file), "--run", str(tmp_path / "all")]
+    finished = ["reproduce", str(path), "--track", str(tiny_file), "--run", str(again)]
     assert cli.main(finished) == 0
     assert cli.main([*finished, "--seed", "1"]) == 2
-    forged = evidence.model_copy(update={"reproduced": evidence.reproduced.model_copy(update={"seeds": [0, 1]})})
-    write_evidence(Stored(path), forged)
-    (fault,) = verify_entry(path, track=lstm.track).faults
-    assert str(fault) == "tier: not every seed and score was reproduced"
+
+
+def test_what_makes_no_entry_reproduced(lstm: Made, again: Path, tiny_file: Path, tmp_path: Path) -> None:
+    path = board_of(lstm, tmp_path)
+
+    def keep(run: Path, by: str = "a reader") -> None:
+        keep_reproduction(reproduce(path, run=run, track=str(tiny_file)), path, by, lstm.track)
+
+    with pytest.raises(UserError, match="is the run that lstm.* was made from, and no second training"):
+        keep(lstm.run)
+    other = tmp_path / "other"
+    shutil.copytree(again, other)
+    shutil.copy(other / "seed-1" / "checkpoint.safetensors", other / "seed-0" / "checkpoint.safetensors")
+    with pytest.raises(UserError, match="has a fault: checkpoint: seed 0"):
+        keep(other)
+    for nameless in ("", " ", "x\x1b[2J", "x" * 300):
+        with pytest.raises(UserError, match="--by needs a name"):
+            keep(again, nameless)
+    write_evidence(
+        Stored(path), Evidence(entry=lstm.entry.digest, submitted=Submitted(date="2026-01-31", by="A.  Reader"))
+    )
+    assert cli.main(["reproduce", str(path), "--track", str(tiny_file), "--run", str(again), "--by", "a. reader"]) == 2
+    assert read_evidence(Stored(path)).about == "claimed 2026-01-31 by A.  Reader"
+    keep(again, "another")
+    assert read_evidence(Stored(path)).submitted is not None, "what was known stays"
+
+
+def test_evidence_of_a_second_training_that_does_not_hold(lstm: Made, tmp_path: Path) -> None:
+    path, entry = board_of(lstm, tmp_path), lstm.entry
+    scores = [{metric: record.value for metric, record in seed.scores.items()} for seed in entry.result.seeds]
+    honest = Reproduced(
+        date="2026-01-31", by="a reader", machine="a machine", seeds=[0, 1, 2], scores=scores, identical=[]
+    )
+
+    def found(submitted: Submitted | None = None, **changes: object) -> list[str]:
+        again = honest.model_copy(update=changes)
+        write_evidence(Stored(path), Evidence(entry=entry.digest, submitted=submitted, reproduced=again))
+        return [str(fault) for fault in verify_entry(path, track=lstm.track).faults]
+
+    assert found() == []
+    assert found(seeds=[0, 1]) == ["tier: not every seed and score was reproduced"]
+    assert found(identical=[7]) == ["tier: not every seed and score was reproduced"]
+    assert found(scores=scores[:2]) == ["tier: not every seed and score was reproduced"]
+    for much in (0.8, 1.2):
+        (fault,) = found(scores=[{**one, "nll": much * one["nll"]} for one in scores])
+        assert fault.startswith("tier: the nll of the second training is ")
+    same = found(submitted=Submitted(date="2026-01-31", by="A Reader"))
+    assert same == ["tier: it was reproduced by who submitted it"]
 
 
 def test_a_run_that_learned_less_is_another(lstm: Made, tiny_file: Path, tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from regbench import cli
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard import origin
+from regbench.leaderboard import history
 from regbench.leaderboard.evidence import repredict
-from regbench.leaderboard.origin import is_built_in, source_digest_at
+from regbench.leaderboard.history import source_digest_at
+from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.results import Result
 from regbench.utils import registry
@@ -92,7 +93,7 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     source = Path(registry.source_files(registry.load(registry.ARCHITECTURE, "lstm"))[0]).read_text()
     (repository / "architectures" / "lstm.py").write_text(source + "# older\n")
     commit = commit_of(repository)
-    monkeypatch.setattr(origin, "_ROOT", repository)
+    monkeypatch.setattr(history, "ROOT", repository)
     then = source_digest_at(commit, "architectures.lstm")
     assert then is not None
 
@@ -115,9 +116,12 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     assert [str(fault) for fault in findings.faults] == ["architecture: d_model is 16, and the configuration sets 8"]
     findings = verify_entry(claiming("0" * 64, commit), track=lstm.track)
     assert [fault.check for fault in findings.faults] == ["source"]
-    for nobody_knows in ("f" * 40, None):
+    for nobody_knows, why in (
+        ("f" * 40, "commit ffffffffffff is not in the history here"),
+        (None, "no commit is named"),
+    ):
         (fault,) = verify_entry(claiming("0" * 64, nobody_knows), track=lstm.track).faults
-        assert "is not today's, and commit " in str(fault)
+        assert str(fault) == f"source: architectures.lstm is not today's, and {why}"
     (repository / "architectures" / "lstm.py").write_text(source + "# of another branch\n")
     git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@example.org"]
     subprocess.run([*git, "commit", "-qam", "y"], check=True)
@@ -133,11 +137,11 @@ def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypa
     """Also where an architecture borrows from another (h3 imports from s4), and where it is a package (cgt)."""
     for name in registry.entries(registry.ARCHITECTURE):
         for path in registry.source_files(registry.load(registry.ARCHITECTURE, name)):
-            copy = tmp_path / path.relative_to(origin._ROOT)
+            copy = tmp_path / path.relative_to(history.ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
     commit = commit_of(tmp_path)
-    monkeypatch.setattr(origin, "_ROOT", tmp_path)
+    monkeypatch.setattr(history, "ROOT", tmp_path)
     for name in registry.entries(registry.ARCHITECTURE):
         cls = registry.load(registry.ARCHITECTURE, name)
         assert source_digest_at(commit, f"architectures.{name}") == registry.source_digest(cls), name

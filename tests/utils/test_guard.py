@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +91,28 @@ def test_arrays_come_back_as_they_were_saved(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "x.npz", packed=packed, lengths=lengths)
     content = (tmp_path / "x.npz").read_bytes()
     expected = {"packed": np.broadcast_to(np.float16(0), (7, 3)), "lengths": np.zeros(2, np.int32)}
-    found = parse_arrays(content, expected, "x")
+    found = parse_arrays(io.BytesIO(content), expected, "x")
     assert (found["packed"] == packed).all()
     assert (found["lengths"] == lengths).all()
     for other in (np.zeros((7, 3), np.float32), np.zeros((3, 7), np.float16), np.zeros((6, 3), np.float16)):
         with pytest.raises(Refused, match="packed"):
-            parse_arrays(content, {**expected, "packed": other}, "x")
+            parse_arrays(io.BytesIO(content), {**expected, "packed": other}, "x")
+
+
+def test_a_long_list_of_members_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large file nearly all could be the list of its members, which takes far more memory than the file."""
+    expected = {"a": np.broadcast_to(np.float16(0), (1 << 20,))}
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        for i in range(2000):
+            archive.writestr(f"{i}.npy", b"")
+    np.savez(tmp_path / "y.npz", a=np.zeros(1 << 20, np.float16))
+    honest = (tmp_path / "y.npz").read_bytes()
+    (tmp_path / "z.npz").write_bytes(honest[:-22] + b"PK\x06\x07" + bytes(16) + honest[-22:])
+    assert Folder(tmp_path).arrays("y.npz", expected)["a"].shape == (1 << 20,)
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    for name in ("x.npz", "z.npz"):
+        with pytest.raises(Refused, match="it must be an archive of 1 arrays, and nothing else"):
+            Folder(tmp_path).arrays(name, expected)
 
 
 def test_tensors_are_counted_without_being_read(tmp_path: Path) -> None:

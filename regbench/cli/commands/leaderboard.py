@@ -72,5 +72,6 @@ def _table(board: Board) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
-        table.add_row(row.place, escape(row.name), *scores, style=None if row.kind == "entry" else "dim")
+        name = f"{row.name} ({row.mark})" if row.mark else row.name
+        table.add_row(row.place, escape(name), *scores, style=None if row.kind == "entry" else "dim")
     return table

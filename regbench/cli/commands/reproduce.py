@@ -44,11 +44,16 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains, and prints a row a score."""
-    from regbench.leaderboard.reproduce import keep_reproduction, reproduce
+    from regbench.leaderboard.reproduce import check_reproducer, keep_reproduction, reproduce
     from regbench.report.content import label
+    from regbench.tracks import load_track
 
     if arguments.run and (arguments.seed or arguments.out):
         raise UserError("--run takes a finished run as it is: leave --seed and --out away")
+    if arguments.by is not None:
+        check_reproducer(Path(arguments.entry), arguments.by)
+        if arguments.seed:
+            raise UserError("--by goes with all seeds: leave --seed away")
     with TerminalReporter(Console(stderr=True)) as reporter:
         try:
             made = reproduce(
@@ -79,6 +84,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
     console.print(f"the run: {made.folder}", highlight=False, soft_wrap=True)
     if arguments.by and not made.differs:
-        keep_reproduction(made, Path(arguments.entry), arguments.by)
+        own = load_track(arguments.track) if arguments.track else None
+        keep_reproduction(made, Path(arguments.entry), arguments.by, own)
         print_line(f"{arguments.entry}: reproduced by {arguments.by}", console)
     return 1 if made.differs else 0

@@ -27,6 +27,9 @@ def configure(submit: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     submit.add_argument("run", metavar="DIR", help="the folder of a finished run, or of a scored language model")
     submit.add_argument("--name", metavar="N", help="the entry's name (default: from what was set)")
+    submit.add_argument(
+        "--by", metavar="NAME", help="your name, for the evidence: somebody else must reproduce the entry"
+    )
     submit.add_argument("--replace", action="store_true", help="take the place of the entry of the same configuration")
     submit.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
     submit.add_argument("--publish-predictions", action="store_true", help="keep the predictions beside the entry")
@@ -51,6 +54,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         Path(arguments.run),
         find_board(arguments.board),
         name=arguments.name,
+        by=arguments.by,
         publish_predictions=arguments.publish_predictions,
         replace=arguments.replace,
         source=Path(arguments.source) if arguments.source else None,

@@ -1,0 +1,89 @@
+"""Predictions that are made in a process of its own: what the process is given, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import Predictions, expected_arrays
+from regbench.models.predictor import rows_at_once
+from regbench.tasks.base import Task
+from regbench.utils.guard import Folder
+
+CHILD = "child.py"
+_STRANGER = "stranger.py"
+_LAST_WORDS = 2000
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process of its own predicts with.
+
+    Attributes:
+        architecture: The name of a built-in architecture. Of a stranger's file the class in it, or "" for the only one.
+        options: The architecture's options.
+        task: The task of the instances.
+        source: The stranger's file. None of a built-in architecture.
+    """
+
+    architecture: str
+    options: Mapping[str, Any]
+    task: Task
+    source: bytes | None = None
+
+
+def fill(folder: Path, job: Job, weights: Sequence[bytes], asked: Sequence[Instances]) -> None:
+    """Writes into a new folder what the process needs: its program, the options, the weights, the tokens and their lengths.
+
+    Args:
+        folder: The folder.
+        job: The architecture.
+        weights: The checkpoint of each seed.
+        asked: What the model of each seed is asked, one after the other.
+    """
+    folder.mkdir()
+    shutil.copy(Path(__file__).with_name("job_child.py"), folder / CHILD)
+    name, io = job.architecture, job.task.io
+    if job.source is not None:
+        (folder / _STRANGER).write_bytes(job.source)
+        name = f"{_STRANGER}:{name}" if name else _STRANGER
+    for seed, content in enumerate(weights):
+        (folder / f"weights-{seed}.safetensors").write_bytes(content)
+    for place, instances in enumerate(asked):
+        np.savez(folder / f"in-{place}.npz", tokens=instances.tokens, lengths=instances.lengths)
+    description = {
+        "architecture": name,
+        "of_a_file": job.source is not None,
+        "options": job.options,
+        "io": {"kind": io.kind, **asdict(io)},
+        "seeds": len(weights),
+        "at_once": [rows_at_once(io, instances.tokens.shape[1], 64) for instances in asked],
+    }
+    (folder / "job.json").write_text(json.dumps(description))
+
+
+def take(folder: Path, job: Job, weights: Sequence[bytes], asked: Sequence[Instances]) -> Iterator[Predictions]:
+    """What the process left: for each seed the predictions for all that it was asked. Each is read when it is its turn.
+
+    Raises:
+        Refused: It left no predictions for these instances.
+    """
+    for seed in range(len(weights)):
+        for place, instances in enumerate(asked):
+            arrays = Folder(folder).arrays(f"out-{seed}-{place}.npz", expected_arrays(job.task, instances))
+            yield Predictions.from_arrays({**arrays, "lengths": instances.lengths})
+
+
+def last_line(log: IO[bytes]) -> str:
+    """The last line that a process wrote into a file, without what is not printable."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS))
+    said = log.read(_LAST_WORDS).decode("utf-8", "replace").strip().splitlines() or ["no output"]
+    return "".join(character if character.isprintable() else "?" for character in said[-1])[:300]

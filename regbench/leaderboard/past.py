@@ -1,0 +1,100 @@
+"""Built-in architectures whose source has changed since an entry was made: the source of the entry's commit is run.
+
+The whole of regbench as it was at the commit runs, in a process of its own. The commit must be in the history of this
+repository: no other source is run here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import Predictions
+from regbench.leaderboard.history import missing, tree_at
+from regbench.leaderboard.job import CHILD, Job, fill, last_line, take
+from regbench.leaderboard.origin import is_todays
+from regbench.results import ArchitectureRecord
+from regbench.utils.errors import UserError
+from regbench.utils.files import cache_root
+from regbench.utils.guard import Refused
+
+SECONDS = 3600
+"""The longest that a prediction may take."""
+
+_COMMAND = "import sys; from regbench.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@dataclass(frozen=True)
+class Past:
+    """This repository at a commit.
+
+    Attributes:
+        commit: The commit.
+        tree: The folder with its packages.
+    """
+
+    commit: str
+    tree: Path
+
+    def predict(self, job: Job, weights: Sequence[bytes], asked: Sequence[Instances]) -> Iterator[Predictions]:
+        """What a built-in architecture of then predicts: for each seed all that it is asked.
+
+        Args:
+            job: The architecture.
+            weights: The checkpoint of each seed.
+            asked: What the model of each seed is asked, one after the other.
+
+        Raises:
+            Refused: It cannot be built as it was then, or cannot take these weights.
+        """
+        with tempfile.TemporaryDirectory(prefix="regbench-job-") as name:
+            folder = Path(name) / "job"
+            fill(folder, job, weights, asked)
+            command = [sys.executable, str(folder / CHILD)]
+            with open(Path(name) / "log", "w+b") as log:
+                try:
+                    done = subprocess.run(
+                        command, stdout=log, stderr=log, env=self._environment(), timeout=SECONDS, check=False
+                    )
+                except subprocess.TimeoutExpired:
+                    raise Refused(f"the source of commit {self.commit[:12]} took more than {SECONDS} s") from None
+                if done.returncode != 0:
+                    raise Refused(f"the source of commit {self.commit[:12]} failed: {last_line(log)}")
+            yield from take(folder, job, weights, asked)
+
+    def command(self, arguments: list[str]) -> int:
+        """Runs `regbench` as it was then, and returns its exit code. What it prints goes to standard error."""
+        command = [sys.executable, "-P", "-c", _COMMAND, *arguments]
+        return subprocess.run(command, env=self._environment(), stdout=2, check=False).returncode
+
+    def _environment(self) -> dict[str, str]:
+        """The cache is one of its own: what another version kept need not be of its form."""
+        cache = cache_root() / "commits" / self.commit[:12]
+        return {**os.environ, "PYTHONPATH": str(self.tree), "REGBENCH_CACHE": str(cache)}
+
+
+@contextmanager
+def past_of(record: ArchitectureRecord, commit: str | None) -> Iterator[Past | None]:
+    """The repository at a commit. None where today's source of the architecture is that of the record.
+
+    Args:
+        record: A built-in architecture.
+        commit: The commit that it was run from.
+
+    Raises:
+        UserError: The commit is not in the history here.
+    """
+    if is_todays(record):
+        yield None
+    elif reason := missing(commit):
+        raise UserError(f"{record.source} is not today's, and {reason}")
+    else:
+        with tree_at(str(commit)) as tree:
+            yield Past(str(commit), tree)
