@@ -59,7 +59,7 @@ def load_boards(
                 faults.append(f"{stored.path.name}: {error}")
                 continue
             entries.append(entry)
-            found = [*form, *_faults(stored, entry, track, known, retired, announce)]
+            found = [*form, *_faults(stored, (entry, form), track, known, retired, announce)]
             faults += [f"{stored.path.name}: {fault}" for fault in dict.fromkeys(found)]
         if not faults:
             faults = copies(entries)
@@ -129,15 +129,16 @@ def retired_faults(entry: Entry) -> Iterator[str]:
 
 def _faults(
     stored: Stored,
-    entry: Entry,
+    read: tuple[Entry, list[str]],
     track: Track | None,
     known: Known,
     retired: Mapping[str, Any],
     announce: Callable[[str], None],
 ) -> Iterator[str]:
+    entry = read[0]
     name, digest = entry.track, entry.result.track.digest
     if _is_here(name, digest, track):
-        found = verify_entry(stored.path, track=track, baselines=known.get(digest), announce=announce)
+        found = verify_entry(stored.path, track=track, baselines=known.get(digest), announce=announce, read=read)
         yield from (str(fault) for fault in found.faults)
     elif digest in retired.get(name, ()):
         yield from retired_faults(entry)

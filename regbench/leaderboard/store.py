@@ -79,8 +79,8 @@ class Stored:
         raw = parse_json(content, self.path.name)
         current = _current(raw, self.path.name)
         entry = parse_entry(current, self.path.name)
-        plain, faults = entry.content(), []
-        if content != canonical(raw).encode() or canonical(current) != canonical(plain):
+        plain, faults, text = entry.content(), [], canonical(raw)
+        if content != text.encode() or canonical(plain) != (text if current is raw else canonical(current)):
             faults.append("not in the form in which entries are written")
         if entry.digest != digest_of(plain):
             faults.append("the digest is not that of the content: the file was changed after it was written")

@@ -38,6 +38,7 @@ def verify_entry(
     costly: bool = True,
     baselines: Mapping[str, BaselineRecord] | None = None,
     announce: Callable[[str], None] = lambda _: None,
+    read: tuple[Entry, list[str]] | None = None,
 ) -> Findings:
     """All that can be found wrong with an entry's file. Whatever the file holds, nothing is raised.
 
@@ -49,10 +50,11 @@ def verify_entry(
         costly: Whether the baselines are compared, if nothing else is wrong.
         baselines: The track's baselines; by default they are computed.
         announce: Called with a line before something that takes long.
+        read: What `Stored.read` has given for this file, if it was called before.
     """
     findings, stored = Findings(), Stored(path)
     try:
-        entry, faults = stored.read()
+        entry, faults = read or stored.read()
     except Refused as error:
         findings.take("schema", [str(error)])
         return findings

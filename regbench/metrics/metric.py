@@ -130,6 +130,12 @@ METRICS = Metrics(
             ),
             replace(
                 _TOKEN,
+                name="label_accuracy",
+                label="accuracy, query",
+                meaning="Token accuracy of the label of the query alone (TinT section 5.1).",
+            ),
+            replace(
+                _TOKEN,
                 name="in_context_accuracy",
                 label="accuracy in context",
                 meaning="Token accuracy of the outputs of triggers that have occurred before (Bietti et al. 2023).",

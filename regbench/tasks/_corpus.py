@@ -124,6 +124,10 @@ class Task(base.Task):
         limit = p.max_documents or DEFAULT_LIMIT
         return HubDataset(name, config, p.split, p.revision, p.text_field, p.topic_field, limit)
 
+    def extent(self) -> tuple[int, str]:
+        """The length of an instance and the size of the vocabulary, which need not be made for this."""
+        return self.parameters.max_length, f"{self.parameters.vocab_size:,}"
+
     def source_name(self) -> str:
         """The name of the text."""
         return self.corpus.source.name

@@ -138,6 +138,11 @@ class Task(ABC):
         """
         return None
 
+    def extent(self) -> tuple[int, str]:
+        """The length of the longest instance, and for people the size of the vocabulary, or how many numbers a vector has."""
+        io = self.io
+        return io.max_length, f"{io.d_in} numbers" if isinstance(io, VectorIO) else f"{io.vocab_size:,}"
+
     @property
     def topic_names(self) -> tuple[str, ...]:
         """The names of the topics that `truth["topic"]` numbers. Empty if the task has no topics."""

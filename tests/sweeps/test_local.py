@@ -120,6 +120,7 @@ def plugin(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.ci
 def test_a_process_that_dies_fails_its_job_alone(tmp_path: Path, tiny_file: Path, plugin: Path) -> None:
     """And a job that is refused leaves its process alive. Each process has its threads and waits asleep."""
     deadly = tmp_path / "deadly.py"

@@ -19,7 +19,13 @@ from tests.conftest import TINY
 FREEZABLE = [name for name in track_names() if load_track(name).task.portable]
 
 
-@pytest.mark.parametrize("name", FREEZABLE)
+LARGE = ("bigram-v1", "bigram-outputs-v1", "mqar-v1", "state-tracking-v1")
+"""They take seconds each; the small tracks of the same tasks are made by the same code."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.ci if name in LARGE else ()) for name in FREEZABLE]
+)
 def test_a_built_in_track_is_what_was_frozen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Digest, fingerprints, statistics and overlap, all made anew: the cache is neither read nor written."""
     monkeypatch.setattr(track, "cached", lambda config, make: make())

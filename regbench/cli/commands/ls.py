@@ -123,7 +123,6 @@ def _options_table(title: str, options: type[pydantic.BaseModel]) -> Table:
 def _compare_tracks(console: Console) -> int:
     """The length, vocabulary and budget of every track, how many entries it has, and how long they trained."""
     from regbench.leaderboard.standing import Entries
-    from regbench.tasks.base import VectorIO
     from regbench.tracks import load_track, track_names
 
     table = Table(title="tracks", title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
@@ -132,10 +131,9 @@ def _compare_tracks(console: Console) -> int:
         table.add_column(head, justify="right" if head else "left", no_wrap=bool(head), overflow="fold")
     for name in track_names():
         track = load_track(name)
-        io, definition, entries = track.task.io, track.definition, Entries()
-        width = f"{io.d_in} numbers" if isinstance(io, VectorIO) else f"{io.vocab_size:,}"
+        definition, entries, (longest, width) = track.definition, Entries(), track.task.extent()
         sizes = (
-            f"{io.max_length:,}",
+            f"{longest:,}",
             width,
             f"{definition.splits.train:,}",
             f"{definition.budget.train_tokens / 1e6:,.1f} M",
