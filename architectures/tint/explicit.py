@@ -39,6 +39,9 @@ NORM_EPSILON = 1e-5
 _A = 2 * math.sqrt(2 / math.pi)
 _B = 0.044715 * _A
 
+HARD = 0.1
+"""A head is hard where one key has all of its attention but this."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -195,6 +198,47 @@ def train(
         yield partial(_logits, weights, heads, model.io.separator)
         each = gradients(weights, inputs, tokens, counted, heads, plan)
         weights = moved(weights, {name: found.sum(0) for name, found in each.items()}, rate)
+
+
+def angles(model: Model, tokens: Tensor, counted: Tensor) -> dict[str, dict[str, Tensor]]:
+    """How far TinT's gradient is from the true one. `regbench adapt --angles` calls it.
+
+    Args:
+        model: A transformer, or a TinT model.
+        tokens: (B, T).
+        counted: Positions that are in the loss, (B, T) bool.
+
+    Returns:
+        By part of the model ("block 1", ..., "last norm") and measure, (B,) each. "values" and "tint" are the cosine of that
+        gradient with the full one, over the parameters that both change. "hard" is the share of heads and counted positions at
+        which one key has 0.9 of the attention or more (the paper's 0.1-hard heads, D.5).
+
+    Raises:
+        UserError: The model cannot be simulated.
+    """
+    weights, heads, full = _begin(model, "full", None)
+    inputs = shift_in(tokens, model.io.separator)
+    true = gradients(weights, inputs, tokens, counted, heads, full)
+    found: dict[str, dict[str, Tensor]] = {}
+    cheaper: dict[str, Gradient] = {"values": "values", "tint": "first-order"}
+    for way, gradient in cheaper.items():
+        own = gradients(weights, inputs, tokens, counted, heads, replace(full, gradient=gradient))
+        pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        for name, one in own.items():
+            rows = (
+                slice(-one.shape[-2] // 3, None) if name.endswith("qkv.weight") else slice(None)
+            )  # those of the values
+            part = f"block {int(name.split('.')[1]) + 1}" if name.startswith("blocks.") else "last norm"
+            pairs.setdefault(part, []).append((one[:, rows].flatten(1), true[name][:, rows].flatten(1)))
+        for part in sorted(pairs):
+            one, other = (torch.cat(both, dim=1) for both in zip(*pairs[part], strict=True))
+            found.setdefault(part, {})[way] = F.cosine_similarity(one, other, dim=1)
+    for i, trace in enumerate(forward(weights, inputs, heads).blocks):
+        sure = (trace.scores.amax(-1) >= 1 - HARD)[..., 1:] & counted[
+            :, None, 1:
+        ]  # the first position has one key alone
+        found[f"block {i + 1}"]["hard"] = sure.sum((1, 2)) / (heads * counted[:, 1:].sum(1))
+    return found
 
 
 def _begin(model: Model, gradient: Gradient, layers: int | None) -> tuple[dict[str, Tensor], int, Plan]:

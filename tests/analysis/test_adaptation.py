@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,18 @@ def test_the_command(
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
+def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["adapt", str(runs / "tint"), "--at", "0.5", "--angles", "--limit", "8"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "block 1" in line)
+    trained, place = load_trained(runs / "tint"), Place(share=0.5)
+    instances = trained.track.instances("test")[:8]
+    tokens = token_tensor(instances.tokens, torch.device("cpu"))
+    counted = torch.arange(tokens.shape[1]) < torch.from_numpy(place.cuts(instances.lengths))[:, None]
+    simulator: Any = simulator_of(trained.model)
+    cosine = simulator.angles(trained.model, tokens, counted)["block 1"]["values"].mean()
+    assert f"{cosine:.3f} ±" in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -179,6 +192,8 @@ def test_the_command(
         ),
         (["tint", "--table", "t.txt"], "--table takes the name of a Markdown file, FILE.md, not 't.txt'"),
         (["gone"], "gone holds no run: there is no config.yaml"),
+        (["lstm", "--angles"], "--angles needs a simulator with the function angles; 'lstm' has none"),
+        (["tint", "--angles", "--how", "full"], "--how is not for --angles, which takes no step"),
     ],
 )
 def test_bad_input_is_told_in_one_line(

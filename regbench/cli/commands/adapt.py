@@ -33,6 +33,7 @@ examples:
   regbench adapt runs/tint
   regbench adapt runs/tint runs/mamba --how full --at 0.5 --table adapt.md
   regbench adapt runs/tint --at 0.5 --steps 4 --layers 1 --how tint
+  regbench adapt runs/tint --at 0.5 --angles --limit 50
   regbench adapt runs/transformer --how distill --tokens 36 --steps 1,4,16,64 --limit 50
   regbench adapt runs/tint --track classification-small-v1 --how full,tint --format single,multi --steps 1,4,16 --calibrate
 """
@@ -84,6 +85,9 @@ def configure(adapt: argparse.ArgumentParser) -> None:
         default=200,
         metavar="N",
         help="how many instances, or problems, of each split (default: 200)",
+    )
+    adapt.add_argument(
+        "--angles", action="store_true", help="only the angle between TinT's gradient and the true one, by block"
     )
     adapt.add_argument("--seed", type=int, metavar="N", help="only this seed of the runs (default: all)")
     adapt.add_argument(
@@ -144,6 +148,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     asked = _read(arguments)
     few_shot = few_shot_track(asked.track)
     _refuse_strangers(arguments, asked, few_shot)
+    if arguments.angles:
+        return _angles(asked, arguments, console)
     if asked.ways == (DISTIL,):
         return _distill(asked, arguments, console)
     return (_exemplars if few_shot else _segments)(asked, arguments, console)
@@ -250,6 +256,24 @@ def _show(
         console.print(f"wrote {file}, {file.with_suffix('.csv').name}, {file.with_suffix('.png').name}")
 
 
+def _angles(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
+    """Prints how far the gradient of TinT is from the true one."""
+    from regbench.analysis.adaptation_angles import measure_angles, table
+
+    rows = []
+    for name, models in asked.runs:
+        for place in asked.places:
+            with console.status(f"{name}, segment {place}"):
+                rows += measure_angles(models, name, place, arguments.split, arguments.limit)
+    console.print(table(rows))
+    console.print(
+        "cosine over the parameters that TinT changes: 1 is the same direction. hard heads: share of heads and positions at "
+        "which one key has 0.9 of the attention",
+        style="dim",
+    )
+    return 0
+
+
 def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
     """Distils each run at each place, prints the table, and writes the files."""
     from regbench.analysis import distillation
@@ -303,7 +327,13 @@ def _refuse_strangers(arguments: argparse.Namespace, asked: _Asked, few_shot: bo
         UserError: There is one.
     """
     track = asked.track.name
+    if arguments.angles:
+        for option in ("how", "table", "layers"):
+            if getattr(arguments, option) is not None:
+                raise UserError(f"--{option} is not for --angles, which takes no step")
     if few_shot:
+        if arguments.angles:
+            raise UserError(f"--angles is not for {track}: it is measured on segments")
         for option in ("at", "tokens"):
             if getattr(arguments, option) is not None:
                 raise UserError(f"--{option} is not for {track}: the exemplars are the segment")

@@ -16,6 +16,7 @@ from architectures.tint.explicit import (
     Plan,
     activation,
     activation_backward,
+    angles,
     auxiliary_of,
     descend,
     forward,
@@ -185,6 +186,31 @@ def test_the_bound_of_the_norm_holds_and_is_tight() -> None:
     variance = x.var(-1, correction=0)
     reached = norm_error(x, worst, 1e-5) / (1e-5 / (math.sqrt(3 * d) * (variance + NORM_EPSILON)))
     assert float(reached.max()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_angles_are_those_of_autograds_gradients() -> None:
+    """Of stopped scores against the true gradient, over what both change; and a head is hard as counted by hand."""
+    model, (tokens, inputs) = tint(), text()
+    found = angles(model, tokens, COUNTED)
+    assert list(found) == ["block 1", "block 2", "last norm"]
+    weights, heads = auxiliary_of(model)
+    trace = forward(weights, inputs, heads)
+    for row in range(len(tokens)):
+        stopped, true = by_autograd(row, stopped=True), by_autograd(row, stopped=False)
+        for i, part in enumerate(("block 1", "block 2")):
+            both: list[list[Tensor]] = [[], []]
+            for name, one in stopped.items():
+                if name.startswith(f"blocks.{i}.") and not name.endswith("norm.weight"):
+                    first = 2 * len(one) // 3 if name.endswith("qkv.weight") else 0
+                    both[0].append(one[first:].flatten())
+                    both[1].append(true[name][first:].flatten())
+            cosine = F.cosine_similarity(torch.cat(both[0]), torch.cat(both[1]), dim=0)
+            assert float(found[part]["values"][row]) == pytest.approx(float(cosine), abs=1e-6)
+            places = [t for t in range(1, 20) if COUNTED[row, t]]
+            hard = [float(trace.blocks[i].scores[row, h, t].max()) >= 0.9 for h in range(heads) for t in places]
+            assert float(found[part]["hard"][row]) == pytest.approx(sum(hard) / len(hard))
+    assert found["last norm"]["values"].tolist() == pytest.approx([1.0] * 3)
+    assert 0.5 < float(found["block 1"]["values"].min()) < 0.9999
 
 
 def test_hard_heads_lose_little_without_scores() -> None:

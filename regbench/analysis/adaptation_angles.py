@@ -1,0 +1,108 @@
+"""How far the gradient that a simulator computes is from the true one, on the segments of a split.
+
+TinT lets no gradient flow through attention scores, and no bound makes what is missing small for a real model (Panigrahi et al.
+2023, section 3 and D.5). So it is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+
+from regbench.analysis.adaptation import BATCH, Place, simulator_of
+from regbench.analysis.trained import Trained
+from regbench.data.instances import Instances
+from regbench.models.model import token_tensor
+from regbench.results import ScoreRecord
+from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
+
+HEADS = {"values": "values against full", "tint": "tint against full", "hard": "hard heads"}
+"""The columns, by measure."""
+
+
+@dataclass(frozen=True)
+class AngleRow:
+    """A part of a model.
+
+    Attributes:
+        run: The name of the run.
+        place: Where the segment ends.
+        part: "block 1", ..., "last norm".
+        measures: By measure the mean over instances and seeds, with its standard error over instances.
+    """
+
+    run: str
+    place: Place
+    part: str
+    measures: dict[str, ScoreRecord]
+
+
+def measure_angles(models: Sequence[Trained], run: str, place: Place, split: str, limit: int) -> list[AngleRow]:
+    """The angles of one run at one place.
+
+    Args:
+        models: The run's models, one a seed.
+        run: Its name.
+        place: Where the segment ends.
+        split: The split to measure on.
+        limit: The most instances of it.
+
+    Raises:
+        UserError: The model has no simulator that tells angles.
+    """
+    instances = models[0].track.instances(split)[:limit]
+    cuts = place.cuts(instances.lengths)
+    seeds = [list(_of_model(trained, instances, cuts)) for trained in models]
+    rows = []
+    for part in seeds[0][0]:
+        every = {
+            measure: np.mean([np.concatenate([batch[part][measure] for batch in seed]) for seed in seeds], axis=0)
+            for measure in HEADS
+            if measure in seeds[0][0][part]
+        }
+        rows.append(AngleRow(run, place, part, {measure: _mean(values) for measure, values in every.items()}))
+    return rows
+
+
+def table(rows: Sequence[AngleRow]) -> Table:
+    """A row for each part of each run at each place."""
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for head in ("run", "segment", "part"):
+        shown.add_column(head, no_wrap=True)
+    for head in HEADS.values():
+        shown.add_column(head, justify="right")
+    for row in rows:
+        cells = [
+            f"{row.measures[measure].value:.3f} ±{row.measures[measure].stderr:.3f}" if measure in row.measures else ""
+            for measure in HEADS
+        ]
+        shown.add_row(row.run, str(row.place), row.part, *cells)
+    return shown
+
+
+def _of_model(
+    trained: Trained, instances: Instances, cuts: NDArray[np.int64]
+) -> Iterator[dict[str, dict[str, FloatArray]]]:
+    """By part and measure the values of some instances, (B,), one batch after another."""
+    simulator: Any = simulator_of(trained.model)
+    if not hasattr(simulator, "angles"):
+        raise UserError(f"--angles needs a simulator with the function angles; '{trained.architecture}' has none")
+    for begin in range(0, len(instances), BATCH):
+        part = instances[begin : begin + BATCH]
+        tokens = token_tensor(part.tokens, torch.device("cpu"))
+        counted = torch.arange(tokens.shape[1]) < torch.from_numpy(cuts[begin : begin + BATCH, None])
+        with torch.no_grad():
+            found = simulator.angles(trained.model.eval(), tokens, counted)
+        yield {name: {m: values.double().numpy() for m, values in own.items()} for name, own in found.items()}
+
+
+def _mean(values: FloatArray) -> ScoreRecord:
+    return ScoreRecord.of(values, np.ones(len(values), np.int64))
