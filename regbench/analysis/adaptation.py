@@ -223,7 +223,7 @@ class Row:
 def simulator_of(model: Model) -> Simulator | None:
     """The simulator that the class of a model names, or the class of its mixer."""
     blocks: Any = getattr(model, "blocks", None)
-    name = model.simulator or (getattr(blocks[0].mixer, "simulator", None) if blocks else None)
+    name = model.simulator or (getattr(getattr(blocks[0], "mixer", None), "simulator", None) if blocks else None)
     if name is None:
         return None
     with blaming(f"the simulator {name} cannot be imported:"):

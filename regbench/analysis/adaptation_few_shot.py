@@ -191,7 +191,9 @@ def _adapted(
         gains = {rate: float(each[steps][asked.chosen_by].mean()) for rate, each in tried.items()}
         known = {rate: gain for rate, gain in gains.items() if np.isfinite(tried[rate][steps]["nll"]).all()}
         if not known:
-            raise UserError(f"{name}: every rate diverges for {way} after {steps} steps: give smaller --rates")
+            raise UserError(
+                f"{name}: every rate diverges for {way} after {steps} step{'s' * (steps > 1)}: give smaller --rates"
+            )
         gains = {rate: known.get(rate, float("nan")) for rate in gains}
         rate = max(sorted(known), key=lambda rate: known[rate])
         if rate not in found:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.adaptation_few_shot import CALIBRATED, MEDIAN, PLAIN, FewShotRow
-from regbench.analysis.adaptation_report import STYLES, finish
+from regbench.analysis.adaptation_report import STYLE, STYLES, finish
 from regbench.results import ScoreRecord
 from regbench.utils.files import atomic_write
 
@@ -116,7 +116,7 @@ def draw(rows: Sequence[FewShotRow], heading: str, path: Path) -> None:
     metric = _accuracies(rows)[-1]
     runs = list(dict.fromkeys(row.run for row in rows))
     kinds = list(dict.fromkeys((row.format, row.targets) for row in rows if row.steps))
-    with mpl.rc_context({"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left"}):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.4 + 3.0 * max(2, len(kinds)), 1.4 + 2.5 * len(runs)), layout="constrained")
         panels = figure.subplots(len(runs), len(kinds), squeeze=False, sharex=True, sharey=True)
         for i, run in enumerate(runs):

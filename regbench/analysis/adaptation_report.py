@@ -22,6 +22,14 @@ from regbench.results import ScoreRecord
 from regbench.utils.files import atomic_write
 
 # Okabe and Ito (2008): people who are colour-blind can distinguish them. Markers and dashes also differ.
+STYLE: dict[Any, Any] = {
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+}
+"""Of every picture of this command."""
+
 STYLES = {"full": ("#0072B2", "o", "-"), "values": ("#E69F00", "s", "--"), "tint": ("#009E73", "^", ":")}
 WAYS = tuple(STYLES)
 SHORT = {"nll": "NLL", "tvd": "TVD"}
@@ -160,7 +168,7 @@ def draw_reference(rows: Sequence[Row], heading: str, path: Path) -> None:
     """
     runs, metrics = list(dict.fromkeys(row.run for row in rows)), _beside(rows)
     kinds = [(place, metric) for metric in metrics for place in dict.fromkeys(row.place for row in rows)]
-    with mpl.rc_context({"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left"}):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.4 + 3.0 * max(2, len(kinds)), 1.4 + 2.3 * len(runs)), layout="constrained")
         panels = figure.subplots(len(runs), len(kinds), squeeze=False, sharex="col", sharey="col")
         for i, run in enumerate(runs):
@@ -222,7 +230,7 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
     runs = list(dict.fromkeys(row.run for row in rows))
     places = list(dict.fromkeys(row.place for row in rows))
     ways = list(dict.fromkeys(row.way for row in rows))
-    with mpl.rc_context({"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left"}):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.4 + 3.0 * max(2, len(places)), 1.4 + 2.5 * len(runs)), layout="constrained")
         panels = figure.subplots(len(runs), len(places), squeeze=False, sharex="col", sharey="row")
         for row in rows:

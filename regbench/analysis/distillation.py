@@ -171,13 +171,16 @@ def distil_run(
     known = _measure(models, "validation", place, rates, steps, queries, limit)
     best: dict[int, float] = {}
     for n in steps:
-        losses = {rate: known.outcome(rate, n).score("after", "nll").value for rate in rates}
+        losses = {rate: float(known.students[rate, n]["nll"][known.behind].mean()) for rate in rates}
         finite = {rate: loss for rate, loss in losses.items() if np.isfinite(loss)}
         if not finite:
             raise UserError(f"{name}: every rate diverges for distill at {place}: give smaller --rates")
         best[n] = min(finite, key=lambda rate: finite[rate])
     chosen = sorted(set(best.values()))
     asked = known if split == "validation" else _measure(models, split, place, chosen, steps, queries, limit)
+    for n, rate in best.items():
+        if not np.isfinite(asked.students[rate, n]["nll"][asked.behind]).all():
+            raise UserError(f"{name}: the rate {rate:g} diverges on the {split} split at {place}: give smaller --rates")
     rows = [
         Distilled(
             name,
@@ -311,18 +314,20 @@ def title(track: str, split: str, limit: int, queries: int) -> str:
 
 NOTE = (
     "Prompt distillation is a proposal of ours, not of a paper. The model is scored in the text after the prompt. KL is of the "
-    "teacher from the student on the sampled texts, in nats. Seconds and operations are per prompt; passes are these operations "
-    "in passes over a prompt. ± is the standard error of the paired difference over instances. Rates are chosen on validation."
+    "teacher from the student on the sampled texts, in nats. Seconds are per prompt. Operations are those of the first prompt, "
+    "with every text read whole for each token that is drawn: at most so many. Passes are these in passes over the prompt. ± is "
+    "the standard error of the paired difference over instances. Rates are chosen on validation."
 )
 
 
 def terminal(found: Sequence[Distillation]) -> Iterator[Table]:
-    """A table for each run and place, for a terminal of 80 columns. Operations are left out; passes say the same."""
+    """A table for each run and place, for a terminal of 80 columns: with one score beside the NLL, and without operations."""
     for each in found:
         heads, (first, *_) = columns([each]), each.rows
         title = escape(f"{first.run}, prompt of {first.place}")
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        shown = [number for number, name in enumerate(heads) if name not in ("run", "prompt", "operations")]
+        left_out = ("run", "prompt", "operations", *heads[7:-4])
+        shown = [number for number, name in enumerate(heads) if name not in left_out]
         for number in shown:
             name = heads[number].replace("difference to unprompted", "difference").replace(" ", "\n")
             table.add_column(name, justify="left" if heads[number] == "model" else "right", no_wrap=True)

@@ -176,7 +176,10 @@ def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None
     features = [feature for feature in dict.fromkeys(one.feature for one in bins) if feature != "edge"]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.5, 6), layout="constrained")
-        for axes, feature in zip(figure.subplots(2, 2).flat, features, strict=True):
+        frames = list(figure.subplots(2, 2).flat)
+        for axes in frames[len(features) :]:  # all bins of a feature may be too small
+            axes.set_axis_off()
+        for axes, feature in zip(frames, features, strict=False):
             own = [one for one in bins if one.feature == feature]
             for i, name in enumerate(own[0].scores if own else ()):
                 records = [one.scores[name][score] for one in own]

@@ -35,9 +35,12 @@ def missing(commit: str | None) -> str | None:
     try:
         if not (ROOT / ".git").exists() or _git("rev-parse", "HEAD") is None:
             return f"commit {commit[:12]} is not known: regbench does not run from a checkout of its repository"
+        known = _git("merge-base", "--is-ancestor", commit, "HEAD") is not None
     except FileNotFoundError:
         return f"commit {commit[:12]} is not known: git is not installed"
-    if _git("merge-base", "--is-ancestor", commit, "HEAD") is None:
+    except subprocess.TimeoutExpired:
+        return f"commit {commit[:12]} is not known: git does not answer"
+    if not known:
         shallow = " (the checkout is shallow: `git fetch --unshallow`)" if (ROOT / ".git" / "shallow").exists() else ""
         return f"commit {commit[:12]} is not in the history here{shallow}"
     return None
@@ -83,6 +86,7 @@ def tree_at(commit: str) -> Iterator[Path]:
     """
     if reason := missing(commit):
         raise UserError(reason)
+    names: list[str] = []
     try:
         names = (_git("ls-tree", "--name-only", commit) or b"").decode().split()
         packed = _git("archive", "--format=tar", commit, *(name for name in _PACKAGES if name in names))

@@ -106,6 +106,8 @@ def submit_language_model(run: Path, board: Path, *, name: str | None = None, re
     check_name(name)
     for fault in (*_faults(result), *_rescored(run, result)):
         raise UserError(f"{run}: {fault}")
+    if not any((board / "entries" / result.track.name).glob("*.json")):
+        raise UserError(f"{result.track.name} has no entries: a language model stands below those of its track")
     path = board / FOLDER / result.track.name / f"{name}.json"
     if path.exists() and not replace:
         raise UserError(f"{path} is there: --replace puts this result in its place, --name gives it another name")

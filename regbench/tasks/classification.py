@@ -8,7 +8,7 @@ query, an excerpt whose label is to be predicted. For example two exemplars with
 
 Excerpts of exemplars come from the first half of a document, those of queries from the second half. Labels are frequent tokens of
 the text, drawn anew for each problem, so they have no meaning outside of it. The classes of exemplars are drawn one by one. The
-queries of a problem are of both classes equally often, so chance is 50 %.
+queries of a problem are of both classes equally often, so chance is 50 % for who knows both labels.
 
 Several queries share the exemplars of their problem; each query is an instance. In the training split every instance is a problem
 of its own. All labels are scored, and the label of the query gives the main score. The true distribution of a label is unknown:

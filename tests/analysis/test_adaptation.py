@@ -194,6 +194,7 @@ def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixt
         (["gone"], "gone holds no run: there is no config.yaml"),
         (["lstm", "--angles"], "--angles needs a simulator with the function angles; 'lstm' has none"),
         (["tint", "--angles", "--how", "full"], "--how is not for --angles, which takes no step"),
+        (["tint", "--steps", "inf"], "--steps takes whole numbers above 0, not 'inf'"),
     ],
 )
 def test_bad_input_is_told_in_one_line(

@@ -167,7 +167,7 @@ def test_the_rate_is_chosen_on_validation_problems(runs: Path) -> None:
         assert row.gains[row.rate] == max(row.gains[0.01], row.gains[0.3])
         change = row.score("nll").value - rows[0].score("nll").value
         assert row.difference("nll").value == pytest.approx(change)
-    with pytest.raises(UserError, match="tint: every rate diverges for tint after 1 steps: give smaller --rates"):
+    with pytest.raises(UserError, match="tint: every rate diverges for tint after 1 step: give smaller --rates"):
         adapt_few_shot([trained], "tint", FewShotPlan(Plan(("tint",), (1e30,))), "test")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from regbench import cli, runner
 from regbench.analysis.adaptation import Place
 from regbench.analysis.distillation import distil, distil_run, divergence, sample_texts
 from regbench.analysis.trained import Trained, load_trained
+from regbench.utils.errors import UserError
 
 TRACK = {
     "name": "distilled-v1",
@@ -120,6 +122,14 @@ def test_a_run_is_measured_beside_the_model_with_and_without_the_prompt(trained:
     outcome = still.rows[0].outcome
     assert outcome.score("difference", "nll").value == pytest.approx(0.0, abs=1e-6)
     assert found.rows[1].operations > found.rows[0].operations > found.pass_operations > 0
+
+
+def test_a_rate_that_diverges_is_not_chosen(trained: Trained) -> None:
+    asked: dict[str, Any] = {"steps": (4,), "queries": 4, "limit": 4, "split": "test"}
+    found = distil_run([trained], "run", HALF, rates=(1e-3, 1e30), **asked)
+    assert found.rows[0].rate == 1e-3
+    with pytest.raises(UserError, match="run: every rate diverges for distill at 50 %: give smaller --rates"):
+        distil_run([trained], "run", HALF, rates=(1e30,), **asked)
 
 
 def test_the_command(

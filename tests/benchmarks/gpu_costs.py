@@ -54,7 +54,7 @@ class Counted:
         return (16 * self.parameters + self.kept * BATCH * LENGTH) / 1e9
 
     def minutes(self, tokens: int) -> float:
-        """The longer one of two bounds: the matrix products, and the starts of kernels."""
+        """The longer one of the time of the matrix products and that of the starts of kernels."""
         steps = tokens / (BATCH * LENGTH)
         return max(tokens * self.flops / (SHARE * PEAK), steps * self.operations * START) / 60
 
@@ -105,7 +105,7 @@ def row(name: str) -> dict[str, str]:
         "MFLOP a token": f"{found.flops / 1e6:.0f}" if found.flops else "",  # PyTorch does not count those of an LSTM
         "operations a step": f"{found.operations:,}",
         "memory (GB)": f"{found.gigabytes:.1f}",
-        "least minutes": f"{found.minutes(tokens):.0f}" if found.flops else "",
+        "estimated minutes": f"{found.minutes(tokens):.0f}" if found.flops else "",
     }
 
 

@@ -42,7 +42,9 @@ def _tiny_is_built_in(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def submitted(scored: Path, board: Path, *more: str) -> int:
-    board.mkdir(exist_ok=True)
+    """To a board whose track has an entry."""
+    (board / "entries" / "tiny-v1").mkdir(parents=True, exist_ok=True)
+    (board / "entries" / "tiny-v1" / "some.json").touch()
     return cli.main(["submit", str(scored), "--board", str(board), *more])
 
 
@@ -70,6 +72,15 @@ def test_it_stands_below_the_entries_and_has_no_rank(
     assert '<section class="models' in page
     assert '<section class="models' not in build_page([plain])
     assert publish.csv(board) == publish.csv(plain)
+
+
+def test_without_entries_on_its_track_it_would_not_be_shown(
+    scored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["submit", str(scored), "--board", str(tmp_path)]) == 2
+    assert "tiny-v1 has no entries: a language model stands below those of its track" in capsys.readouterr().err
+    assert submitted(scored, tmp_path, "--by", "somebody") == 2
+    assert "--by is not for a language model" in capsys.readouterr().err
 
 
 def test_scores_that_do_not_follow_from_the_predictions_are_refused(

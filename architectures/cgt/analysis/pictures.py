@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 # Okabe and Ito (2008): people who are colour-blind can distinguish them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
 _DASHES = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5), (2, 1, 1, 1), (10, 3), (1, 4))
-_STYLE: dict[Any, Any] = {"font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left"}
+_STYLE: dict[Any, Any] = {
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+}
 
 
 def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, what: str) -> None:

@@ -181,9 +181,10 @@ def _read(arguments: argparse.Namespace) -> _Asked:
     if arguments.track is not None:
         other = load_track(arguments.track)
         runs = [[on_track(trained, other) for trained in models] for models in runs]
-    tracks = {models[0].track.name: models[0].track for models in runs}
+    tracks = {models[0].track.definition.digest: models[0].track for models in runs}
     if len(tracks) > 1:
-        raise UserError(f"the runs are on different tracks: {', '.join(sorted(tracks))}")
+        named = sorted(f"{track.name} ({digest[:12]})" for digest, track in tracks.items())
+        raise UserError(f"the runs are on different tracks, or definitions of one: {', '.join(named)}")
     (track,) = tracks.values()
     return _Asked(list(zip(names, runs, strict=True)), track, ways, rates, steps, places, file)
 
@@ -218,8 +219,10 @@ def _exemplars(asked: _Asked, arguments: argparse.Namespace, console: Console) -
     """Adapts each run to the exemplars of each problem."""
     from regbench.analysis import adaptation_few_shot, adaptation_few_shot_report
 
-    formats = _chosen("format", arguments.format or "single", adaptation_few_shot.FORMATS)
-    targets = _chosen("targets", arguments.targets or "label", adaptation_few_shot.TARGETS)
+    formats = _chosen("format", "single" if arguments.format is None else arguments.format, adaptation_few_shot.FORMATS)
+    targets = _chosen(
+        "targets", "label" if arguments.targets is None else arguments.targets, adaptation_few_shot.TARGETS
+    )
     rows: list[adaptation_few_shot.FewShotRow] = []
     for name, models in asked.runs:
         plan = asked.plan(models, arguments)
@@ -241,7 +244,7 @@ def _show(
     console: Console,
 ) -> None:
     """Prints the tables and the notes of a report, and writes its table, numbers and picture."""
-    from regbench.utils.files import atomic_write
+    from regbench.utils.files import atomic_write, explain_full_disk
 
     console.print(heading, style="bold")
     for table in (*report.terminal(rows), *more):
@@ -249,19 +252,22 @@ def _show(
     for note in report.notes(rows):
         console.print(note, style="dim")
     if file is not None:
-        with atomic_write(file) as out:
-            out.write(report.markdown(rows, heading))
-        report.write_csv(rows, split, file.with_suffix(".csv"))
-        report.draw(rows, heading, file.with_suffix(".png"))
+        with explain_full_disk(file.parent):
+            with atomic_write(file) as out:
+                out.write(report.markdown(rows, heading))
+            report.write_csv(rows, split, file.with_suffix(".csv"))
+            report.draw(rows, heading, file.with_suffix(".png"))
         console.print(f"wrote {file}, {file.with_suffix('.csv').name}, {file.with_suffix('.png').name}")
 
 
 def _angles(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
     """Prints how far the gradient of TinT is from the true one."""
+    from regbench.analysis import adaptation
     from regbench.analysis.adaptation_angles import measure_angles, table
 
     rows = []
     for name, models in asked.runs:
+        adaptation.check_ways(models[0], adaptation.Plan(("full",), asked.rates))
         for place in asked.places:
             with console.status(f"{name}, segment {place}"):
                 rows += measure_angles(models, name, place, arguments.split, arguments.limit)
@@ -277,7 +283,7 @@ def _angles(asked: _Asked, arguments: argparse.Namespace, console: Console) -> i
 def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
     """Distils each run at each place, prints the table, and writes the files."""
     from regbench.analysis import distillation
-    from regbench.utils.files import atomic_write
+    from regbench.utils.files import atomic_write, explain_full_disk
 
     if arguments.layers is not None:
         raise UserError(f"--layers is not for --how {DISTIL}: all parameters of the student learn")
@@ -299,9 +305,10 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
         console.print(table)
     console.print(distillation.NOTE, style="dim")
     if asked.file is not None:
-        with atomic_write(asked.file) as out:
-            out.write(distillation.markdown(found, heading))
-        distillation.write_csv(found, asked.file.with_suffix(".csv"))
+        with explain_full_disk(asked.file.parent):
+            with atomic_write(asked.file) as out:
+                out.write(distillation.markdown(found, heading))
+            distillation.write_csv(found, asked.file.with_suffix(".csv"))
         console.print(f"wrote {asked.file} and {asked.file.with_suffix('.csv').name}")
     return 0
 
@@ -371,7 +378,7 @@ def _places(arguments: argparse.Namespace) -> list[Place]:
 def _whole(option: str, text: str) -> list[int]:
     """The whole numbers of a list such as "1,4,16", in order."""
     counts = _numbers(option, text)
-    if any(count < 1 or count != int(count) for count in counts):
+    if any(count < 1 or not count.is_integer() for count in counts):
         raise UserError(f"{option} takes whole numbers above 0, not '{text}'")
     return sorted({int(count) for count in counts})
 

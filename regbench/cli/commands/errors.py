@@ -25,8 +25,8 @@ DESCRIPTION = (
     "predictors in each bin: by the edges of the state, its earlier visits, the number of last tokens that determine it, whether "
     "the edge is new, and the place in the string. It tells what illegal predictions are. On other tracks, such as text, "
     "positions are sorted by the number of tokens before, and by what has followed the last 1, 2 and 3 tokens before. Beside the "
-    "runs stand 2-gram, 3-gram and Bayes: what Bayes errs in, the prompt does not tell. Stored predictions are read; nothing in "
-    "a folder is executed."
+    "runs stand 2-gram, 3-gram and Bayes, on text a 3-gram model by Witten and Bell: what Bayes errs in, the prompt does not "
+    "tell. Stored predictions are read; nothing in a folder is executed."
 )
 EXAMPLES = """\
 examples:
@@ -75,12 +75,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     bins = errors.binned(values, at)
     metric = found.track.metrics[score]
     title = f"{metric.label} {metric.arrow} on {found.track.name}, test split"
-    console.print(_table(title, bins, {name: errors.average(own[score], at) for name, own in values.items()}, score))
+    console.print(
+        _table(title, bins, {name: errors.average(own[score], at) for name, own in values.items()}, score, len(at.row))
+    )
     if illegal:
         console.print(_illegal(illegal))
     console.print(
         f"bins of fewer than {errors.LEAST_POSITIONS} positions or {errors.LEAST_INSTANCES} instances are left out; "
-        f"the largest standard error is {max(r[score].stderr for b in bins for r in b.scores.values()):.3f}",
+        f"the largest standard error is {max((r[score].stderr for b in bins for r in b.scores.values()), default=0.0):.3f}",
         highlight=False,
         soft_wrap=True,
     )
@@ -122,7 +124,7 @@ def _measured(
     return values, illegal
 
 
-def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], score: str) -> Table:
+def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], score: str, positions: int) -> Table:
     """A row for each bin, a column for each predictor."""
     from regbench.analysis.errors import FEATURES
 
@@ -132,14 +134,13 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], sc
     for name in whole:
         table.add_column(fill(name, 11), justify="right", no_wrap=True, min_width=5)
     table.add_row("all", "", *(_short(record.value) for record in whole.values()), style="bold")
-    total = {feature: sum(one.positions for one in bins if one.feature == feature) for feature in FEATURES}
     before = ""
     for one in bins:
         if one.feature != before:
             table.add_row(FEATURES[one.feature], style="italic")
             before = one.feature
         cells = [_short(one.scores[name][score].value) for name in whole]
-        table.add_row(f"  {one.label}", f"{100 * one.positions / total[one.feature]:.0f} %", *cells)
+        table.add_row(f"  {one.label}", f"{100 * one.positions / positions:.0f} %", *cells)
     return table
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regbench.cli.findings import print_findings, print_line
+from regbench.utils.errors import UserError
 
 DESCRIPTION = (
     "Checks a run folder by the rules of the leaderboard, computes its scores again from the stored predictions, and writes its "
@@ -46,6 +47,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
     board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     if is_language_model(Path(arguments.run)):
+        for option in ("by", "publish_predictions", "source", "track"):
+            if getattr(arguments, option, None):
+                raise UserError(f"--{option.replace('_', '-')} is not for a language model")
         place = find_board(arguments.board)
         path = submit_language_model(Path(arguments.run), place, name=arguments.name, replace=arguments.replace)
         print_line(f"{path}; next: regbench leaderboard{board}", console)
