@@ -128,7 +128,7 @@ def test_a_rate_that_diverges_is_not_chosen(trained: Trained) -> None:
     asked: dict[str, Any] = {"steps": (4,), "queries": 4, "limit": 4, "split": "test"}
     found = distil_run([trained], "run", HALF, rates=(1e-3, 1e30), **asked)
     assert found.rows[0].rate == 1e-3
-    with pytest.raises(UserError, match="run: every rate diverges for distill at 50 %: give smaller --rates"):
+    with pytest.raises(UserError, match="run: every rate diverges for distill at 18 tokens: give smaller --rates"):
         distil_run([trained], "run", HALF, rates=(1e30,), **asked)
 
 
