@@ -78,11 +78,13 @@ def terminal(rows: Sequence[FewShotRow]) -> list[Table]:
             title=escape(run), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
         )
         for number, name in enumerate([*LEAST, *(HEADINGS[metric] for metric in shown)]):
-            table.add_column(name, justify="left" if number < 3 else "right", no_wrap=True)
+            head = name.replace(" ", "\n", 1) if number >= len(LEAST) else name
+            table.add_column(head, justify="left" if number < 3 else "right", no_wrap=True)
         of = [row for row in rows if row.run == run]
         for row, after in zip(of, [*of[1:], None], strict=True):
             end = after is None or (after.format, after.targets, after.way) != (row.format, row.targets, row.way)
-            table.add_row(*_least(row), *(_plain(row.score(metric)) for metric in shown), end_section=end)
+            scores = (_plain(row.score(metric)).replace("±0.", "±.") for metric in shown)
+            table.add_row(*_least(row), *scores, end_section=end)
         tables.append(table)
     return tables
 
