@@ -1,4 +1,4 @@
-"""Folders of a stranger on the track with the largest predictions: what reads them stays under 1 GiB and 30 s.
+"""Folders of a stranger on the track with the largest predictions: what reads them stays under 1 GiB and 60 s.
 
 Processor time grows with what else a machine does, here up to twice. So 60 s a folder are allowed.
 """
