@@ -17,6 +17,7 @@ from rich import box
 from rich.table import Table
 
 from regbench.analysis.adaptation import BATCH, Place, simulator_of
+from regbench.analysis.adaptation_tables import plain
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.models.model import token_tensor
@@ -80,10 +81,7 @@ def table(rows: Sequence[AngleRow]) -> Table:
     for head in HEADS.values():
         shown.add_column(head, justify="right")
     for row in rows:
-        cells = [
-            f"{row.measures[measure].value:.3f} ±{row.measures[measure].stderr:.3f}" if measure in row.measures else ""
-            for measure in HEADS
-        ]
+        cells = [plain(row.measures[measure]) if measure in row.measures else "" for measure in HEADS]
         shown.add_row(row.run, str(row.place), row.part, *cells)
     return shown
 

@@ -125,7 +125,7 @@ def few_shot_track(track: Track) -> bool:
     return isinstance(track.task, Classification)
 
 
-def on_track(trained: Trained, track: Track) -> Trained:
+def on_exemplars(trained: Trained, track: Track) -> Trained:
     """A model to be asked about another track than its own. The test documents of both are the same, so none was trained on.
 
     Raises:

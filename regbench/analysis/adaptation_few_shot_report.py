@@ -8,13 +8,11 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.adaptation_few_shot import CALIBRATED, MEDIAN, PLAIN, FewShotRow
 from regbench.analysis.adaptation_report import STYLE, STYLES, finish
-from regbench.results import ScoreRecord
+from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, plain, signed
 from regbench.utils.files import atomic_write
 
 HEADINGS = {PLAIN: "accuracy ↑", CALIBRATED: "calibrated ↑", MEDIAN: "at the median ↑"}
@@ -36,9 +34,9 @@ def columns(rows: Sequence[FewShotRow]) -> list[str]:
 def cells(rows: Sequence[FewShotRow], row: FewShotRow) -> list[str]:
     """One row under `columns`."""
     shown = _accuracies(rows)
-    change = "—" if row.way == "none" else _signed(row.difference(shown[-1]))
-    others = [_plain(row.score("label_accuracy")), f"{row.score('nll').value:.3f}"]
-    return [row.run, *_least(row), str(row.exemplars), *(_plain(row.score(m)) for m in shown), change, *others]
+    change = "—" if row.way == "none" else signed(row.difference(shown[-1]))
+    others = [plain(row.score("label_accuracy")), f"{row.score('nll').value:.3f}"]
+    return [row.run, *_least(row), str(row.exemplars), *(plain(row.score(m)) for m in shown), change, *others]
 
 
 def notes(rows: Sequence[FewShotRow]) -> list[str]:
@@ -74,25 +72,18 @@ def terminal(rows: Sequence[FewShotRow]) -> list[Table]:
     """A table for each run, for a terminal of 80 columns."""
     tables, shown = [], _accuracies(rows)
     for run in dict.fromkeys(row.run for row in rows):
-        table = Table(
-            title=escape(run), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-        )
-        for number, name in enumerate([*LEAST, *(HEADINGS[metric] for metric in shown)]):
-            head = name.replace(" ", "\n", 1) if number >= len(LEAST) else name
-            table.add_column(head, justify="left" if number < 3 else "right", no_wrap=True)
+        table = narrow_table(run, [*LEAST, *(HEADINGS[metric].replace(" ", "\n", 1) for metric in shown)], 3)
         of = [row for row in rows if row.run == run]
         for row, after in zip(of, [*of[1:], None], strict=True):
             end = after is None or (after.format, after.targets, after.way) != (row.format, row.targets, row.way)
-            scores = (_plain(row.score(metric)).replace("±0.", "±.") for metric in shown)
-            table.add_row(*_least(row), *scores, end_section=end)
+            table.add_row(*_least(row), *narrow(plain(row.score(metric)) for metric in shown), end_section=end)
         tables.append(table)
     return tables
 
 
 def markdown(rows: Sequence[FewShotRow], heading: str) -> str:
     """As Markdown: the title, the table, the notes."""
-    heads = columns(rows)
-    lines = [_line(heads), _line(["---"] * 4 + ["---:"] * (len(heads) - 4)), *(_line(cells(rows, row)) for row in rows)]
+    lines = markdown_table(columns(rows), [cells(rows, row) for row in rows], 4)
     return "\n".join([f"{heading}.", "", *lines, "", *notes(rows), ""])
 
 
@@ -161,15 +152,3 @@ def _least(row: FewShotRow) -> list[str]:
     """The cells under `LEAST`."""
     rate = "—" if row.way == "none" else f"{row.rate:g}"
     return [row.format, row.targets or "—", row.way, str(row.steps), rate]
-
-
-def _plain(score: ScoreRecord) -> str:
-    return f"{score.value:.3f} ±{score.stderr:.3f}"
-
-
-def _signed(score: ScoreRecord) -> str:
-    return f"{score.value:+.3f} ±{score.stderr:.3f}"
-
-
-def _line(parts: Sequence[str]) -> str:
-    return f"| {' | '.join(parts)} |"

@@ -10,15 +10,14 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.adaptation import Outcome, Row
+from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, signed
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
 from regbench.report.pictures import save_picture
-from regbench.results import ScoreRecord
 from regbench.utils.files import atomic_write
 
 # Okabe and Ito (2008): people who are colour-blind can distinguish them. Markers and dashes also differ.
@@ -66,8 +65,8 @@ def cells(rows: Sequence[Row], row: Row) -> list[str]:
     """One row under `columns`."""
     before, after = (row.outcome.score(which, "nll") for which in ("before", "after"))
     share = "—" if row.share_of_full is None else f"{100 * row.share_of_full:.0f} %"
-    others = [_signed(row.outcome.score("difference", metric)) for metric in _others(rows)]
-    difference = _signed(row.outcome.score("difference", "nll"))
+    others = [signed(row.outcome.score("difference", metric), 4) for metric in _others(rows)]
+    difference = signed(row.outcome.score("difference", "nll"), 4)
     values = f"{row.rate:g}", f"{before.value:.3f}", f"{after.value:.3f}", difference, share
     return [row.run, str(row.place), row.way, *values, *others]
 
@@ -101,26 +100,21 @@ def terminal(rows: Sequence[Row]) -> list[Table]:
     tables = []
     known = "tvd" in rows[0].outcome.before
     for run in dict.fromkeys(row.run for row in rows):
-        table = Table(
-            title=escape(run), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-        )
         tvd = [f"TVD {METRICS['tvd'].arrow}"] if known else []
-        for number, name in enumerate(["segment", "way", "rate", "NLL ↓", "after", "difference", "of full", *tvd]):
-            table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
+        table = narrow_table(run, ["segment", "way", "rate", "NLL ↓", "after", "difference", "of full", *tvd], 2)
         for row in rows:
             if row.run == run:
-                others = [_signed(row.outcome.score("difference", "tvd"))] if known else []
-                shown = [cell.replace("±0.", "±.") for cell in (*cells(rows, row)[1:8], *others)]
-                table.add_row(*shown, end_section=row.way == WAYS[-1])
+                others = [signed(row.outcome.score("difference", "tvd"), 4)] if known else []
+                table.add_row(*narrow((*cells(rows, row)[1:8], *others)), end_section=row.way == WAYS[-1])
         tables.append(table)
     return tables
 
 
 def markdown(rows: Sequence[Row], heading: str) -> str:
     """As Markdown: the title, the table, the table beside the reference if there is one, the notes."""
-    lines = [f"{heading}.", "", *_markdown_table(columns(rows), [cells(rows, row) for row in rows]), ""]
+    lines = [f"{heading}.", "", *markdown_table(columns(rows), [cells(rows, row) for row in rows], 3), ""]
     if rows[0].outcome.reference:
-        lines += [*_markdown_table(reference_columns(rows), [reference_cells(rows, row) for row in rows]), ""]
+        lines += [*markdown_table(reference_columns(rows), [reference_cells(rows, row) for row in rows], 3), ""]
     return "\n".join([*lines, *notes(rows), ""])
 
 
@@ -145,15 +139,7 @@ def reference_tables(rows: Sequence[Row]) -> list[Table]:
     """A table for each run, for a terminal of 80 columns."""
     tables = []
     for run in dict.fromkeys(row.run for row in rows):
-        table = Table(
-            title=f"{escape(run)} beside Bayes",
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-        )
-        for number, name in enumerate(reference_columns(rows)[1:]):
-            table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
+        table = narrow_table(f"{run} beside Bayes", reference_columns(rows)[1:], 2)
         for row in rows:
             if row.run == run:
                 table.add_row(*(escape(cell) for cell in reference_cells(rows, row)[1:]))
@@ -280,16 +266,3 @@ def _beside(rows: Sequence[Row]) -> list[str]:
 def _others(rows: Sequence[Row]) -> list[str]:
     """The metrics beside the NLL."""
     return [metric for metric in rows[0].outcome.before if metric != "nll"]
-
-
-def _signed(score: ScoreRecord) -> str:
-    return f"{score.value:+.4f} ±{score.stderr:.4f}"
-
-
-def _markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table whose first three columns are words."""
-    return [_line(heads), _line(["---"] * 3 + ["---:"] * (len(heads) - 3)), *map(_line, lines)]
-
-
-def _line(parts: Sequence[str]) -> str:
-    return f"| {' | '.join(parts)} |"

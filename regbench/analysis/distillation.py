@@ -19,13 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich import box
-from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
 from regbench.analysis.adaptation import Outcome, Place, behind_segment, position_scores, probabilities
+from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, signed
 from regbench.analysis.cost import total_flops
 from regbench.analysis.trained import Trained
 from regbench.metrics.metric import METRICS
@@ -324,23 +323,18 @@ def terminal(found: Sequence[Distillation]) -> Iterator[Table]:
     """A table for each run and place, for a terminal of 80 columns: with one score beside the NLL, and without operations."""
     for each in found:
         heads, (first, *_) = columns([each]), each.rows
-        title = escape(f"{first.run}, prompt of {first.place}")
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         left_out = ("run", "prompt", "operations", *heads[7:-4])
         shown = [number for number, name in enumerate(heads) if name not in left_out]
-        for number in shown:
-            name = heads[number].replace("difference to unprompted", "difference").replace(" ", "\n")
-            table.add_column(name, justify="left" if heads[number] == "model" else "right", no_wrap=True)
+        names = [heads[number].replace("difference to unprompted", "difference").replace(" ", "\n") for number in shown]
+        table = narrow_table(f"{first.run}, prompt of {first.place}", names, 1)
         for row in cells([each]):
-            table.add_row(*(row[number].replace("±0.", "±.") for number in shown))
+            table.add_row(*narrow(row[number] for number in shown))
         yield table
 
 
 def markdown(found: Sequence[Distillation], heading: str) -> str:
     """As Markdown: the title, the table, the note."""
-    heads = columns(found)
-    rows = [heads, ["---"] * 3 + ["---:"] * (len(heads) - 3), *cells(found)]
-    return "\n".join([f"{heading}.", "", *(f"| {' | '.join(row)} |" for row in rows), "", NOTE, ""])
+    return "\n".join([f"{heading}.", "", *markdown_table(columns(found), cells(found), 3), "", NOTE, ""])
 
 
 def write_csv(found: Sequence[Distillation], path: Path) -> None:
@@ -351,7 +345,6 @@ def write_csv(found: Sequence[Distillation], path: Path) -> None:
 
 def _scores(outcome: Outcome, which: str) -> list[str]:
     """The NLL, its difference to that of the model without the prompt, and the other metrics."""
-    difference = outcome.score("difference", "nll")
-    shown = f"{difference.value:+.3f} ±{difference.stderr:.3f}" if which == "after" else "—"
+    shown = signed(outcome.score("difference", "nll")) if which == "after" else "—"
     others = [f"{outcome.score(which, m).value:.3f}" for m in outcome.before if m != "nll"]
     return [f"{outcome.score(which, 'nll').value:.3f}", shown, *others]

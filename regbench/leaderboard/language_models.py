@@ -6,8 +6,8 @@ They have no rank: they were trained elsewhere, on other data. Their files lie i
 from __future__ import annotations
 
 import json
-import math
 import shlex
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ class LanguageModelEntry:
         """The mean probability that tokens had which are no symbols."""
         assert self.result.evaluation is not None
         assert self.result.evaluation.outside is not None
-        return math.fsum(self.result.evaluation.outside.values()) / len(self.result.evaluation.outside)
+        return statistics.fmean(self.result.evaluation.outside.values())
 
     @property
     def command(self) -> str:
@@ -77,20 +77,23 @@ class LanguageModelEntry:
         return normalized_scores({main: self.result.score(main)}, baselines).get(main)
 
 
-def is_language_model(run: Path) -> bool:
-    """Whether a folder holds the result of `regbench evaluate hf:NAME`. Other things wrong with it are not looked at."""
+def language_model_result(run: Path) -> Result | None:
+    """The result of `regbench evaluate hf:NAME` in a folder. None if it holds something else, or nothing that can be read."""
     try:
-        evaluation = read_result(run).evaluation
+        result = read_result(run)
     except UserError:
-        return False
-    return evaluation is not None and evaluation.given == "language model"
+        return None
+    return result if result.evaluation is not None and result.evaluation.given == "language model" else None
 
 
-def submit_language_model(run: Path, board: Path, *, name: str | None = None, replace: bool = False) -> Path:
+def submit_language_model(
+    run: Path, result: Result, board: Path, *, name: str | None = None, replace: bool = False
+) -> Path:
     """Checks the folder of `regbench evaluate hf:NAME --out DIR`, and writes its file on the board.
 
     Args:
         run: The folder. Its scores are computed again from its predictions.
+        result: Its result.
         board: The leaderboard's folder.
         name: The name in tables; by default that of the model.
         replace: Whether it takes the place of a file of the same name.
@@ -101,7 +104,6 @@ def submit_language_model(run: Path, board: Path, *, name: str | None = None, re
     Raises:
         UserError: Something in the folder is not as it must be, or a file of this name is there.
     """
-    result = read_result(run)
     name = result.architecture.name.lower() if name is None else name
     check_name(name)
     for fault in (*_faults(result), *_rescored(run, result)):

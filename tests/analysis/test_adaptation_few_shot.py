@@ -21,7 +21,7 @@ from regbench.analysis.adaptation_few_shot import (
     adapt_few_shot,
     exemplars_that_fit,
     metrics,
-    on_track,
+    on_exemplars,
     problems_of,
 )
 from regbench.analysis.trained import Trained, load_trained
@@ -63,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(runs: Path, name: str) -> Trained:
-    return on_track(load_trained(runs / name), load_track(str(runs / "few-v1.yaml")))
+    return on_exemplars(load_trained(runs / name), load_track(str(runs / "few-v1.yaml")))
 
 
 def by_hand(trained: Trained, problem: Problem, rate: float, steps: int, *, multi: bool, label: bool) -> Any:

@@ -161,7 +161,7 @@ def _read(arguments: argparse.Namespace) -> _Asked:
     Raises:
         UserError: One of them is wrong.
     """
-    from regbench.analysis.adaptation_few_shot import on_track
+    from regbench.analysis.adaptation_few_shot import on_exemplars
     from regbench.tracks import load_track
 
     file = Path(arguments.table) if arguments.table is not None else None
@@ -180,7 +180,7 @@ def _read(arguments: argparse.Namespace) -> _Asked:
     names, runs = _names([Path(folder) for folder in arguments.folder]), _load(arguments)
     if arguments.track is not None:
         other = load_track(arguments.track)
-        runs = [[on_track(trained, other) for trained in models] for models in runs]
+        runs = [[on_exemplars(trained, other) for trained in models] for models in runs]
     tracks = {models[0].track.definition.digest: models[0].track for models in runs}
     if len(tracks) > 1:
         named = sorted(f"{track.name} ({digest[:12]})" for digest, track in tracks.items())

@@ -40,18 +40,19 @@ def configure(submit: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the entry's file, or why there is none."""
-    from regbench.leaderboard.language_models import is_language_model, submit_language_model
+    from regbench.leaderboard.language_models import language_model_result, submit_language_model
     from regbench.leaderboard.store import find_board
     from regbench.leaderboard.submit import submit
     from regbench.tracks import load_track
 
     board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
-    if is_language_model(Path(arguments.run)):
+    result = language_model_result(Path(arguments.run))
+    if result is not None:
         for option in ("by", "publish_predictions", "source", "track"):
             if getattr(arguments, option, None):
                 raise UserError(f"--{option.replace('_', '-')} is not for a language model")
         place = find_board(arguments.board)
-        path = submit_language_model(Path(arguments.run), place, name=arguments.name, replace=arguments.replace)
+        path = submit_language_model(Path(arguments.run), result, place, name=arguments.name, replace=arguments.replace)
         print_line(f"{path}; next: regbench leaderboard{board}", console)
         return 0
     made = submit(

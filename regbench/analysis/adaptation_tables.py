@@ -1,0 +1,46 @@
+"""How the tables of `regbench adapt` are written, in the terminal and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from regbench.results import ScoreRecord
+
+
+def narrow_table(title: str, heads: Sequence[str], left: int) -> Table:
+    """An empty table for a terminal of 80 columns.
+
+    Args:
+        title: Stands above; it may hold any characters.
+        heads: The headings.
+        left: So many columns are words, at the left. The others are numbers.
+    """
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
+    return table
+
+
+def narrow(cells: Iterable[str]) -> list[str]:
+    """Cells without the zero before the point of a standard error."""
+    return [cell.replace("±0.", "±.") for cell in cells]
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> list[str]:
+    """The lines of a table in Markdown; `left` as in `narrow_table`."""
+    rules = ["---"] * left + ["---:"] * (len(heads) - left)
+    return [f"| {' | '.join(row)} |" for row in (heads, rules, *rows)]
+
+
+def plain(score: ScoreRecord) -> str:
+    """A score with its standard error."""
+    return f"{score.value:.3f} ±{score.stderr:.3f}"
+
+
+def signed(change: ScoreRecord, digits: int = 3) -> str:
+    """A change with its sign and its standard error."""
+    return f"{change.value:+.{digits}f} ±{change.stderr:.{digits}f}"
