@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
+# Keep bytecode, even where the machine is set not to: the tests start regbench many times, and compiling it takes a second.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run test slow bench plot figures docs baselines freeze golden clean
 
 run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it

@@ -86,7 +86,7 @@ def _loss_gap(
     if metric is None:
         return
     test = ScoreRecord.of(sums[metric], counts[metric])
-    validation = len(case.reference.track.instances("validation"))
+    validation = case.reference.track.definition.splits.validation
     kept = min(row.validation_loss for row in record.training_curve)
     error = test.stderr * np.sqrt(1.0 + len(sums[metric]) / validation)  # as if both splits varied alike
     gap = (kept - test.value) / max(error, 1e-12)

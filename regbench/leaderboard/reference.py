@@ -19,6 +19,7 @@ from regbench.results import BaselineRecord, Curve, TrackRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import training_steps
+from regbench.utils.arrays import IntArray
 from regbench.utils.errors import nearest
 from regbench.utils.guard import Refused
 
@@ -42,6 +43,11 @@ class Reference:
     def test(self) -> Instances:
         """The N instances of the test split."""
         return self.track.instances("test")
+
+    @cached_property
+    def training_lengths(self) -> IntArray:
+        """(N,): the tokens of each training instance."""
+        return self.track.instances("train").lengths
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -128,7 +134,6 @@ _reference = lru_cache(maxsize=16)(Reference)
 
 @lru_cache(maxsize=64)
 def _plan(reference: Reference, options: tuple[tuple[str, Any], ...], seed: int) -> NDArray[np.int64]:
-    lengths = reference.track.instances("train").lengths
     budget = reference.track.definition.budget.train_tokens
-    steps = training_steps(lengths, TrainingOptions(**dict(options)), budget, seed)
+    steps = training_steps(reference.training_lengths, TrainingOptions(**dict(options)), budget, seed)
     return np.cumsum([tokens for tokens, _ in steps])
