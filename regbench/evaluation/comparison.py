@@ -403,7 +403,8 @@ def _at_scored(predictions: Predictions, early: Instances) -> FloatArray:
     starts = np.cumsum(predictions.lengths) - predictions.lengths
     row, position = np.nonzero(early.scored)
     chosen = predictions.packed[starts[row] + position].astype(np.float64)
-    return chosen / chosen.sum(-1, keepdims=True)
+    chosen /= chosen.sum(-1, keepdims=True)  # in place: of a large track a copy takes much memory
+    return chosen
 
 
 def _distances(

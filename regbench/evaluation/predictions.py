@@ -44,7 +44,7 @@ class _Stored:
                 rows = max(1, _PART_BYTES // max(1, array[:1].nbytes))
                 for start in range(0, len(array), rows):
                     part = array[start : start + rows]
-                    digest.update(part.astype(part.dtype.newbyteorder("<")).tobytes())
+                    digest.update(np.ascontiguousarray(part, part.dtype.newbyteorder("<")).view(np.uint8).data)
         return digest.hexdigest()
 
     def save(self, path: Path) -> str:
@@ -92,13 +92,14 @@ class Predictions(_Stored):
         rows = [row[: next(lengths)].astype(kind) for batch in batches for row in batch]
         return cls(np.concatenate(rows), instances.lengths)
 
-    def batches(self, batch_size: int | None = None) -> Iterator[FloatArray]:
+    def batches(self, batch_size: int | None = None, at: NDArray[np.bool_] | None = None) -> Iterator[FloatArray]:
         """Unpacks (B, L, V) float64 batches in order, or (B, L, D_out), each cut to its longest instance.
 
         Rows of float16 are divided by their sum. Padding is uniform.
 
         Args:
             batch_size: How many instances are unpacked at once; by default 64, or fewer where these take much memory.
+            at: (N, L), the positions that are unpacked; by default all. The others are as padding.
         """
         ends = np.cumsum(self.lengths)
         width = self.packed.shape[1]
@@ -108,10 +109,14 @@ class Predictions(_Stored):
             lengths = self.lengths[start : start + batch_size]
             batch = np.empty((len(lengths), int(lengths.max()), width))
             for i, length in enumerate(lengths):
-                end = ends[start + i]
-                batch[i, :length] = self.packed[end - length : end]
+                rows = self.packed[ends[start + i] - length : ends[start + i]]
+                wanted = slice(length) if at is None else np.flatnonzero(at[start + i, :length])
+                if at is not None:
+                    batch[i] = 1.0 / width
+                unpacked = rows[wanted].astype(np.float64)
                 if self.packed.dtype == np.float16:
-                    batch[i, :length] /= batch[i, :length].sum(-1, keepdims=True)
+                    unpacked /= unpacked.sum(-1, keepdims=True)
+                batch[i, wanted] = unpacked
                 batch[i, length:] = 1.0 / width
             yield batch
 
@@ -168,8 +173,13 @@ class CompactPredictions(_Stored):
             start += len(batch)
         return cls(np.concatenate(probability), np.concatenate(most_likely), instances.lengths)
 
-    def batches(self, batch_size: int = 64) -> Iterator[TokenPrediction]:
-        """Unpacks batches of (B, L) float64 and int32, each cut to its longest instance. Padding is token 0, certain."""
+    def batches(self, batch_size: int = 64, at: NDArray[np.bool_] | None = None) -> Iterator[TokenPrediction]:
+        """Unpacks batches of (B, L) float64 and int32, each cut to its longest instance. Padding is token 0, certain.
+
+        Args:
+            batch_size: How many instances are unpacked at once.
+            at: Is ignored: there is nothing to save.
+        """
         ends = np.cumsum(self.lengths)
         for start in range(0, len(self.lengths), batch_size):
             lengths = self.lengths[start : start + batch_size]

@@ -94,7 +94,7 @@ def _of_run(run: Run, found: Found) -> list[Scores]:
     task, scored = found.track.task, []
     for seed in run.result.seeds:
         predictions = read_predictions(run.folder, seed.seed, task, found.test)
-        scored.append(score(task, found.test, predictions.batches()))
+        scored.append(score(task, found.test, predictions.batches(at=found.test.scored)))
         del predictions  # before the next is read: of a large track two would fill the memory
     return scored
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pydantic
+import torch
 from numpy.typing import NDArray
 
 from regbench.config import Config
@@ -152,7 +153,7 @@ def read_scored(folder: Folder, name: str, reference: Reference) -> Scored:
     """
     predictions = read_predictions(folder, name, reference)
     try:
-        scores = score(reference.track.task, reference.test, predictions.batches())
+        scores = score(reference.track.task, reference.test, predictions.batches(at=reference.test.scored))
     except UserError as error:
         raise Refused(f"{name}: {error}") from None
     return Scored(predictions.digest, scores)
@@ -265,7 +266,7 @@ def _row_fault(packed: NDArray[Any], vectors: bool) -> str | None:
     rows = max(1, _ROWS_BYTES // max(1, packed[:1].nbytes))
     largest = 0.0
     for start in range(0, len(packed), rows):
-        part = packed[start : start + rows].astype(np.float32)
+        part = torch.from_numpy(packed[start : start + rows]).float().numpy()  # in a tenth of NumPy's time from float16
         with np.errstate(all="ignore"):
             sums = part.sum(1)  # not finite if anything in the row is not
         if not np.isfinite(part if vectors else sums).all():

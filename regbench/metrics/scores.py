@@ -200,7 +200,18 @@ def _position_scores(
     check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
     if not task.knows_truth:
         return score_tokens(TokenPrediction.of(predicted, instances.tokens), instances.tokens)
-    return score_positions(predicted, task.truth(instances), instances.tokens)
+    truth, scored = task.truth(instances), instances.scored
+    if 2 * np.count_nonzero(scored) > scored.size:
+        return score_positions(predicted, truth, instances.tokens)
+    rows = score_positions(predicted[scored], truth[scored], instances.tokens[scored])
+    return {metric: _spread(values, scored) for metric, values in rows.items()}
+
+
+def _spread(values: FloatArray, at: NDArray[np.bool_]) -> FloatArray:
+    """The values of the positions `at` (B, L), with zeros between them."""
+    spread = np.zeros(at.shape)
+    spread[at] = values
+    return spread
 
 
 # --- Checks of predictions. ---

@@ -161,6 +161,28 @@ def test_what_is_no_prediction_is_refused(text_track: Track, fault: Any, message
         score(text_track.task, test, [fault(given, best)])
 
 
+@pytest.mark.parametrize("share", [0.1, 0.9], ids=["few are scored", "most are scored"])
+def test_scored_positions_alone_are_unpacked_and_their_scores_are_the_same_to_the_bit(
+    tiny: Track, share: float
+) -> None:
+    test = tiny.instances("test")
+    real = np.arange(test.tokens.shape[1]) < test.lengths[:, None]
+    some = replace(test, scored=real & (np.random.default_rng(0).random(real.shape) < share))
+    stored = predict(tiny.task, Varied(tiny.task.io.vocab_size), some)
+    assert isinstance(stored, Predictions)
+    for whole, part in zip(stored.batches(7), stored.batches(7, at=some.scored), strict=True):
+        scored, some = some.scored[: len(whole), : whole.shape[1]], some[len(whole) :]
+        np.testing.assert_array_equal(part[scored], whole[scored])
+        assert (part[~scored] == 1 / whole.shape[-1]).all()
+    some = replace(test, scored=real & (np.random.default_rng(0).random(real.shape) < share))
+    everywhere = score(tiny.task, replace(test, scored=real), stored.batches()).sums
+    whole, part = score(tiny.task, some, stored.batches()), score(tiny.task, some, stored.batches(at=some.scored))
+    for metric in tiny.task.scores:
+        np.testing.assert_array_equal(part.sums[metric], whole.sums[metric])
+        np.testing.assert_array_equal(part.by_position[metric], whole.by_position[metric])
+        assert (part.sums[metric] != everywhere[metric]).any()
+
+
 def test_a_batch_has_a_bound(text_track: Track) -> None:
     names = ("",) * 8000
     assert rows_at_once(TokenIO(8000, 7999, 512, names), 512, 64) * 512 * 8000 * 8 <= BATCH_BYTES
