@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import yaml
 
 from regbench.report.content import human_state
 from tests.helpers.documents import body_rows, section
 from tests.helpers.published import ENTRIES, published, score_cells
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 PFA = ("legal_accuracy", "token_accuracy", "tvd", "nll")
 
 
@@ -23,8 +26,8 @@ def compare(rows: list[list[str]], track: str, metrics: tuple[str, ...]) -> None
         result = found.get(name, baselines)
         assert name in found or name in baselines.baselines, name
         assert cells[: len(metrics)] == score_cells(result, name, metrics), name
-        rest = (f"{result.architecture.parameters:,}", human_state(result.architecture))
-        assert tuple(cells[len(metrics) :]) == (rest if name in found else ("", "")), name
+        rest = (f"{result.architecture.parameters:,}", human_state(result.architecture), str(result.selection.trials))
+        assert tuple(cells[len(metrics) :]) == (rest if name in found else ("", "", "")), name
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,21 @@ def test_scores_are_the_boards(heading: str, track: str, metrics: tuple[str, ...
     if heading != "## N-gram heads":
         main = [float(row[1].split()[0]) for row in rows]
         assert main == sorted(main, reverse=metrics[0] != "nll")
+
+
+def test_the_best_of_the_grids_trials_is_the_entry() -> None:
+    """Every trial of a group is there, and the chosen one, which has the lowest validation loss, is on the leaderboard."""
+    grid = yaml.safe_load((SWEEPS / "board-grid.yaml").read_text())
+    trials = pd.read_csv(SWEEPS / "board-grid-trials.csv", dtype={"configuration": str})
+    for (track, architecture, *_), group in trials.groupby(["track", "architecture"]):
+        heads = grid["options_of"].get(architecture, {}).get("n_heads", [1])
+        assert len(group) % (len(grid["grid"]["training.learning_rate"]) * len(heads)) == 0
+        (chosen,) = group[group.chosen == "yes"].to_dict("records")
+        assert chosen["validation_loss"] == group.validation_loss.min()
+        of = [one for one in published(str(track)).values() if one.architecture.name == architecture]
+        (entry,) = (one for one in of if one.selection.trials == len(group))
+        assert entry.training["learning_rate"] == chosen["training.learning_rate"]
+        assert len(heads) == 1 or entry.architecture.options["n_heads"] == chosen["n_heads"]
 
 
 def test_the_default_track_has_every_architecture_with_default_options() -> None:
