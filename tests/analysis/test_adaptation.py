@@ -194,6 +194,8 @@ def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixt
         (["gone"], "gone holds no run: there is no config.yaml"),
         (["lstm", "--angles"], "--angles needs a simulator with the function angles; 'lstm' has none"),
         (["tint", "--angles", "--how", "full"], "--how is not for --angles, which takes no step"),
+        (["tint", "--angles", "--rates", "1e-3"], "--rates is not for --angles, which takes no step"),
+        (["tint", "--queries", "4"], "--queries is for --how distill: nothing else samples texts"),
         (["tint", "--steps", "inf"], "--steps takes whole numbers above 0, not 'inf'"),
     ],
 )

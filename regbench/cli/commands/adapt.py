@@ -39,6 +39,7 @@ examples:
 """
 WAYS = ("full", "values", "tint")
 DISTIL = "distill"
+RATES, QUERIES = "1e-4,3e-4,1e-3,2e-3,3e-3", 16
 REFERENCE = "Bayes"
 """The baseline that stands beside the runs, on tracks where it is one."""
 
@@ -61,17 +62,15 @@ def configure(adapt: argparse.ArgumentParser) -> None:
     adapt.add_argument(
         "--rates",
         metavar="R,R,...",
-        default="1e-4,3e-4,1e-3,2e-3,3e-3",
-        help="learning rates to choose from, for the summed loss (default: 1e-4,3e-4,1e-3,2e-3,3e-3)",
+        help=f"learning rates to choose from, for the summed loss (default: {RATES})",
     )
     adapt.add_argument(
         "--steps",
-        default="1",
         metavar="N",
         help="steps of gradient descent (default: 1); with exemplars, and of distill, N,N,...",
     )
     adapt.add_argument(
-        "--queries", type=int, default=16, metavar="M", help="distill: texts sampled for each prompt (default: 16)"
+        "--queries", type=int, metavar="M", help=f"distill: texts sampled for each prompt (default: {QUERIES})"
     )
     adapt.add_argument(
         "--layers", type=int, metavar="K", help="only the top K blocks and the last norm change (default: all)"
@@ -167,10 +166,10 @@ def _read(arguments: argparse.Namespace) -> _Asked:
     file = Path(arguments.table) if arguments.table is not None else None
     if file is not None and file.suffix != ".md":
         raise UserError(f"--table takes the name of a Markdown file, FILE.md, not '{file}'")
-    steps = tuple(_whole("--steps", arguments.steps))
+    steps = tuple(_whole("--steps", "1" if arguments.steps is None else arguments.steps))
     if arguments.limit < 4:
         raise UserError(f"--limit {arguments.limit} is too few: 4 or more")
-    rates = tuple(_numbers("--rates", arguments.rates))
+    rates = tuple(_numbers("--rates", RATES if arguments.rates is None else arguments.rates))
     if not all(0 < rate < float("inf") for rate in rates):
         raise UserError("--rates takes numbers above 0")
     ways = None if arguments.how is None else _chosen("how", arguments.how, (*WAYS, DISTIL))
@@ -287,9 +286,10 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
 
     if arguments.layers is not None:
         raise UserError(f"--layers is not for --how {DISTIL}: all parameters of the student learn")
-    if arguments.queries < 1:
-        raise UserError(f"--queries {arguments.queries} is too few: 1 or more")
-    wanted = {"queries": arguments.queries, "limit": arguments.limit}
+    queries = QUERIES if arguments.queries is None else arguments.queries
+    if queries < 1:
+        raise UserError(f"--queries {queries} is too few: 1 or more")
+    wanted = {"queries": queries, "limit": arguments.limit}
     found = []
     for name, models in asked.runs:
         for place in asked.places:
@@ -299,7 +299,7 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
                         models, name, place, rates=asked.rates, steps=asked.steps, split=arguments.split, **wanted
                     )
                 )
-    heading = distillation.title(asked.track.name, arguments.split, arguments.limit, arguments.queries)
+    heading = distillation.title(asked.track.name, arguments.split, arguments.limit, queries)
     console.print(heading, style="bold")
     for table in distillation.terminal(found):
         console.print(table)
@@ -335,9 +335,11 @@ def _refuse_strangers(arguments: argparse.Namespace, asked: _Asked, few_shot: bo
     """
     track = asked.track.name
     if arguments.angles:
-        for option in ("how", "table", "layers"):
+        for option in ("how", "table", "layers", "rates", "steps"):
             if getattr(arguments, option) is not None:
                 raise UserError(f"--{option} is not for --angles, which takes no step")
+    if arguments.queries is not None and asked.ways != (DISTIL,):
+        raise UserError(f"--queries is for --how {DISTIL}: nothing else samples texts")
     if few_shot:
         if arguments.angles:
             raise UserError(f"--angles is not for {track}: it is measured on segments")
