@@ -211,19 +211,7 @@ def distances(
     Raises:
         UserError: There is nothing to compare.
     """
-    track = found.track
-    if tokens < 1:
-        raise UserError(f"tokens must be at least 1, not {tokens}")
-    if track.task.io.kind != "tokens":
-        raise NoDistances(f"{track.name} has no distributions over tokens to compare")
-    if not track.task.knows_truth:
-        raise NoDistances(
-            f"nothing to compare on {track.name}: no truth is known there, so only the probability of each token is kept; "
-            "the distance between two predictors needs whole distributions"
-        )
-    early = first_tokens(found.test, tokens)
-    if not early.scored.any():
-        raise UserError(f"nothing is scored among the first {tokens} tokens of {track.name}")
+    track, early = found.track, compared_part(found, tokens)
     chosen = [
         (name, one.source)
         for name, one in zip(found.names, found.compared, strict=True)
@@ -238,6 +226,29 @@ def distances(
         track.name, tokens, len(early), positions, names, [len(one) for one in seeds], distance, stderr
     )
     return comparison.ordered(similar_order(comparison.distance)) if order == "similar" else comparison
+
+
+def compared_part(found: Found, tokens: int) -> Instances:
+    """The first tokens of each test instance.
+
+    Raises:
+        UserError: nothing is scored there.
+        NoDistances: the track has no distributions to compare.
+    """
+    track = found.track
+    if tokens < 1:
+        raise UserError(f"tokens must be at least 1, not {tokens}")
+    if track.task.io.kind != "tokens":
+        raise NoDistances(f"{track.name} has no distributions over tokens to compare")
+    if not track.task.knows_truth:
+        raise NoDistances(
+            f"nothing to compare on {track.name}: no truth is known there, so only the probability of each token is kept; "
+            "the distance between two predictors needs whole distributions"
+        )
+    early = first_tokens(found.test, tokens)
+    if not early.scored.any():
+        raise UserError(f"nothing is scored among the first {tokens} tokens of {track.name}")
+    return early
 
 
 def first_tokens(instances: Instances, count: int) -> Instances:
@@ -349,14 +360,14 @@ def predictions_at_scored(
 ) -> list[FloatArray]:
     """What each seed predicts at the P scored positions of `early`, (P, V) each. A baseline has one seed."""
     if isinstance(source, Baseline):
-        return [_at_scored(_of_baseline(source, track, test, early, announce), early)]
+        return [at_scored(_of_baseline(source, track, test, early, announce), early)]
     found = []
     for seed in source.result.seeds:
         predictions = read_predictions(source.folder, seed.seed, track.task, test)
         assert isinstance(predictions, Predictions)  # the task knows its truth
         if not predictions.finite:
             raise UserError(f"the predictions of seed {seed.seed} in {source.folder} hold NaN or infinity")
-        found.append(_at_scored(predictions, early))
+        found.append(at_scored(predictions, early))
         del predictions  # before the next is read: of a large track two would fill the memory
     return found
 
@@ -377,7 +388,7 @@ def _tokens_at_scored(predictions: StoredPredictions, test: Instances) -> TokenP
     """The probability of the token, and the most likely token, at each scored position."""
     if isinstance(predictions, Predictions):
         row, position = np.nonzero(test.scored)
-        return TokenPrediction.of(_at_scored(predictions, test), test.tokens[row, position])
+        return TokenPrediction.of(at_scored(predictions, test), test.tokens[row, position])
     real = np.arange(test.scored.shape[1]) < test.lengths[:, None]
     scored = test.scored[real]
     return TokenPrediction(predictions.probability[scored], predictions.most_likely[scored])
@@ -398,7 +409,7 @@ def _of_baseline(
     return found.stored
 
 
-def _at_scored(predictions: Predictions, early: Instances) -> FloatArray:
+def at_scored(predictions: Predictions, early: Instances) -> FloatArray:
     """(P, V) float64, a distribution for each scored position of `early`."""
     starts = np.cumsum(predictions.lengths) - predictions.lengths
     row, position = np.nonzero(early.scored)
@@ -410,17 +421,22 @@ def _at_scored(predictions: Predictions, early: Instances) -> FloatArray:
 def _distances(
     compared: Sequence[Sequence[FloatArray]], early: Instances
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(M, M) TVD and its standard error over instances. compared: by predictor and seed, as `_predictions` gives them."""
-    row, _ = np.nonzero(early.scored)
-    counts = early.scored.sum(1)
-    some = counts > 0
+    """(M, M) TVD and its standard error over instances. compared: by predictor and seed, see `predictions_at_scored`."""
     distance, stderr = np.zeros((2, len(compared), len(compared)))
     for i, one in enumerate(compared):
         for j, other in enumerate(compared[: i + 1]):
             pairs = [(a, b) for m, a in enumerate(one) for n, b in enumerate(other) if i != j or m < n]
-            sums = [np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs]
-            if sums:
-                score = ScoreRecord.of(np.mean(sums, 0)[some], counts[some])
+            if pairs:
+                score = mean_distance(pairs, early)
                 distance[i, j] = distance[j, i] = score.value
                 stderr[i, j] = stderr[j, i] = score.stderr
     return distance, stderr
+
+
+def mean_distance(pairs: Sequence[tuple[FloatArray, FloatArray]], early: Instances) -> ScoreRecord:
+    """The mean TVD over pairs of predictions, each (P, V) at the scored positions of `early`. Its error is over instances."""
+    row, _ = np.nonzero(early.scored)
+    counts = early.scored.sum(1)
+    some = counts > 0
+    sums = [np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs]
+    return ScoreRecord.of(np.mean(sums, 0)[some], counts[some])

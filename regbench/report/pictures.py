@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -158,6 +158,35 @@ def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str,
     lines = "\n".join(fill(line, int(14 * width)) for line in subtitle.splitlines())
     figure.supxlabel(lines, x=0.02, ha="left", fontsize=9, color="#555555")
     save_picture(figure, path, 150)
+
+
+def plot_courses(
+    runs: Mapping[str, tuple[Sequence[int], Mapping[str, Sequence[float]]]], subtitle: str, path: Path
+) -> None:
+    """Draws how far each run is from other predictors over the course of its training, a panel a run.
+
+    Args:
+        runs: by the name of a run the numbers of training tokens, and by predictor the distance at each.
+        subtitle: stands below the panels.
+        path: the PNG file to write.
+    """
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(2.2 + 4.4 * len(runs), 4.6), layout="constrained")
+        panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+        for axes, (name, (tokens, distance)) in zip(panels, runs.items(), strict=True):
+            styles = dict(zip(sorted(distance), _BASELINE_STYLES * len(distance), strict=False))
+            for other, values in distance.items():
+                colour, dashes = styles[other]
+                axes.plot(np.array(tokens) / 1e6, values, color=colour, linestyle=dashes, linewidth=2, label=other)
+            axes.set_title(name)
+            axes.set_xlabel("training tokens (millions)")
+            axes.set_ylim(bottom=0)
+        panels[0].set_ylabel("total variation distance ↓")
+        handles, labels = panels[0].get_legend_handles_labels()
+        order = sorted(range(len(labels)), key=lambda i: -float(handles[i].get_ydata()[-1]))
+        figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside right upper", frameon=False)
+        figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9, color="#555555")
+        save_picture(figure, path, 130)
 
 
 def save_picture(figure: Figure, path: Path, dpi: int = 110) -> None:

@@ -36,6 +36,20 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from None
 
 
+def keep_checkpoint(folder: Path, tokens: int, weights: dict[str, Tensor]) -> None:
+    """Writes the weights after so many training tokens to a seed's folder."""
+    (folder / _COURSE).mkdir(exist_ok=True)
+    save_tensors(folder / _COURSE / f"{tokens:015d}.safetensors", weights)
+
+
+def kept_checkpoints(folder: Path) -> dict[int, Path]:
+    """What `keep_checkpoint` has written to a seed's folder: by the number of training tokens, in order."""
+    found = sorted((folder / _COURSE).glob("*.safetensors"))
+    return {int(path.stem): path for path in found if path.stem.isdecimal()}
+
+
+_COURSE = "course"
+
 TRAINED_FILE = "trained.json"
 """Lies in a trained seed's folder until the whole run is finished."""
 

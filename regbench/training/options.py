@@ -65,6 +65,10 @@ class TrainingOptions(Settings):
     precision: Literal["float32", "bfloat16"] = pydantic.Field(
         default="float32", description="bfloat16: products in that, by autocast; weights and scoring stay float32"
     )
+    keep_checkpoints: bool = pydantic.Field(
+        default=False,
+        description="the weights at every evaluation stay in the run folder, for `regbench compare --course`",
+    )
     checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
 
     @pydantic.model_validator(mode="after")

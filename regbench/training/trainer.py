@@ -23,7 +23,7 @@ from regbench.data.instances import Instances, length_bucketed_batches
 from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
-from regbench.training.checkpoint import load_tensors, save_tensors
+from regbench.training.checkpoint import keep_checkpoint, load_tensors, save_tensors
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import MEASURED, Progress, Reporter
 from regbench.utils.arrays import IntArray
@@ -153,6 +153,8 @@ class Trainer:
         first = logged
         running: list[Tensor] = []
         begun = self.progress.step
+        if begun == 0:
+            self._keep()
         self.model.train()
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as log:
             if begun == 0 and (measured := self._measured()):
@@ -177,6 +179,7 @@ class Trainer:
                     rate = learning_rate(step - 1, total, self.options, self.progress.lowered)
                     if step in evaluate_at:
                         row["validation_loss"] = self._evaluate()
+                        self._keep()
                         self.progress.curve.append(row)
                         if self.options.schedule == "plateau":
                             self.progress.note_epoch(row["validation_loss"], self.options)
@@ -256,6 +259,11 @@ class Trainer:
             self.progress.best_validation_loss, self.progress.best_step = loss, self.progress.step
             self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         return loss
+
+    def _keep(self) -> None:
+        """Keeps the weights of this moment, if that is asked for."""
+        if self.options.keep_checkpoints:
+            keep_checkpoint(self.folder, self.progress.tokens, self.model.state_dict())
 
     def _save(self) -> None:
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}

@@ -17,6 +17,7 @@ from regbench.models.backbone import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tracks import Track
+from regbench.training.checkpoint import kept_checkpoints
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import Progress, Reporter
 from regbench.training.trainer import Trainer, training_steps
@@ -111,15 +112,18 @@ def test_the_best_is_not_the_last_when_training_gets_worse(trainer: Callable[...
 
 
 def test_a_killed_training_resumes_to_the_same_bits(trainer: Callable[..., Trainer]) -> None:
-    whole = trainer("whole")
+    whole = trainer("whole", keep_checkpoints=True)
     whole.run()
     for step, after_save in itertools.product([1, 7, 20], [True, False]):
         folder = f"killed {'after' if after_save else 'before'} the checkpoint of step {step}"
-        kill_at(trainer(folder), step, after_save=after_save)
-        resumed = trainer(folder)
+        kill_at(trainer(folder, keep_checkpoints=True), step, after_save=after_save)
+        resumed = trainer(folder, keep_checkpoints=True)
         resumed.run()
         assert equal(weights(resumed.model), weights(whole.model)), folder
         assert resumed.progress.curve == whole.progress.curve, folder
+        kept = [{n: p.read_bytes() for n, p in kept_checkpoints(t.folder).items()} for t in (whole, resumed)]
+        assert len(kept[0]) == 1 + len(whole.progress.curve)
+        assert kept[0] == kept[1], folder
         rows = [
             [{k: v for k, v in row.items() if k != "tokens_per_second"} for row in log(t)] for t in (whole, resumed)
         ]

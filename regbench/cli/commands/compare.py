@@ -16,7 +16,7 @@ from regbench.cli.arguments import one_of
 from regbench.cli.tables import small_error
 
 if TYPE_CHECKING:
-    from regbench.evaluation.comparison import Comparison, Found
+    from regbench.evaluation.comparison import Announce, Comparison, Found
     from regbench.evaluation.score_table import ScoreRow
 
 DESCRIPTION = (
@@ -29,6 +29,7 @@ examples:
   regbench compare runs/mine mamba 3-gram                     a run, an entry of the leaderboard, a baseline
   regbench compare uniform ngram Bayes oracle
   regbench compare oracle 3-gram runs/pfa-small-v1/transformer-20260101-120000 small=runs/mine --out who.png
+  regbench compare runs/mine 2-gram Bayes oracle --course course.png
 """
 
 
@@ -52,6 +53,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="similar predictors side by side (default), or as given",
     )
     parser.add_argument("--out", metavar="FILE.png", help="draw a heat map there")
+    parser.add_argument(
+        "--course",
+        metavar="FILE.png",
+        help="draw how far each run is from each baseline over the course of its training, with FILE.csv; for runs with "
+        "training.keep_checkpoints=true",
+    )
     parser.add_argument("--csv", metavar="FILE", help="write every pair with its standard error there")
 
 
@@ -72,8 +79,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.standing import Entries
     from regbench.utils.errors import UserError
 
-    if arguments.out and not arguments.out.endswith(".png"):
-        raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
+    for option in ("out", "course"):
+        file = getattr(arguments, option)
+        if file and not file.endswith(".png"):
+            raise UserError(f"--{option} takes the name of a PNG picture, not '{file}'")
     progress, told = Console(stderr=True), set()
 
     def announce(name: str, done: int, total: int) -> None:
@@ -82,6 +91,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             progress.print(f"predicted by {name}: {total} instances", highlight=False)
 
     found = find_predictors(arguments.predictor, arguments.track, Entries())
+    if arguments.course:
+        return _show_courses(found, arguments, announce, console)
     compared, why_not = None, ""
     try:
         compared = distances(found, tokens=arguments.tokens, order=arguments.order, announce=announce)
@@ -100,6 +111,38 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"no distances: {why_not}", highlight=False, soft_wrap=True)
         return 0
     _show_distances(compared, arguments, console)
+    return 0
+
+
+def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announce, console: Console) -> int:
+    """Prints a table for each run: its distance from each baseline at every kept checkpoint. Draws and writes the files."""
+    from regbench.analysis.course import courses, write_csv
+    from regbench.report.pictures import plot_courses
+    from regbench.utils.files import explain_full_disk
+
+    made = courses(found, tokens=arguments.tokens, announce=announce)
+    for course in made:
+        table = Table(title=f"{course.name}: TVD from", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+        table.add_column("training tokens", justify="right")
+        for other in course.distance:
+            table.add_column(other, justify="right")
+        for at, tokens in enumerate(course.tokens):
+            table.add_row(f"{tokens:,}", *(f"{records[at].value:.3f}" for records in course.distance.values()))
+        console.print(table, highlight=False)
+    largest = max(record.stderr for course in made for records in course.distance.values() for record in records)
+    what = (
+        f"{found.track.name}, test split, the first {arguments.tokens} tokens; no standard error is above {largest:.3f}"
+    )
+    console.print(what, highlight=False, soft_wrap=True)
+    picture = Path(arguments.course)
+    drawn = {
+        course.name: (course.tokens, {name: [r.value for r in records] for name, records in course.distance.items()})
+        for course in made
+    }
+    with explain_full_disk(picture.parent):
+        plot_courses(drawn, what, picture)
+        write_csv(made, picture.with_suffix(".csv"))
+    console.print(f"wrote {picture} and {picture.with_suffix('.csv').name}", highlight=False, soft_wrap=True)
     return 0
 
 
