@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -172,17 +173,19 @@ def test_the_map_is_the_folders() -> None:
     assert named == rooms | loose | above
 
 
-def test_the_figure_is_of_the_entries() -> None:
-    """The figure carries the digest of the curves it was drawn from."""
+@pytest.mark.parametrize(("curves", "file"), [("curves", "score_by_position"), ("shares", "share_of_bayes")])
+def test_the_figures_are_of_the_entries(curves: str, file: str) -> None:
+    """A figure carries the digest of the curves it was drawn from."""
     path = ROOT / "docs" / "figures" / "score_by_position.py"
-    script: dict[str, object] = {"__file__": str(path), "__name__": "score_by_position"}
+    script: dict[str, Any] = {"__file__": str(path), "__name__": "score_by_position"}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), script)
-    found = script["curves"]()  # type: ignore[operator]
-    drawn = path.with_suffix(".svg").read_text(encoding="utf-8")
-    assert script["digest"](found) in drawn, "draw it again: make figures"  # type: ignore[operator]
-    assert script["draw"](found).axes[0].get_lines()  # type: ignore[operator]
-    for name in ("oracle", "Bayes", "3-gram", "mamba", "transformer+mimetic", "retnet+ngh-1-2-3"):
-        assert len(found[name][0]) > 10
+    found = script[curves]()
+    drawn = path.with_name(f"{file}.svg").read_text(encoding="utf-8")
+    assert script["digest"](found) in drawn, "draw it again: make figures"
+    styles = script["STYLES" if curves == "curves" else "SHARES"]
+    assert len(script["draw"](found, styles, "", "", (0, 1)).axes[0].get_lines()) == 2 * len(styles)
+    assert set(found) == set(styles)
+    assert all(len(position) > 10 for position, _ in found.values())
 
 
 @pytest.mark.slow

@@ -1,14 +1,16 @@
-"""Draws the figure of the README: score by position in the context, on pfa-small-v1.
+"""Draws score by position in the context on pfa-small-v1: the figure of the README, and the share of Bayes' gain.
 
-`make figures` writes score_by_position.svg beside this file. The curves are those of the leaderboard's entries (the mean over
-their seeds) and of the baselines beside them. Nothing is trained.
+`make figures` writes score_by_position.svg and share_of_bayes.svg beside this file. The curves are those of the leaderboard's
+entries (the mean over their seeds) and of the baselines beside them. Nothing is trained.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -27,23 +29,49 @@ STYLES = {
     "mamba": ("#56B4E9", "solid"),
     "transformer+mimetic": ("#D55E00", "solid"),
 }
+SHARES = {
+    "retnet+ngh-1-2-3": ("#0072B2", "solid"),
+    "3-gram": ("#CC79A7", (0, (4, 2, 1, 2))),
+    "deltanet": ("#009E73", "solid"),
+    "mamba": ("#56B4E9", "solid"),
+    "transformer+mimetic": ("#D55E00", "solid"),
+    "lstm": ("#E69F00", "solid"),
+    "gla": ("#000000", "solid"),
+}
+START, END = "unigram", "Bayes"
+LEAST_GAIN = 0.1
+"""Shares are drawn from the position on at which Bayes is so far ahead of the unigram model. Before, they are noise."""
 LABELS = {
     "oracle": "oracle (the truth)",
     "retnet+ngh-1-2-3": "RetNet + n-gram heads",
     "mamba": "Mamba",
     "transformer+mimetic": "Transformer",
+    "deltanet": "DeltaNet",
+    "lstm": "LSTM",
+    "gla": "GLA",
 }
 Curve = tuple[list[float], list[float]]
 """Positions, and the score at each."""
 
 
-def curves() -> dict[str, Curve]:
-    """The curve of each predictor of `STYLES`, by its name."""
+def curves(names: Iterable[str] = STYLES) -> dict[str, Curve]:
+    """The curve of each predictor, by its name."""
     entries = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ENTRIES.glob("*.json"))]
     by_name = {entry["name"]: [seed["curves"][METRIC] for seed in entry["result"]["seeds"]] for entry in entries}
     baselines = entries[0]["result"]["baselines"]
     by_name |= {name: [record["curves"][METRIC]] for name, record in baselines.items()}
-    return {name: _mean(by_name[name]) for name in STYLES}
+    return {name: _mean(by_name[name]) for name in names}
+
+
+def shares() -> dict[str, Curve]:
+    """By predictor, the share of Bayes' gain over the unigram model at each position: 0 at the unigram model, 1 at Bayes."""
+    found = curves([*SHARES, START, END])
+    (position, start), (_, end) = found.pop(START), found.pop(END)
+    first = next(i for i, (a, b) in enumerate(zip(start, end, strict=True)) if b - a >= LEAST_GAIN)
+    return {
+        name: (position[first:], [(v - a) / (b - a) for v, a, b in zip(value, start, end, strict=True)][first:])
+        for name, (_, value) in found.items()
+    }
 
 
 def _mean(seeds: list[dict[str, list[float]]]) -> Curve:
@@ -59,24 +87,24 @@ def digest(found: dict[str, Curve]) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
-def draw(found: dict[str, Curve]) -> Figure:
+def draw(
+    found: dict[str, Curve], styles: Mapping[str, Any], title: str, what: str, heights: tuple[float, float]
+) -> Figure:
     """One line for each predictor; its name stands at the line's end, behind a piece of the same line."""
     figure = Figure(figsize=(8.4, 4.4), layout="constrained")
     axes = figure.subplots()
     for name, (position, value) in found.items():
-        colour, dashes = STYLES[name]
+        colour, dashes = styles[name]
         axes.plot(position, value, color=colour, linestyle=dashes, linewidth=2)
     ends = sorted((value[-1], name) for name, (_, value) in found.items())
-    heights = _apart([height for height, _ in ends], 0.027)
-    for (_, name), height in zip(ends, heights, strict=True):
-        right, (colour, dashes) = found[name][0][-1], STYLES[name]
+    apart = _apart([height for height, _ in ends], 0.052 * (heights[1] - heights[0]))
+    longest = max(position[-1] for position, _ in found.values())
+    for (_, name), height in zip(ends, apart, strict=True):
+        right, (colour, dashes) = found[name][0][-1], styles[name]
         axes.plot((right + 2, right + 8), (height, height), color=colour, linestyle=dashes, linewidth=2, clip_on=False)
         axes.text(right + 9.5, height, LABELS.get(name, name), va="center")
-    axes.set(xlabel="position in the context (tokens)", ylabel="legal accuracy")
-    axes.set(xlim=(0, 1.02 * found["oracle"][0][-1]), ylim=(0.5, 1.02))
-    axes.set_title(
-        f"How well each learns a new language from the prompt ({TRACK}, test split)", loc="left", fontsize=11
-    )
+    axes.set(xlabel="position in the context (tokens)", ylabel=what, xlim=(0, 1.02 * longest), ylim=heights)
+    axes.set_title(f"{title} ({TRACK}, test split)", loc="left", fontsize=11)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
@@ -95,11 +123,21 @@ def _apart(heights: list[float], least: float) -> list[float]:
 
 
 def main() -> None:
-    """Writes the figure."""
-    found = curves()
+    """Writes the figures."""
+    learns, gains = (
+        "How well each learns a new language from the prompt",
+        "What each gains from the prompt, of what Bayes gains",
+    )
     with rc_context({"svg.hashsalt": TRACK, "font.size": 10}):
-        note = f"curves {digest(found)}"
-        draw(found).savefig(FOLDER / "score_by_position.svg", metadata={"Date": None, "Description": note})
+        _write("score_by_position.svg", curves(), STYLES, learns, "legal accuracy", (0.5, 1.02))
+        _write(
+            "share_of_bayes.svg", shares(), SHARES, gains, "share of Bayes' gain over the unigram model", (0.0, 1.02)
+        )
+
+
+def _write(file: str, found: dict[str, Curve], *how: Any) -> None:
+    note = f"curves {digest(found)}"
+    draw(found, *how).savefig(FOLDER / file, metadata={"Date": None, "Description": note})
 
 
 if __name__ == "__main__":

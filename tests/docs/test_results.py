@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 import pytest
@@ -61,6 +62,21 @@ def test_the_best_of_the_grids_trials_is_the_entry() -> None:
         (entry,) = (one for one in of if one.selection.trials == len(group))
         assert entry.training["learning_rate"] == chosen["training.learning_rate"]
         assert len(heads) == 1 or entry.architecture.options["n_heads"] == chosen["n_heads"]
+
+
+def test_shares_of_bayes_gain_follow_from_the_entries() -> None:
+    found = published("pfa-small-v1")
+    baselines = next(iter(found.values())).baselines
+    mean = {name: fmean(s.scores["legal_accuracy"].value for s in one.seeds) for name, one in found.items()}
+    mean |= {name: one.scores["legal_accuracy"].value for name, one in baselines.items()}
+    rows = body_rows(section(PAGE, "## Beside Bayes"))
+    assert len(rows) > 15
+    shares = []
+    for name, share in rows:
+        gain = (mean[name] - mean["unigram"]) / (mean["Bayes"] - mean["unigram"])
+        assert share == f"{100 * gain:.0f} %", name
+        shares.append(gain)
+    assert shares == sorted(shares, reverse=True)
 
 
 def test_the_default_track_has_every_architecture_with_default_options() -> None:
