@@ -181,7 +181,7 @@ def plot_courses(
             axes.set_title(name)
             axes.set_xlabel("training tokens (millions)")
             axes.set_ylim(bottom=0)
-        panels[0].set_ylabel("total variation distance ↓")
+        panels[0].set_ylabel("total variation distance")
         handles, labels = panels[0].get_legend_handles_labels()
         order = sorted(range(len(labels)), key=lambda i: -float(handles[i].get_ydata()[-1]))
         figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside right upper", frameon=False)
