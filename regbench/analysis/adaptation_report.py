@@ -85,11 +85,6 @@ def notes(rows: Sequence[Row]) -> list[str]:
         if len(row.gains) > 1 and row.rate in (min(row.gains), max(row.gains)):
             end = "smallest" if row.rate == min(row.gains) else "largest"
             ends.setdefault((row.run, end), []).append(f"{row.way} at {row.place}")
-    if rows[0].outcome.reference:
-        found.append(
-            "Bayes: the predictor that knows how automata are drawn, on the same positions. Of gap: the change as a share of "
-            "the way from before to Bayes; below 0 where the step does harm."
-        )
     for (run, end), cases in ends.items():
         found.append(f"{run}: the chosen rate is the {end} that was tried for {', '.join(cases)}.")
     return found
@@ -114,8 +109,15 @@ def markdown(rows: Sequence[Row], heading: str) -> str:
     """As Markdown: the title, the table, the table beside the reference if there is one, the notes."""
     lines = [f"{heading}.", "", *markdown_table(columns(rows), [cells(rows, row) for row in rows], 3), ""]
     if rows[0].outcome.reference:
-        lines += [*markdown_table(reference_columns(rows), [reference_cells(rows, row) for row in rows], 3), ""]
+        beside = markdown_table(reference_columns(rows), [reference_cells(rows, row) for row in rows], 3)
+        lines += [*beside, "", REFERENCE_NOTE]
     return "\n".join([*lines, *notes(rows), ""])
+
+
+REFERENCE_NOTE = (
+    "Bayes: the predictor that knows how automata are drawn, on the same positions. Of gap: the change as a share of the way "
+    "from before to Bayes; below 0 where the step does harm."
+)
 
 
 def reference_columns(rows: Sequence[Row]) -> list[str]:

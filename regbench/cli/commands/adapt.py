@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,6 @@ from rich.console import Console
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from regbench.analysis.adaptation import Place, Plan
     from regbench.analysis.trained import Trained
     from regbench.tracks import Track
@@ -199,18 +197,21 @@ def _segments(asked: _Asked, arguments: argparse.Namespace, console: Console) ->
         for place in asked.places:
             with console.status(f"{name}, segment {place}"):
                 rows += adaptation.adapt_run(models, name, place, plan, arguments.split)
+    heading = adaptation_report.title(asked.track.name, arguments.split, arguments.limit, asked.steps[0])
+    _print(adaptation_report, rows, heading, console)
     known = default_baselines(asked.track, asked.track.instances(arguments.split))
     for baseline in (one for one in known if one.name == REFERENCE):
         with console.status(REFERENCE):
             rows = adaptation.beside(rows, baseline, asked.track, arguments.split)
-    heading = adaptation_report.title(asked.track.name, arguments.split, arguments.limit, asked.steps[0])
-    beside = bool(rows[0].outcome.reference)
-    more = adaptation_report.reference_tables(rows) if beside else ()
-    _show(adaptation_report, rows, heading, more, asked.file, arguments.split, console)
-    if asked.file is not None and beside:
-        picture = asked.file.with_name(f"{asked.file.stem}-bayes.png")
-        adaptation_report.draw_reference(rows, heading, picture)
-        console.print(f"wrote {picture}")
+        for table in adaptation_report.reference_tables(rows):
+            console.print(table)
+        console.print(adaptation_report.REFERENCE_NOTE, style="dim")
+    if asked.file is not None:
+        _write(adaptation_report, rows, heading, asked.file, arguments.split, console)
+        if rows[0].outcome.reference:
+            picture = asked.file.with_name(f"{asked.file.stem}-bayes.png")
+            adaptation_report.draw_reference(rows, heading, picture)
+            console.print(f"wrote {picture}")
     return 0
 
 
@@ -229,34 +230,31 @@ def _exemplars(asked: _Asked, arguments: argparse.Namespace, console: Console) -
         with console.status(name):
             rows += adaptation_few_shot.adapt_few_shot(models, name, wanted, arguments.split)
     heading = adaptation_few_shot_report.title(asked.track.name, arguments.split, arguments.limit)
-    _show(adaptation_few_shot_report, rows, heading, (), asked.file, arguments.split, console)
+    _print(adaptation_few_shot_report, rows, heading, console)
+    if asked.file is not None:
+        _write(adaptation_few_shot_report, rows, heading, asked.file, arguments.split, console)
     return 0
 
 
-def _show(
-    report: Any,
-    rows: Sequence[Any],
-    heading: str,
-    more: Iterable[Table],
-    file: Path | None,
-    split: str,
-    console: Console,
-) -> None:
-    """Prints the tables and the notes of a report, and writes its table, numbers and picture."""
-    from regbench.utils.files import atomic_write, explain_full_disk
-
+def _print(report: Any, rows: Sequence[Any], heading: str, console: Console) -> None:
+    """Prints the tables and the notes of a report."""
     console.print(heading, style="bold")
-    for table in (*report.terminal(rows), *more):
+    for table in report.terminal(rows):
         console.print(table)
     for note in report.notes(rows):
         console.print(note, style="dim")
-    if file is not None:
-        with explain_full_disk(file.parent):
-            with atomic_write(file) as out:
-                out.write(report.markdown(rows, heading))
-            report.write_csv(rows, split, file.with_suffix(".csv"))
-            report.draw(rows, heading, file.with_suffix(".png"))
-        console.print(f"wrote {file}, {file.with_suffix('.csv').name}, {file.with_suffix('.png').name}")
+
+
+def _write(report: Any, rows: Sequence[Any], heading: str, file: Path, split: str, console: Console) -> None:
+    """Writes a report's table, numbers and picture."""
+    from regbench.utils.files import atomic_write, explain_full_disk
+
+    with explain_full_disk(file.parent):
+        with atomic_write(file) as out:
+            out.write(report.markdown(rows, heading))
+        report.write_csv(rows, split, file.with_suffix(".csv"))
+        report.draw(rows, heading, file.with_suffix(".png"))
+    console.print(f"wrote {file}, {file.with_suffix('.csv').name}, {file.with_suffix('.png').name}")
 
 
 def _angles(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
