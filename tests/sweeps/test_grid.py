@@ -165,6 +165,7 @@ COUNTS = {
     "mesanet-table-7": (1050, 9),
     "laptop": (24, 36),
     "board-grid": (324, 189),
+    "s3-one-layer": (6, 6),
 }
 
 
