@@ -52,16 +52,19 @@ def test_scores_are_the_boards(heading: str, track: str, metrics: tuple[str, ...
 def test_the_best_of_the_grids_trials_is_the_entry() -> None:
     """Every trial of a group is there, and the chosen one, which has the lowest validation loss, is on the leaderboard."""
     grid = yaml.safe_load((SWEEPS / "board-grid.yaml").read_text())
-    trials = pd.read_csv(SWEEPS / "board-grid-trials.csv", dtype={"configuration": str})
-    for (track, architecture, *_), group in trials.groupby(["track", "architecture"]):
+    trials = pd.read_csv(SWEEPS / "board-grid-trials.csv", dtype={"configuration": str, "mimetic": str})
+    trials["mimetic"] = trials["mimetic"].fillna("")
+    for (track, architecture, start), group in trials.groupby(["track", "architecture", "mimetic"]):
         heads = grid["options_of"].get(architecture, {}).get("n_heads", [1])
-        assert len(group) % (len(grid["grid"]["training.learning_rate"]) * len(heads)) == 0
+        assert len(group) == len(grid["grid"]["training.learning_rate"]) * len(heads)
         (chosen,) = group[group.chosen == "yes"].to_dict("records")
         assert chosen["validation_loss"] == group.validation_loss.min()
         of = [one for one in published(str(track)).values() if one.architecture.name == architecture]
+        if start:
+            of = [one for one in of if str(one.architecture.options["mimetic"]).lower() == start]
         (entry,) = (one for one in of if one.selection.trials == len(group))
         assert entry.training["learning_rate"] == chosen["training.learning_rate"]
-        assert len(heads) == 1 or entry.architecture.options["n_heads"] == chosen["n_heads"]
+        assert len(heads) == 1 or entry.architecture.options["n_heads"] == int(chosen["n_heads"])
 
 
 def test_shares_of_bayes_gain_follow_from_the_entries() -> None:
