@@ -6,6 +6,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -81,7 +82,8 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
         done: Run folders with their results.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for head in ("track", "score", done[0][1].architecture.name):
+    table.add_column("track", no_wrap=True)
+    for head in ("score", done[0][1].architecture.name):
         table.add_column(escape(head), justify="right" if head == done[0][1].architecture.name else "left")
     for head in ("normalized", "best entry", "best baseline"):
         table.add_column(head, justify="right" if head == "normalized" else "left", overflow="fold")
@@ -90,7 +92,7 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
         metrics = _metrics(folder, result)
         mine = result.score(main)
         table.add_row(
-            result.track.name,
+            fill(result.track.name, 17),  # at hyphens: whole names do not fit 80 columns
             f"{metrics[main].label} {metrics[main].arrow}",
             f"{mine.value:.3f} ±{mine.stderr:.3f}",
             "—" if share is None else f"{100 * share:.0f}",
