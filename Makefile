@@ -18,7 +18,7 @@ test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 slow: $(INSTALLED)  ## the tests that train for minutes
 	$(BIN)/pytest -m slow $(ARGS)
