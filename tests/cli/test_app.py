@@ -309,6 +309,7 @@ class M(regbench.Mixer):
     assert err == "regbench: backend 'naive' has no effect: this model uses no op with several implementations\n"
 
 
+@pytest.mark.ci
 def test_exit_code_reaches_the_shell(regbench: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = regbench("run", "--arch", "manba")
     assert done.returncode == 2

@@ -166,6 +166,7 @@ def test_ls_lists_suites(capsys: pytest.CaptureFixture[str]) -> None:
     assert "pfa-small-v1" not in out
 
 
+@pytest.mark.ci
 def test_a_track_that_refuses_leaves_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
     """The second track is of vectors, which this architecture does not take: nothing of the first is left either."""
     Path("two.yaml").write_text(

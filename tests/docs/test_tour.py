@@ -11,6 +11,7 @@ import pytest
 TOUR = Path(__file__).resolve().parents[2] / "examples" / "tour.py"
 
 
+@pytest.mark.ci
 def test_it_trains_a_mixer_of_its_own_and_draws(
     tmp_path: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

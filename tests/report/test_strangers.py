@@ -196,6 +196,7 @@ def test_a_strange_result_is_shown_or_refused_in_a_line(
         assert line.startswith("regbench: ")
 
 
+@pytest.mark.ci
 def test_memory_stays_below_a_gigabyte(folder: Path, tiny_file: Path) -> None:
     (folder / "seed-4" / "predictions.npz").write_bytes(b"PK" + bytes(1 << 20))
     for command in (("report", folder), ("compare", "uniform", folder)):

@@ -89,6 +89,7 @@ def test_its_fingerprint_is_frozen(made: dict[str, Instances]) -> None:
     }
 
 
+@pytest.mark.ci
 def test_the_built_in_tracks() -> None:
     small, paper = load_track("text-small-v1"), load_track("text-v1")
     assert (small.task.io.vocab_size, small.task.parameters.length, small.task.parameters.source) == (
