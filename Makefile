@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-# Keep bytecode, even where the machine is set not to: the tests start regbench many times, and compiling it takes a second.
+# Keep bytecode, even where the machine is set not to: pytest then compiles a test file only after a change.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test slow bench plot figures docs baselines freeze golden clean

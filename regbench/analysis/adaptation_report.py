@@ -37,6 +37,11 @@ LABELS = {"nll": "NLL (nats)", "tvd": "TVD"}
 BINS = 8
 """Bins of distance in the picture and in the CSV."""
 
+REFERENCE_NOTE = (
+    "Bayes: the predictor that knows how automata are drawn, on the same positions. Of gap: the change as a share of the way "
+    "from before to Bayes; below 0 where the step does harm."
+)
+
 
 def title(track: str, split: str, limit: int, steps: int) -> str:
     """What the table is of."""
@@ -112,12 +117,6 @@ def markdown(rows: Sequence[Row], heading: str) -> str:
         beside = markdown_table(reference_columns(rows), [reference_cells(rows, row) for row in rows], 3)
         lines += [*beside, "", REFERENCE_NOTE]
     return "\n".join([*lines, *notes(rows), ""])
-
-
-REFERENCE_NOTE = (
-    "Bayes: the predictor that knows how automata are drawn, on the same positions. Of gap: the change as a share of the way "
-    "from before to Bayes; below 0 where the step does harm."
-)
 
 
 def reference_columns(rows: Sequence[Row]) -> list[str]:

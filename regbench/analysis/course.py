@@ -6,13 +6,12 @@ It is asked of runs with `training.keep_checkpoints=true`. Their weights at ever
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from regbench.config import read_run
 from regbench.data.instances import Instances
 from regbench.evaluation.comparison import (
     Announce,
@@ -24,16 +23,16 @@ from regbench.evaluation.comparison import (
     predictions_at_scored,
 )
 from regbench.evaluation.predictions import Predictions, predict
-from regbench.models.backbone import build, resolve_options
 from regbench.models.model import ModelPredictor
 from regbench.models.predictor import Baseline
-from regbench.results import ScoreRecord
+from regbench.results import ScoreRecord, SeedRecord
 from regbench.tracks import Track
-from regbench.training.checkpoint import kept_checkpoints, load_tensors
+from regbench.training.checkpoint import course_file, load_model
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
+from regbench.utils.guard import Folder, Refused
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,8 @@ def courses(found: Found, *, tokens: int = 100, announce: Announce = lambda name
         announce: Is told of what has predicted.
 
     Raises:
-        UserError: There is no run or no baseline, a run kept no checkpoints, or its architecture is a file.
+        UserError: There is no run or no baseline, a run kept no checkpoints, its architecture is a file, or its seeds were
+            evaluated at different moments.
         NoDistances: The track has no distributions to compare.
     """
     early = compared_part(found, tokens)
@@ -70,8 +70,7 @@ def courses(found: Found, *, tokens: int = 100, announce: Announce = lambda name
     if not runs or not baselines:
         raise UserError("a course needs a run to follow, and a baseline to compare it with")
     for _, run in runs:
-        if not all(kept_checkpoints(run.folder / f"seed-{seed.seed}") for seed in run.result.seeds):
-            raise UserError(f"{run.folder} kept no checkpoints: train it with --set training.keep_checkpoints=true")
+        _check_followed(run)
     others = {name: predictions_at_scored(one, found.track, found.test, early, announce)[0] for name, one in baselines}
     made = []
     for name, run in runs:
@@ -91,33 +90,45 @@ def write_csv(found: Sequence[Course], path: Path) -> None:
                     writer.writerow([course.name, other, tokens, f"{record.value:.6f}", f"{record.stderr:.6f}"])
 
 
+def _check_followed(run: Run) -> None:
+    """Refuses a run whose weights over the course of training are not there, or may not be loaded."""
+    folder, seeds = Folder(run.folder), run.result.seeds
+    if not all(folder.has(f"seed-{seed.seed}/{course_file(0)}") for seed in seeds):
+        raise UserError(f"{run.folder} kept no checkpoints: train it with --set training.keep_checkpoints=true")
+    if registry.is_file(run.result.architecture.source):
+        raise UserError(
+            f"{run.folder} is of the architecture in the file {run.result.architecture.source}: a comparison executes no file"
+        )
+    counts = sorted({len(seed.training_curve) for seed in seeds})
+    if len(counts) > 1:
+        raise UserError(
+            f"the seeds of {run.folder} were evaluated {' and '.join(map(str, counts))} times: their mean has no course"
+        )
+
+
 def _course(name: str, run: Run, found: Found, others: Mapping[str, FloatArray], early: Instances) -> Course:
     """The course of one run. All its seeds are evaluated after about as many tokens: those of the first are shown."""
-    by_seed = [_predictions(run, seed.seed, found.track, early) for seed in run.result.seeds]
-    moments = list(zip(*(made.values() for made in by_seed), strict=True))
-    distance = {
-        other: [mean_distance([(predicted, said) for predicted in at], early) for at in moments]
-        for other, said in others.items()
-    }
-    return Course(name, list(by_seed[0]), distance)
+    by_seed = [_predictions(run, seed, found.track, early) for seed in run.result.seeds]
+    distance: dict[str, list[ScoreRecord]] = {other: [] for other in others}
+    for predicted in zip(*by_seed, strict=True):
+        for other, said in others.items():
+            distance[other].append(mean_distance([(one, said) for one in predicted], early))
+    return Course(name, _moments(run.result.seeds[0]), distance)
 
 
-def _predictions(run: Run, seed: int, track: Track, early: Instances) -> dict[int, FloatArray]:
-    """By the number of training tokens, what a seed's kept weights predict at the P scored positions: (P, V) each."""
-    architecture, settings = read_run(run.folder).architecture, read_run(run.folder).settings
-    if registry.is_file(architecture):
-        raise UserError(
-            f"{run.folder} is of the architecture in the file {architecture}: a comparison executes no file"
-        )
-    cls = registry.load(registry.ARCHITECTURE, architecture)
-    own = {name: value for name, value in settings.items() if not name.startswith("training.")}
-    model, made = build(cls, resolve_options(cls, own), track.task.io), {}
-    for tokens, path in kept_checkpoints(run.folder / f"seed-{seed}").items():
+def _moments(seed: SeedRecord) -> list[int]:
+    """The numbers of training tokens at which a seed was evaluated, from 0 on."""
+    return [0, *(row.tokens for row in seed.training_curve)]
+
+
+def _predictions(run: Run, seed: SeedRecord, track: Track, early: Instances) -> Iterator[FloatArray]:
+    """What the kept weights of a seed predict at the P scored positions: (P, V) for each moment."""
+    for tokens in _moments(seed):
+        name = f"seed-{seed.seed}/{course_file(tokens)}"
         try:
-            model.load_state_dict(load_tensors(path)[0])
-        except RuntimeError:
-            raise UserError(f"{path} does not hold the weights of '{architecture}' with these options") from None
+            model = load_model(Folder(run.folder), name, run.result.architecture, track.task.io)
+        except Refused as error:
+            raise UserError(f"{run.folder}: {error}") from None
         stored = predict(track.task, ModelPredictor(model, torch.device("cpu")), early)
         assert isinstance(stored, Predictions)  # the task knows its truth
-        made[tokens] = at_scored(stored, early)
-    return made
+        yield at_scored(stored, early)

@@ -117,7 +117,7 @@ class Subject:
 def shape(subject: Subject) -> str | None:
     """Logits are (B, L, V), at length 1 too."""
     model, tokens, io = subject.model(), subject.tokens(), subject.io
-    width = io.d_out if isinstance(io, VectorIO) else io.vocab_size
+    width = io.width
     for part in (tokens, tokens[:, :1]):
         wanted, out = (*part.shape[:2], width), model(part)
         if not isinstance(out, Tensor):

@@ -191,7 +191,7 @@ def _rows_of_array(one: Given, instances: Instances) -> Iterator[FloatArray]:
     """The rows of an array, each beside the token that it predicts."""
     assert one.rows is not None
     n, length = instances.scored.shape
-    width = one.io.d_out if isinstance(one.io, VectorIO) else one.io.vocab_size
+    width = one.io.width
     check_shape(one.rows, (n, length, width), one.what)
     size = rows_at_once(one.io, length, 64)
     for start in range(0, n, size):

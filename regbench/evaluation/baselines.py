@@ -17,7 +17,6 @@ from regbench.evaluation.predictions import CompactPredictions, Predictions, Sto
 from regbench.metrics.scores import SCORING_VERSION, Scores, score, score_records
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import BaselineRecord
-from regbench.tasks.base import VectorIO
 from regbench.tracks import Track
 from regbench.utils import registry, threads
 from regbench.utils.arrays import FloatArray
@@ -121,7 +120,7 @@ def kept_predictions(baseline: Baseline, track: Track, instances: Instances) -> 
         costs = float(arrays["seconds"]), float(arrays["processor_seconds"]), int(arrays["threads"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    width = task.io.d_out if isinstance(task.io, VectorIO) else task.io.vocab_size
+    width = task.io.width
     return BaselinePredictions(stored, *costs) if stored.fits(instances, width) else None
 
 

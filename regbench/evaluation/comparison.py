@@ -365,8 +365,6 @@ def predictions_at_scored(
     for seed in source.result.seeds:
         predictions = read_predictions(source.folder, seed.seed, track.task, test)
         assert isinstance(predictions, Predictions)  # the task knows its truth
-        if not predictions.finite:
-            raise UserError(f"the predictions of seed {seed.seed} in {source.folder} hold NaN or infinity")
         found.append(at_scored(predictions, early))
         del predictions  # before the next is read: of a large track two would fill the memory
     return found

@@ -76,7 +76,7 @@ class Given:
         Raises:
             UserError: The shape is wrong, a number is NaN, or the rows are of another kind.
         """
-        width = self.io.d_out if isinstance(self.io, VectorIO) else self.io.vocab_size
+        width = self.io.width
         check_shape(rows, (*shape, width), self.what)
         real = np.ones(shape, bool) if lengths is None else np.arange(shape[1]) < lengths[:, None]
         _check_numbers(rows, real, self.kind)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import DTypeLike, NDArray
 
 from regbench.data.instances import Instances
@@ -21,6 +22,9 @@ from regbench.utils.files import atomic_write
 from regbench.utils.guard import Folder, Refused
 
 _PART_BYTES = 1 << 22
+_CHECKED_BYTES = 1 << 18
+_ROW_SUM_TOLERANCE = 2e-3
+"""Of a row of float16 probabilities: each is rounded by up to one part in 2048."""
 _BATCH_BYTES = 32 << 20
 """The most memory that a batch of unpacked predictions takes. Beside it scoring needs several arrays of this size."""
 
@@ -121,10 +125,22 @@ class Predictions(_Stored):
             yield batch
 
     @property
-    def finite(self) -> bool:
-        """Whether there is no NaN and no infinity among them."""
-        rows = max(1, _PART_BYTES // max(1, self.packed[:1].nbytes))
-        return all(np.isfinite(self.packed[i : i + rows]).all() for i in range(0, len(self.packed), rows))
+    def fault(self) -> str | None:
+        """What is wrong with a row, if anything: it is not finite, or it is no distribution."""
+        rows, largest = max(1, _CHECKED_BYTES // max(1, self.packed[:1].nbytes)), 0.0
+        for start in range(0, len(self.packed), rows):
+            # PyTorch turns float16 into float32 in a third of NumPy's time.
+            part = torch.from_numpy(self.packed[start : start + rows]).float().numpy()
+            with np.errstate(all="ignore"):
+                sums = part.sum(1)  # not finite if anything in the row is not
+            if not np.isfinite(part if self.of_vectors else sums).all():
+                return "NaN or infinity among the predictions"
+            if self.of_vectors:
+                continue
+            if part.min(initial=0.0) < 0:
+                return "negative probabilities"
+            largest = max(largest, float(np.abs(sums - 1.0).max()))
+        return None if largest <= _ROW_SUM_TOLERANCE else f"a row of probabilities is off 1 by {largest:.3g}"
 
     @property
     def of_vectors(self) -> bool:
@@ -178,7 +194,7 @@ class CompactPredictions(_Stored):
 
         Args:
             batch_size: How many instances are unpacked at once.
-            at: Is ignored: there is nothing to save.
+            at: (N, L), the positions that are unpacked; by default all. The others are as padding.
         """
         ends = np.cumsum(self.lengths)
         for start in range(0, len(self.lengths), batch_size):
@@ -187,7 +203,16 @@ class CompactPredictions(_Stored):
             rows = slice(int(ends[start] - lengths[0]), int(ends[start + len(lengths) - 1]))
             probability, most_likely = np.ones(real.shape), np.zeros(real.shape, np.int32)
             probability[real], most_likely[real] = self.probability[rows], self.most_likely[rows]
+            if at is not None:
+                other = ~at[start : start + len(lengths), : real.shape[1]]
+                probability[other], most_likely[other] = 1.0, 0
             yield TokenPrediction(probability, most_likely)
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with a number, if anything: it is no probability."""
+        inside = (self.probability >= 0) & (self.probability <= 1 + 1e-3)  # a NaN is neither
+        return None if inside.all() else "numbers that are no probabilities"
 
     def fits(self, instances: Instances, width: int) -> bool:
         """Whether these can be predictions for these instances, over a vocabulary of the given width V."""
@@ -246,23 +271,39 @@ def expected_arrays(task: Task, instances: Instances) -> dict[str, NDArray[Any]]
     return {**arrays, "lengths": instances.lengths}
 
 
-def read_predictions(run: Path, seed: int, task: Task, instances: Instances) -> StoredPredictions:
-    """Reads a seed's predictions from a run folder, which may be a stranger's: within bounds, and no link is followed.
+def read_stored(folder: Folder, name: str, task: Task, instances: Instances) -> StoredPredictions:
+    """Reads a file of predictions, which may be a stranger's: within bounds, and no link is followed. Every row is checked.
 
     Args:
-        run: The run folder.
-        seed: One of its seeds.
+        folder: The folder.
+        name: The file's path in the folder.
         task: The task. It decides the form.
         instances: What was predicted.
 
     Raises:
-        UserError: The file does not hold predictions for these instances.
+        Refused: The file does not hold predictions for these instances.
+    """
+    arrays = folder.arrays(name, expected_arrays(task, instances))
+    if not np.array_equal(arrays["lengths"], instances.lengths):
+        raise Refused(f"{name}: its lengths are not those of the instances")
+    kind: type[StoredPredictions] = Predictions if task.knows_truth else CompactPredictions
+    stored = kind.from_arrays(arrays)
+    fault = stored.fault
+    if fault is None and not stored.fits(instances, task.io.width):
+        fault = "a most likely token is outside the vocabulary"
+    if fault is not None:
+        raise Refused(f"{name}: {fault}")
+    return stored
+
+
+def read_predictions(run: Path, seed: int, task: Task, instances: Instances) -> StoredPredictions:
+    """Reads a seed's predictions from a run folder, as `read_stored` does.
+
+    Raises:
+        Refused: The file does not hold predictions for these instances.
     """
     name = f"seed-{seed}/predictions.npz"
     try:
-        arrays = Folder(run).arrays(name, expected_arrays(task, instances))
+        return read_stored(Folder(run), name, task, instances)
     except Refused as error:
         raise Refused(f"cannot read predictions from {run / name}: {str(error).removeprefix(f'{name}: ')}") from None
-    if not np.array_equal(arrays["lengths"], instances.lengths):
-        raise Refused(f"{run / name} holds predictions of other instances: its lengths differ")
-    return (Predictions if task.knows_truth else CompactPredictions).from_arrays(arrays)

@@ -8,18 +8,14 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-import numpy as np
 import pydantic
-import torch
-from numpy.typing import NDArray
 
 from regbench.config import Config
-from regbench.evaluation.predictions import Predictions, expected_arrays
+from regbench.evaluation.predictions import Predictions, read_stored
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.reference import Reference
 from regbench.metrics.scores import Scores, score
 from regbench.results import RESULT_BYTES, BaselineRecord, Result, SeedRecord
-from regbench.tasks.base import VectorIO
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import (
@@ -37,9 +33,6 @@ _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 LOG_BYTES = 4 << 20
 LOG_ROWS = 20_000
 _HEADER_BYTES = 1 << 20
-_ROWS_BYTES = 1 << 18
-_ROW_SUM_TOLERANCE = 2e-3
-"""Of a row of float16 probabilities: each is rounded by up to one part in 2048."""
 
 
 @dataclass(frozen=True)
@@ -165,13 +158,9 @@ def read_predictions(folder: Folder, name: str, reference: Reference) -> Predict
     Raises:
         Refused: The file does not hold predictions for the reference's test split.
     """
-    arrays = folder.arrays(name, expected_arrays(reference.track.task, reference.test))
-    if not np.array_equal(arrays["lengths"], reference.test.lengths):
-        raise Refused(f"{name}: the lengths are not those of the test split")
-    fault = _row_fault(arrays["packed"], isinstance(reference.track.task.io, VectorIO))
-    if fault:
-        raise Refused(f"{name}: {fault}")
-    return Predictions(arrays["packed"], reference.test.lengths)
+    stored = read_stored(folder, name, reference.track.task, reference.test)
+    assert isinstance(stored, Predictions)  # a board's task knows its truth
+    return stored
 
 
 class Note(str):
@@ -259,21 +248,3 @@ def _validated(model: type[_Model], value: Any, name: str) -> _Model:
         return model.model_validate(value)
     except pydantic.ValidationError as error:
         raise describe_schema(error, name, model.model_fields) from None
-
-
-def _row_fault(packed: NDArray[Any], vectors: bool) -> str | None:
-    """What is wrong with stored predictions (T, V), or vectors (T, D_out), if anything."""
-    rows = max(1, _ROWS_BYTES // max(1, packed[:1].nbytes))
-    largest = 0.0
-    for start in range(0, len(packed), rows):
-        part = torch.from_numpy(packed[start : start + rows]).float().numpy()  # in a tenth of NumPy's time from float16
-        with np.errstate(all="ignore"):
-            sums = part.sum(1)  # not finite if anything in the row is not
-        if not np.isfinite(part if vectors else sums).all():
-            return "NaN or infinity among the predictions"
-        if vectors:
-            continue
-        if part.min(initial=0.0) < 0:
-            return "negative probabilities"
-        largest = max(largest, float(np.abs(sums - 1.0).max()))
-    return None if largest <= _ROW_SUM_TOLERANCE else f"a row of probabilities is off 1 by {largest:.3g}"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
-from torch import Tensor
 
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, predict
@@ -21,13 +18,12 @@ from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import Reference, find_reference
 from regbench.metrics.scores import score, score_records
-from regbench.models.backbone import build
-from regbench.models.model import Model, ModelPredictor
-from regbench.results import ArchitectureRecord, Curve, SeedRecord
-from regbench.tasks.base import IO, Task
+from regbench.models.model import ModelPredictor
+from regbench.results import Curve, SeedRecord
+from regbench.tasks.base import Task
 from regbench.tracks import Track
+from regbench.training.checkpoint import load_model
 from regbench.training.progress import MEASURED
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
@@ -190,7 +186,7 @@ def predict_built_in(
         yield from past.predict(Job(record.name, record.options, task), weights, asked)
         return
     for seed in run.result.seeds:
-        model = load_model(run, seed.seed, record, task.io)
+        model = load_model(run.folder, f"seed-{seed.seed}/checkpoint.safetensors", record, task.io)
         for instances in asked:
             found = predict(task, ModelPredictor(model, torch.device("cpu")), instances)
             assert isinstance(found, Predictions)  # the task knows its truth
@@ -217,26 +213,3 @@ def score_faults(seed: SeedRecord, again: Predictions, reference: Reference) -> 
         real = scores[metric].value
         if not abs(claimed.value - real) <= SCORE_TOLERANCE * max(1.0, abs(real)):
             yield f"seed {seed.seed}: {metric} is {claimed.value:.4f}, and that of the weights {real:.4f}"
-
-
-def load_model(run: RunFolder, seed: int, record: ArchitectureRecord, io: IO) -> Model:
-    """The model with the weights of a seed.
-
-    Raises:
-        Refused: The checkpoint is not of this model.
-    """
-    cls = registry.load(registry.ARCHITECTURE, record.name)
-    options = cls.Options.model_validate_json(json.dumps(record.options))
-    name = f"seed-{seed}/checkpoint.safetensors"
-    with torch.device("meta"):
-        shapes = {key: tensor.numel() for key, tensor in build(cls, options, io).state_dict().items()}
-    if run.weights(seed) != shapes:
-        raise Refused(f"{name}: not the weights of this architecture with these options")
-    content = run.folder.read(name, 8 * sum(shapes.values()) + (1 << 20))
-    tensors: dict[str, Tensor] = safetensors.torch.load(content)
-    model = build(cls, options, io)
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError:
-        raise Refused(f"{name}: not the weights of this architecture with these options") from None
-    return model

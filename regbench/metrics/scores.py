@@ -201,6 +201,7 @@ def _position_scores(
     if not task.knows_truth:
         return score_tokens(TokenPrediction.of(predicted, instances.tokens), instances.tokens)
     truth, scored = task.truth(instances), instances.scored
+    # Choosing rows copies them: worth it where few are scored, as at the queries of a recall task.
     if 2 * np.count_nonzero(scored) > scored.size:
         return score_positions(predicted, truth, instances.tokens)
     rows = score_positions(predicted[scored], truth[scored], instances.tokens[scored])

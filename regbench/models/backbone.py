@@ -319,7 +319,7 @@ def unembedding(io: IO, width: int) -> nn.Linear:
         io: what the task's models predict.
         width: D.
     """
-    linear = nn.Linear(width, io.d_out if isinstance(io, VectorIO) else io.vocab_size, bias=False)
+    linear = nn.Linear(width, io.width, bias=False)
     nn.init.normal_(linear.weight, std=0.02)
     return linear
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 import numpy as np
 
 from regbench.data.instances import Instances
-from regbench.tasks.base import IO, Parameters, Task, VectorIO
+from regbench.tasks.base import IO, Parameters, Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
@@ -129,7 +129,7 @@ def rows_at_once(io: IO, length: int, most: int) -> int:
     Returns:
         A number between 1 and `most`. Predictions are counted in float64: (B, L, V), or (B, L, D_out) for vectors.
     """
-    width = io.d_out if isinstance(io, VectorIO) else io.vocab_size
+    width = io.width
     return max(1, min(most, BATCH_BYTES // max(1, 8 * length * width)))
 
 

@@ -193,21 +193,26 @@ def _text(task: Task, one: Instances, predictions: Sequence[TokenPrediction]) ->
 
 def _strips(task: Task, one: Instances, stored: Sequence[FloatArray]) -> dict[str, Any]:
     """One instance as strips. `stored` has for each model (L, V) probabilities."""
-    tokens, scored, truth = one.tokens[0].astype(np.int64), one.scored[0], task.truth(one)[0]
-    predicted = [p.astype(np.float64) / p.astype(np.float64).sum(-1, keepdims=True) for p in stored]
-    shown = _shown_tokens(np.stack([truth, *predicted])[:, scored], tokens[scored])
+    tokens, scored = one.tokens[0].astype(np.int64), one.scored[0]
+    truth = task.truth(one)[0][scored]
+    predicted = [p[scored].astype(np.float64) for p in stored]  # of a large vocabulary all positions take much memory
+    for p in predicted:
+        p /= p.sum(-1, keepdims=True)
+    shown = _shown_tokens(np.stack([truth, *predicted]), tokens[scored])
     place = {int(token): row for row, token in enumerate(shown)}
     names = task.io.names
     models = []
     for p in predicted:
-        metrics = {m: v[0] for m, v in score_positions(p[None], truth[None], tokens[None]).items()}
-        wrong = scored & (metrics["legal_accuracy"] == 0.0)
+        metrics = score_positions(p, truth, tokens[scored])
+        wrong = np.flatnonzero(metrics["legal_accuracy"] == 0.0)
+        drawn = {metric: np.zeros(len(tokens)) for metric in ("tvd", "nll")}
+        for metric, values in drawn.items():
+            values[scored] = metrics[metric]
         models.append(
             {
                 "p": _thousandths(p, scored, shown),
-                "illegal": {str(t): names[int(p[t].argmax())] for t in np.flatnonzero(wrong)},
-                "tvd": np.where(scored, metrics["tvd"], 0.0).round(3).tolist(),
-                "nll": np.where(scored, metrics["nll"], 0.0).round(3).tolist(),
+                "illegal": {str(np.flatnonzero(scored)[i]): names[int(p[i].argmax())] for i in wrong},
+                **{metric: values.round(3).tolist() for metric, values in drawn.items()},
             }
         )
     return {
@@ -236,6 +241,6 @@ def _shown_tokens(distributions: FloatArray, sampled: IntArray) -> IntArray:
 
 
 def _thousandths(p: FloatArray, scored: np.ndarray[Any, np.dtype[np.bool_]], shown: IntArray) -> list[list[int]]:
-    """(L, V) probabilities as whole thousandths of the tokens shown. [] where nothing is scored."""
-    whole = np.rint(1000 * p[:, shown]).astype(int)
-    return [row.tolist() if counts else [] for row, counts in zip(whole, scored, strict=True)]
+    """Probabilities (P, V) of the scored positions as whole thousandths of the tokens shown. [] where nothing is scored."""
+    whole = iter(np.rint(1000 * p[:, shown]).astype(int))
+    return [next(whole).tolist() if counts else [] for counts in scored]

@@ -74,6 +74,11 @@ class TokenIO:
     names: tuple[str, ...]
     kind: ClassVar[str] = "tokens"
 
+    @property
+    def width(self) -> int:
+        """How many numbers a prediction has: V."""
+        return self.vocab_size
+
 
 @dataclass(frozen=True)
 class VectorIO:
@@ -92,6 +97,11 @@ class VectorIO:
     max_length: int
     separator: ClassVar[float] = 0.0
     kind: ClassVar[str] = "vectors"
+
+    @property
+    def width(self) -> int:
+        """How many numbers a prediction has: D_out."""
+        return self.d_out
 
 
 IO = TokenIO | VectorIO

@@ -8,11 +8,20 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
+from regbench.models.backbone import build
+from regbench.models.model import Model
+from regbench.results import ArchitectureRecord
+from regbench.tasks.base import IO
 from regbench.training.progress import Progress
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
+from regbench.utils.guard import Folder, Refused, tensor_sizes
+
+_HEADER_BYTES = 1 << 20
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
@@ -36,19 +45,40 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from None
 
 
-def keep_checkpoint(folder: Path, tokens: int, weights: dict[str, Tensor]) -> None:
-    """Writes the weights after so many training tokens to a seed's folder."""
-    (folder / _COURSE).mkdir(exist_ok=True)
-    save_tensors(folder / _COURSE / f"{tokens:015d}.safetensors", weights)
+def course_file(tokens: int) -> str:
+    """The path in a seed's folder of the weights that were kept after so many training tokens."""
+    return f"course/{tokens:015d}.safetensors"
 
 
-def kept_checkpoints(folder: Path) -> dict[int, Path]:
-    """What `keep_checkpoint` has written to a seed's folder: by the number of training tokens, in order."""
-    found = sorted((folder / _COURSE).glob("*.safetensors"))
-    return {int(path.stem): path for path in found if path.stem.isdecimal()}
+def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) -> Model:
+    """Builds the model that a result describes, with weights from a folder that may be a stranger's.
 
+    Sizes are compared before anything is built or read, so that no file can claim memory.
 
-_COURSE = "course"
+    Args:
+        folder: The folder.
+        name: The path of the weights in it.
+        record: The architecture, with its options.
+        io: What the model reads and predicts.
+
+    Raises:
+        Refused: The file does not hold the weights of this model.
+    """
+    cls = registry.load(registry.ARCHITECTURE, record.name)
+    options = cls.Options.model_validate_json(json.dumps(record.options))
+    with torch.device("meta"):
+        shapes = {key: tensor.numel() for key, tensor in build(cls, options, io).state_dict().items()}
+    head, size = folder.head(name, _HEADER_BYTES)
+    if tensor_sizes(head, size, name)[0] != shapes:
+        raise Refused(f"{name}: not the weights of this architecture with these options")
+    content = folder.read(name, 8 * sum(shapes.values()) + _HEADER_BYTES)
+    model = build(cls, options, io)
+    try:
+        model.load_state_dict(safetensors.torch.load(content))
+    except RuntimeError:
+        raise Refused(f"{name}: not the weights of this architecture with these options") from None
+    return model
+
 
 TRAINED_FILE = "trained.json"
 """Lies in a trained seed's folder until the whole run is finished."""

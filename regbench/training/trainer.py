@@ -23,7 +23,7 @@ from regbench.data.instances import Instances, length_bucketed_batches
 from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
-from regbench.training.checkpoint import keep_checkpoint, load_tensors, save_tensors
+from regbench.training.checkpoint import course_file, load_tensors, save_tensors
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import MEASURED, Progress, Reporter
 from regbench.utils.arrays import IntArray
@@ -263,7 +263,7 @@ class Trainer:
     def _keep(self) -> None:
         """Keeps the weights of this moment, if that is asked for."""
         if self.options.keep_checkpoints:
-            keep_checkpoint(self.folder, self.progress.tokens, self.model.state_dict())
+            save_tensors(self.folder / course_file(self.progress.tokens), self.model.state_dict())
 
     def _save(self) -> None:
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}

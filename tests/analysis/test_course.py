@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,15 @@ from regbench.analysis.course import courses
 from regbench.analysis.trained import load
 from regbench.evaluation.comparison import find_predictors
 from regbench.tracks import Track
-from regbench.training.checkpoint import kept_checkpoints, load_tensors
+from regbench.training.checkpoint import course_file, load_tensors
+from regbench.utils.errors import UserError
 
 SETTINGS = {"d_model": 8, "n_layers": 1, "training.train_tokens": 3000, "training.evaluations": 3}
+
+
+def kept_checkpoints(folder: Path) -> dict[int, Path]:
+    """The weights in a seed's folder, by the number of training tokens, in order."""
+    return {int(path.stem): path for path in sorted((folder / course_file(0)).parent.glob("*.safetensors"))}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +115,36 @@ def test_bad_input_is_refused_in_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--out=d.png", "--csv=d.csv", "--order=given"])
+def test_what_a_course_does_not_take_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", "2-gram", "oracle", "--course", "c.png", option]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{option.split('=')[0]} is of the distances between predictors: leave it out beside --course" in line
+
+
+def test_seeds_that_were_evaluated_at_different_moments_have_no_course(
+    tiny_file: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["kept"], run)
+    result = json.loads((run / "result.json").read_text())
+    del result["seeds"][1]["training_curve"][-1]
+    (run / "result.json").write_text(json.dumps(result))
+    found = find_predictors([str(run), "2-gram"], str(tiny_file))
+    with pytest.raises(UserError, match="were evaluated 2 and 3 times: their mean has no course"):
+        courses(found)
+
+
+def test_no_link_is_followed(tiny_file: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["kept"], run)
+    kept = run / "seed-1" / course_file(0)
+    kept.unlink()
+    kept.symlink_to(runs["kept"] / "seed-1" / course_file(0))
+    with pytest.raises(UserError, match=f"{run}: seed-1/{course_file(0)}: "):
+        courses(find_predictors([str(run), "2-gram"], str(tiny_file)))
 
 
 def test_no_file_is_executed(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,14 +15,13 @@ from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard import isolated
 from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.challenge import challenge
-from regbench.leaderboard.evidence import load_model
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import LEVEL, fresh_split
 from regbench.metrics.scores import score
 from regbench.metrics.significance import compare_splits
 from regbench.models.model import Model, ModelPredictor, token_tensor
 from regbench.results import ScoreRecord
-from regbench.training.checkpoint import save_tensors
+from regbench.training.checkpoint import load_model, save_tensors
 from regbench.utils.files import read_arrays
 from tests.leaderboard.attacks import claim
 from tests.leaderboard.conftest import SETTINGS, Made
@@ -45,9 +44,9 @@ def predicted(made: Made, predictor: ModelPredictor, instances: Instances) -> Pr
 
 
 def models(made: Made, run: Path) -> list[Model]:
-    folder = RunFolder(run)
-    io = made.track.task.io
-    return [load_model(folder, seed, folder.result.architecture, io) for seed in (0, 1, 2)]
+    found, io = RunFolder(run), made.track.task.io
+    names = [f"seed-{seed}/checkpoint.safetensors" for seed in (0, 1, 2)]
+    return [load_model(found.folder, name, found.result.architecture, io) for name in names]
 
 
 def found_in(made: Made, run: Path, board: Path, source: Path | None = None) -> set[str]:

@@ -38,6 +38,8 @@ examples:
 WAYS = ("full", "values", "tint")
 DISTIL = "distill"
 RATES, QUERIES = "1e-4,3e-4,1e-3,2e-3,3e-3", 16
+"""What is taken where the options are not given. They have no default, so that one given where it is not used is refused."""
+
 REFERENCE = "Bayes"
 """The baseline that stands beside the runs, on tracks where it is one."""
 

@@ -49,7 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--order",
         type=one_of("similar", "given"),
-        default="similar",
         help="similar predictors side by side (default), or as given",
     )
     parser.add_argument("--out", metavar="FILE.png", help="draw a heat map there")
@@ -83,6 +82,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         file = getattr(arguments, option)
         if file and not file.endswith(".png"):
             raise UserError(f"--{option} takes the name of a PNG picture, not '{file}'")
+    without = [option for option in ("out", "csv", "order") if arguments.course and getattr(arguments, option)]
+    if without:
+        raise UserError(f"--{without[0]} is of the distances between predictors: leave it out beside --course")
     progress, told = Console(stderr=True), set()
 
     def announce(name: str, done: int, total: int) -> None:
@@ -95,7 +97,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         return _show_courses(found, arguments, announce, console)
     compared, why_not = None, ""
     try:
-        compared = distances(found, tokens=arguments.tokens, order=arguments.order, announce=announce)
+        compared = distances(found, tokens=arguments.tokens, order=arguments.order or "similar", announce=announce)
     except NoDistances as reason:
         if arguments.out or arguments.csv:
             raise
