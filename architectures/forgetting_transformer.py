@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ class ForgettingTransformer(mixer.Mixer):
     paper = mixer.Paper(
         "Forgetting Transformer: Softmax Attention with a Forget Gate", "Lin et al.", 2025, "2503.02130"
     )
+    training_defaults: ClassVar = {"learning_rate": 1e-3}
 
     def __init__(self, options: mixer.Options) -> None:
         super().__init__(options)

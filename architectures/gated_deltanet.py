@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,6 +29,7 @@ class GatedDeltaNet(DeltaMixer, Mixer):
 
     family = "delta rule"
     paper = Paper("Gated Delta Networks: Improving Mamba2 with Delta Rule", "Yang et al.", 2024, arxiv="2412.06464")
+    training_defaults: ClassVar = {"learning_rate": 2.5e-3}
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -35,6 +35,7 @@ class GLA(mixer.Mixer):
     class Options(mixer.Options):
         """The options of GLA."""
 
+        n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
         expand_k: float = Field(default=0.5, gt=0, description="width of queries and keys, in units of d_model")
         expand_v: float = Field(default=1.0, gt=0, description="width of the values, in units of d_model")
         gate_rank: int = Field(default=16, ge=1, description="rank of the map to the decays")
@@ -55,6 +56,7 @@ class GLA(mixer.Mixer):
     paper = mixer.Paper(
         "Gated Linear Attention Transformers with Hardware-Efficient Training", "Yang et al.", 2023, arxiv="2312.06635"
     )
+    training_defaults: ClassVar = {"learning_rate": 1e-3}
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

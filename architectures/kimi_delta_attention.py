@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,10 +20,15 @@ class KimiDeltaAttention(DeltaMixer, Mixer):
     The maps to the steps and to the gate have the rank of a head's values.
     """
 
+    class Options(DeltaMixer.Options):
+        """The options of Kimi Delta Attention."""
+
+        n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
+
     family = "delta rule"
     paper = Paper("Kimi Linear: An Expressive, Efficient Attention Architecture", "Kimi Team", 2025, arxiv="2510.26692")
 
-    def __init__(self, options: DeltaMixer.Options) -> None:
+    def __init__(self, options: Options) -> None:
         super().__init__(options)
         rank = options.d_v // options.n_heads
         self.time_step = nn.Sequential(

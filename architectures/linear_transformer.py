@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -51,6 +51,7 @@ class LinearTransformer(mixer.Mixer):
         2020,
         arxiv="2006.16236",
     )
+    training_defaults: ClassVar = {"learning_rate": 2.5e-3}
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

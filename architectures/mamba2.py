@@ -35,6 +35,7 @@ class Mamba2(mixer.Mixer):
     class Options(mixer.Options):
         """The options of Mamba-2."""
 
+        n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
         d_state: int = Field(default=64, ge=1, le=256, description="state of each channel, N: the width of B and C")
         d_conv: int = Field(default=4, ge=1, description="width of the short convolution")
         expand: int = Field(default=2, ge=1, description="channels of the state-space model, in units of d_model")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,7 @@ class Mamba3(mixer.Mixer):
     class Options(mixer.Options):
         """The options of Mamba-3."""
 
+        n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
         d_state: int = Field(default=64, ge=4, le=256, multiple_of=4, description="state of each channel, N")
         expand: int = Field(default=2, ge=1, description="channels of the state-space model, in units of d_model")
 
@@ -52,6 +53,7 @@ class Mamba3(mixer.Mixer):
     paper = mixer.Paper(
         "Mamba-3: Improved Sequence Modeling using State Space Principles", "Lahoti et al.", 2026, arxiv="2603.15569"
     )
+    training_defaults: ClassVar = {"learning_rate": 1e-3}
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

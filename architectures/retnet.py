@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -39,6 +39,7 @@ class RetNet(mixer.Mixer):
     class Options(mixer.Options):
         """The options of RetNet."""
 
+        n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
         expand_v: int = Field(default=2, ge=1, description="width of the values, in units of d_model")
         mimetic: bool = Field(default=False, description="whether queries and keys begin with the same weights")
 
@@ -49,6 +50,7 @@ class RetNet(mixer.Mixer):
         2023,
         arxiv="2307.08621",
     )
+    training_defaults: ClassVar = {"learning_rate": 1e-3}
     log_decay: Tensor
 
     def __init__(self, options: Options) -> None:

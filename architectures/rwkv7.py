@@ -165,6 +165,7 @@ class RWKV7(Model):
     class Options(Options):
         """The options of RWKV-7."""
 
+        n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
         expand: int = Field(default=4, ge=1, description="hidden channels of the channel mixing, in units of d_model")
 
     family = "delta rule"

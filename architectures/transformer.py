@@ -15,7 +15,7 @@ not learned, and no (L, L) matrix is made.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -49,6 +49,7 @@ class Transformer(Mixer):
 
     family = "attention"
     paper = Paper("Attention Is All You Need", "Vaswani et al.", 2017, "1706.03762")
+    training_defaults: ClassVar = {"learning_rate": 2.5e-3}
     simulator = "architectures.tint.explicit"
 
     def __init__(self, options: Transformer.Options) -> None:

@@ -18,7 +18,7 @@ Paper: *Trainable Transformer in Transformer* (Panigrahi, Malladi, Xia, Arora 20
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -80,7 +80,6 @@ class TinT(Model):
 
     family = "attention"
     paper = Paper("Trainable Transformer in Transformer", "Panigrahi et al.", 2023, "2307.01189")
-    training_defaults: ClassVar[dict[str, Any]] = dict(Transformer.training_defaults)
     simulator: ClassVar[str | None] = "architectures.tint.explicit"
 
     def __init__(self, options: TinT.Options, io: TokenIO) -> None:

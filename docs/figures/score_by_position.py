@@ -36,7 +36,7 @@ SHARES = {
     "mamba": ("#56B4E9", "solid"),
     "transformer+mimetic": ("#D55E00", "solid"),
     "lstm": ("#E69F00", "solid"),
-    "gla+learning_rate-0.001+n_heads-1": ("#000000", "solid"),
+    "gla": ("#000000", "solid"),
 }
 START, END = "unigram", "Bayes"
 LEAST_GAIN = 0.1
@@ -48,7 +48,7 @@ LABELS = {
     "transformer+mimetic": "Transformer",
     "deltanet": "DeltaNet",
     "lstm": "LSTM",
-    "gla+learning_rate-0.001+n_heads-1": "GLA",
+    "gla": "GLA",
 }
 Curve = tuple[list[float], list[float]]
 """Positions, and the score at each."""

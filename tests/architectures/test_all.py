@@ -383,7 +383,7 @@ within 0.016 and 0.026.
 def test_bfloat16_autocast(name: str, backend: str) -> None:
     cls = registry.load(registry.ARCHITECTURE, name)
     torch.manual_seed(0)
-    model = build(cls, resolve_options(cls, {"d_model": 32, "ngram_heads": (1, 2)}), IO)
+    model = build(cls, resolve_options(cls, {"d_model": 32, "n_heads": 4, "ngram_heads": (1, 2)}), IO)
     tokens, scored = sequences(65)
     results = []
     for enabled in (False, True):

@@ -12,6 +12,7 @@ from regbench.cli.arguments import given_settings
 from regbench.models.backbone import resolve_options, split_settings
 from regbench.studies.study import study_names
 from regbench.tracks import track_names
+from regbench.training.options import resolve_training
 from regbench.utils import registry
 from tests.helpers.documents import blocks, commands
 
@@ -24,8 +25,9 @@ def test_what_filled_the_table_can_be_asked_for(command: str) -> None:
     arguments = _parse(shlex.split(command)[1:])
     assert arguments.track in track_names()
     own, training = split_settings(given_settings(arguments))
-    resolve_options(registry.load(registry.ARCHITECTURE, arguments.arch), own)
-    assert not training
+    cls = registry.load(registry.ARCHITECTURE, arguments.arch)
+    resolve_options(cls, own)
+    resolve_training(cls, training)
     assert f"`{Path(arguments.out).name}`" in PAGE, "a row of the table names the run"
 
 

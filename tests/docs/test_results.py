@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from regbench.report.content import human_state
+from regbench.training.options import resolve_training
+from regbench.utils import registry
 from tests.helpers.documents import body_rows, section
 from tests.helpers.published import ENTRIES, published, score_cells
 
@@ -65,6 +67,17 @@ def test_the_best_of_the_grids_trials_is_the_entry() -> None:
         (entry,) = (one for one in of if one.selection.trials == len(group))
         assert entry.training["learning_rate"] == chosen["training.learning_rate"]
         assert len(heads) == 1 or entry.architecture.options["n_heads"] == int(chosen["n_heads"])
+
+
+def test_the_best_of_the_default_track_is_the_default() -> None:
+    """Rate and heads. Of the transformer those of the mimetic start: the other one learns nothing within the trials."""
+    trials = pd.read_csv(SWEEPS / "board-grid-trials.csv", dtype={"mimetic": str})
+    chosen = trials[(trials.track == "pfa-small-v1") & (trials.chosen == "yes") & (trials.mimetic != "false")]
+    assert len(chosen) == chosen.architecture.nunique() > 10
+    for row in chosen.to_dict("records"):
+        cls = registry.load(registry.ARCHITECTURE, row["architecture"])
+        assert resolve_training(cls, {}).learning_rate == row["training.learning_rate"], row
+        assert pd.isna(row["n_heads"]) or cls.Options().n_heads == row["n_heads"], row
 
 
 def test_shares_of_bayes_gain_follow_from_the_entries() -> None:
