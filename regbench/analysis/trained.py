@@ -246,6 +246,7 @@ class Analysis(Protocol):
         cuts: Sequence[int],
         file: Path | None,
         console: Console,
+        plot_by: str | None = None,
     ) -> None:
         """A table of several runs on one track (`regbench analyze DIR DIR ...`).
 
@@ -256,6 +257,7 @@ class Analysis(Protocol):
             cuts: After how many examples each segment is cut. Empty: where the task has its cut.
             file: A Markdown file for the table.
             console: Where to print.
+            plot_by: An option: a picture of the scores by its values lies beside the table.
         """
 
     def specialize_run(

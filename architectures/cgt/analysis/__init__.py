@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from architectures.cgt.analysis import prompts, table_forms
+from architectures.cgt.analysis.by_option import ByOption, by_option, option_values, plot_by_option
 from architectures.cgt.analysis.pictures import plot_examples
 from architectures.cgt.analysis.prompts import load_specialised as load_specialised
 from architectures.cgt.analysis.study import study
@@ -45,13 +46,24 @@ def analyze_run(
 
 
 def compare_runs(
-    folders: Sequence[str], *, split: str, limit: int, cuts: Sequence[int], file: Path | None, console: Console
+    folders: Sequence[str],
+    *,
+    split: str,
+    limit: int,
+    cuts: Sequence[int],
+    file: Path | None,
+    console: Console,
+    plot_by: str | None = None,
 ) -> None:
     """Prints and writes the table of several runs; see `regbench.analysis.trained.Analysis`."""
+    values = option_values(folders, plot_by) if plot_by is not None else []
     found = tabulate(folders, split=split, limit=limit, cuts=cuts, announce=_announce)
-    written = _write(found, file) if file is not None else []
+    by = by_option(found, plot_by, values) if plot_by is not None else None
+    written = _write(found, by, file) if file is not None else []
     console.print(table_forms.terminal(found, console.width))
     console.print(table_forms.notes(found), highlight=False, markup=False, soft_wrap=True)
+    for line in by.lines() if by is not None else []:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if written:
         console.print(f"written: {', '.join(map(str, written))}", highlight=False, markup=False, soft_wrap=True)
 
@@ -113,14 +125,17 @@ def _announce(text: str) -> None:
     Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _write(found: RunTable, path: Path) -> list[Path]:
-    """Writes the Markdown, the JSON and, on tracks of examples, the picture. Returns the files."""
-    written = [path, path.with_suffix(".json")]
+def _write(found: RunTable, by: ByOption | None, path: Path) -> list[Path]:
+    """Writes the Markdown, the JSON and the pictures: on tracks of examples one of these, one of an option. Returns the files."""
+    written, more = [path, path.with_suffix(".json")], {} if by is None else {"by_option": by.plain()}
     with explain_full_disk(path.parent):
         with atomic_write(path) as file:
-            file.write(table_forms.markdown(found))
+            file.write("\n".join([table_forms.markdown(found), *(f"- {line}" for line in (by.lines() if by else []))]))
         with atomic_write(written[1]) as file:
-            json.dump(table_forms.plain(found), file, indent=1, allow_nan=False)
+            json.dump({**table_forms.plain(found), **more}, file, indent=1, allow_nan=False)
+        if by is not None:
+            written.append(path.with_name(f"{path.stem}-{by.option}.png"))
+            plot_by_option(by, f"{found.track}, {found.split} split, {found.instances} instances", written[-1])
         if any(row.by_example for row in found.rows):
             written.append(path.with_suffix(".png"))
             plot_examples(found, written[-1])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Okabe and Ito (2008): people who are colour-blind can distinguish them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
 _DASHES = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5), (2, 1, 1, 1), (10, 3), (1, 4))
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "font.size": 10,
     "axes.titlesize": 11,
@@ -35,7 +35,7 @@ _STYLE: dict[Any, Any] = {
 
 def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, what: str) -> None:
     """Dot products of y/|y| between positions, (L, L), with a line at each position in `blocks`."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 5.6), layout="constrained")
         axes = figure.subplots()
         image = axes.imshow(products, vmin=-1, vmax=1, cmap="RdBu_r", interpolation="nearest")
@@ -49,7 +49,7 @@ def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, w
 
 def plot_spectrum(power: FloatArray, path: Path) -> None:
     """Shares of the power of y at the harmonics 1, 2, ... of an instance, (K,) (2024, Fig. 15a)."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 3.9), layout="constrained")
         axes = figure.subplots()
         axes.plot(np.arange(1, len(power) + 1), power, "-o", color=COLOURS[0], markersize=3)
@@ -61,7 +61,7 @@ def plot_spectrum(power: FloatArray, path: Path) -> None:
 def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
     """Predictions of a linear probe against the truth, a panel for each of the first four targets."""
     shown = min(4, len(probe.names))
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.0 + 3.4 * shown, 3.9), layout="constrained")
         for k, axes in enumerate(figure.subplots(1, shown, squeeze=False)[0]):
             axes.axline((0, 0), slope=1, color="black", linewidth=0.8, linestyle=(0, (3, 3)))
@@ -85,7 +85,7 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
         path: For the picture.
         what: What the sequence is.
     """
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 5.6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         centred = y - y.mean(0)
@@ -129,7 +129,7 @@ def plot_topics(
         names: Names of the topics, if they have any.
     """
     markers = ("o", "s", "^", "D", "v", "P", "X", "*")
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 5.6), layout="constrained")
         axes = figure.subplots()
         for number, topic in enumerate(np.unique(topics)):
@@ -158,7 +158,7 @@ def plot_by_distance(
         unit: Of distances: "tokens" or "examples".
         path: For the picture.
     """
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(8, 4.4), layout="constrained")
         axes = figure.subplots()
         axes.axhline(0.0, color="black", linewidth=0.8)
@@ -200,7 +200,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
     limit, by_factors = 1.1 * max(values), min(values) > 0 and max(values) > 8 * min(values)
     # Those of an unstable baseline may be far above.
     others = [row for row in others if min(point.value for point in row.by_example["dynamic"].values()) < limit]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(2.2 + 4.4 * len(names), 4.4), layout="constrained")
         for number, axes in enumerate(figure.subplots(1, len(names), squeeze=False, sharey=True)[0]):
             for dash, row in zip(itertools.cycle(_DASHES), others, strict=False):
@@ -255,7 +255,7 @@ def plot_patching(rises: FloatArray, names: Sequence[str], path: Path) -> None:
     """The tokens whose log probability activation patching raises and lowers most, (V,) in nats."""
     order = np.argsort(-rises, kind="stable")
     chosen = order if len(order) <= 24 else np.concatenate([order[:12], order[-12:]])
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6, 1.2 + 0.22 * len(chosen)), layout="constrained")
         axes = figure.subplots()
         colours = [COLOURS[1] if rises[i] > 0 else COLOURS[0] for i in chosen]

@@ -27,6 +27,7 @@ examples:
   regbench analyze runs/cgt
   regbench analyze runs/transformer runs/cgt-plain runs/cgt --table table.md
   regbench analyze runs/transformer runs/cgt --cuts 2,4,8 --table figure-4.md
+  regbench analyze runs/cgt-1 runs/cgt-2 --plot-by y_layer --table layers.md
   regbench analyze runs/cgt --against runs/transformer
   regbench analyze runs/transformer --task-vectors
 """
@@ -44,6 +45,11 @@ def configure(analyze: argparse.ArgumentParser) -> None:
         "--cuts",
         metavar="N,N,...",
         help="in the table, freeze y after these numbers of examples, one after another (default: half of the examples)",
+    )
+    analyze.add_argument(
+        "--plot-by",
+        metavar="OPTION",
+        help="with --table: draw the scores by the runs' values of this option, with three standard errors over seeds, beside it",
     )
     add_instances(analyze)
     one = analyze.add_argument_group("one run")
@@ -71,7 +77,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Calls the analysis that the architecture brings with it."""
     if arguments.limit < 4:
         raise UserError(f"--limit {arguments.limit} is too few: four instances or more")
-    if len(arguments.folder) == 1 and arguments.table is None and arguments.cuts is None:
+    if len(arguments.folder) == 1 and arguments.table is arguments.cuts is arguments.plot_by is None:
         return _one(arguments, console)
     for option in ("seed", "rate", "out", "against", "track", "task_vectors"):
         if getattr(arguments, option) is not None and getattr(arguments, option) is not False:
@@ -163,9 +169,17 @@ def _several(arguments: argparse.Namespace, console: Console) -> int:
     if file is not None and file.suffix != ".md":
         raise UserError(f"--table takes the name of a Markdown file, FILE.md, not '{file}'")
     cuts = _cuts(arguments.cuts)
+    if arguments.plot_by is not None and (file is None or len(cuts) > 1):
+        raise UserError("--plot-by draws a picture beside --table FILE.md, with one cut at most")
     analysis = analysis_of(*(read_run(Path(folder)).architecture for folder in arguments.folder))
     analysis.compare_runs(
-        arguments.folder, split=arguments.split, limit=arguments.limit, cuts=cuts, file=file, console=console
+        arguments.folder,
+        split=arguments.split,
+        limit=arguments.limit,
+        cuts=cuts,
+        file=file,
+        console=console,
+        plot_by=arguments.plot_by,
     )
     return 0
 
