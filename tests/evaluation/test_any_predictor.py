@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -138,7 +139,10 @@ def test_the_validation_split_has_its_own_baselines(tiny: Track, learner: NGram)
 
 
 def test_a_task_of_vectors(tmp_path: Path) -> None:
-    track = regbench.load_track("linear-regression-small-v1")
+    definition = regbench.load_track("linear-regression-small-v1").definition.model_dump()
+    definition |= {"name": "vectors-v1", "splits": {"train": 20, "validation": 10, "test": 40, "seed": 3}}
+    (tmp_path / "vectors-v1.yaml").write_text(yaml.safe_dump(definition))
+    track = regbench.load_track(str(tmp_path / "vectors-v1.yaml"))
     d_in, d_out = track.task.io.d_in, track.task.io.d_out
 
     def last_mean(vectors: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ def report(lstm: Made, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory
     return found
 
 
+@pytest.mark.ci
 def test_some_of_them_in_this_process(lstm: Made, tmp_path: Path) -> None:
     attacks = [(path, verify_entry) for path in itertools.islice(entries(lstm.path, tmp_path / "entries"), 3, None, 9)]
     attacks += [(path, verify) for path in itertools.islice(runs(lstm.run, tmp_path / "runs"), 0, None, 11)]
