@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from architectures.gated_deltanet import GatedDeltaNet
@@ -17,6 +19,7 @@ class GatedDeltaProduct(GatedDeltaNet, Mixer):
     class Options(GatedDeltaNet.Options):
         """The options of Gated DeltaProduct."""
 
+        n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
         n_h: int = Field(default=2, ge=1, description="delta steps of each token")
         negative_eigenvalues: bool = Field(
             default=True, description="whether beta is up to 2, so that a step can turn a direction of the state round"
@@ -34,3 +37,4 @@ class GatedDeltaProduct(GatedDeltaNet, Mixer):
         2025,
         arxiv="2502.10297",
     )
+    training_defaults: ClassVar = {"learning_rate": 5e-3}

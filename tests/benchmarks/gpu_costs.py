@@ -30,7 +30,10 @@ TRACK, BATCH, LENGTH = "pfa-v1", 32, 448
 SETTINGS: dict[str, Any] = {"d_model": 256, "n_layers": 8}
 MORE: dict[str, dict[str, Any]] = {
     "cgt": {"y_layer": 5},
-    **{name: {"n_heads": 4} for name in ("gla", "kimi_delta_attention", "mamba2", "mamba3", "retnet", "rwkv7")},
+    **{
+        name: {"n_heads": 4}
+        for name in ("gated_deltaproduct", "gla", "kimi_delta_attention", "mamba2", "mamba3", "retnet", "rwkv7")
+    },
 }
 OF_ONE_SIZE = ("associative_memory", "learned_ngram")
 """Have neither width nor depth."""
