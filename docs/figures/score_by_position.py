@@ -32,10 +32,11 @@ STYLES = {
 SHARES = {
     "retnet+ngh-1-2-3": ("#0072B2", "solid"),
     "3-gram": ("#CC79A7", (0, (4, 2, 1, 2))),
+    "forgetting_transformer": ("#E69F00", "solid"),
     "deltanet": ("#009E73", "solid"),
     "mamba": ("#56B4E9", "solid"),
     "transformer+mimetic": ("#D55E00", "solid"),
-    "lstm": ("#E69F00", "solid"),
+    "lstm": ("#8A8A8A", "solid"),
     "gla": ("#000000", "solid"),
 }
 START, END = "unigram", "Bayes"
@@ -46,6 +47,7 @@ LABELS = {
     "retnet+ngh-1-2-3": "RetNet + n-gram heads",
     "mamba": "Mamba",
     "transformer+mimetic": "Transformer",
+    "forgetting_transformer": "Forgetting transformer",
     "deltanet": "DeltaNet",
     "lstm": "LSTM",
     "gla": "GLA",
