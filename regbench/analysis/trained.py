@@ -16,10 +16,10 @@ from rich.console import Console
 from torch import Tensor
 
 from regbench.config import read_run
-from regbench.models.backbone import Backbone, build, resolve_options
+from regbench.models.backbone import Backbone, build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens
-from regbench.results import read_result
+from regbench.results import TrackRecord, read_result
 from regbench.tracks import Track, load_track, track_names
 from regbench.training.checkpoint import load_tensors
 from regbench.training.provenance import FILE
@@ -163,13 +163,15 @@ def load_trained(
     if not path.exists():
         raise UserError(f"{folder} has not trained seed {seed} to the end: there is no {path.name}")
     loaded = load_track(track or config.track)
+    cls = registry.load(registry.ARCHITECTURE, architecture or config.architecture)
     if (folder / "result.json").exists():
-        _check_track(folder, loaded, split)
+        result = read_result(folder)
+        _check_track(folder, result.track, loaded, split)
+        options = result.architecture.options  # defaults may have changed since
     else:
         _check_provenance(path.parent, loaded)
-    cls = registry.load(registry.ARCHITECTURE, architecture or config.architecture)
-    own = {k: v for k, v in config.settings.items() if not k.startswith("training.")}
-    model = build(cls, resolve_options(cls, own), loaded.task.io)
+        options, _ = split_settings(config.settings)
+    model = build(cls, resolve_options(cls, options), loaded.task.io)
     tensors, notes = load_tensors(path)
     owner = notes.get("architecture", config.architecture)
     if owner != config.architecture:
@@ -311,9 +313,8 @@ def _analysis_module(name: str) -> str | None:
     return module
 
 
-def _check_track(folder: Path, track: Track, split: str) -> None:
+def _check_track(folder: Path, record: TrackRecord, track: Track, split: str) -> None:
     """Refuses a finished run of another definition of the track, or of other instances of the split."""
-    record = read_result(folder).track
     if record.name != track.name:
         raise UserError(
             f"{folder} is of another track: its result is on {record.name}, its config.yaml asks for {track.name}"

@@ -100,6 +100,17 @@ def test_weights_of_another_width_are_refused(run_folder: Path, tmp_path: Path) 
         load_trained(tmp_path)
 
 
+def test_defaults_that_have_changed_since_do_not_matter(run_folder: Path, tiny: Track, tmp_path: Path) -> None:
+    """The result says with which options a model was trained. The configuration says only what was asked."""
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["settings"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"settings": {}}))
+    tokens = tiny.instances("validation").tokens[:3]
+    assert (load_trained(folder).predict(tokens) == load_trained(run_folder).predict(tokens)).all()
+
+
 def test_an_architecture_names_its_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger's too; of several architectures the first that has one is asked."""
     mine = tmp_path / "mine.py"
