@@ -32,7 +32,7 @@ from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
-from regbench.utils.guard import Folder, Refused
+from regbench.utils.guard import Folder
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _predictions(run: Run, seed: SeedRecord, track: Track, early: Instances) -> 
         name = f"seed-{seed.seed}/{course_file(tokens)}"
         try:
             model = load_model(Folder(run.folder), name, run.result.architecture, track.task.io)
-        except Refused as error:
+        except UserError as error:
             raise UserError(f"{run.folder}: {error}") from None
         stored = predict(track.task, ModelPredictor(model, torch.device("cpu")), early)
         assert isinstance(stored, Predictions)  # the task knows its truth

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from regbench.models.backbone import build
+from regbench.models.backbone import build, resolve_options
 from regbench.models.model import Model
 from regbench.results import ArchitectureRecord
 from regbench.tasks.base import IO
@@ -62,10 +62,10 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
         io: What the model reads and predicts.
 
     Raises:
-        Refused: The file does not hold the weights of this model.
+        UserError: There is no such architecture or option, or the file does not hold the weights of this model.
     """
     cls = registry.load(registry.ARCHITECTURE, record.name)
-    options = cls.Options.model_validate_json(json.dumps(record.options))
+    options = resolve_options(cls, record.options)
     with torch.device("meta"):
         shapes = {key: tensor.numel() for key, tensor in build(cls, options, io).state_dict().items()}
     head, size = folder.head(name, _HEADER_BYTES)
@@ -75,7 +75,7 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
     model = build(cls, options, io)
     try:
         model.load_state_dict(safetensors.torch.load(content))
-    except RuntimeError:
+    except (RuntimeError, safetensors.SafetensorError):
         raise Refused(f"{name}: not the weights of this architecture with these options") from None
     return model
 

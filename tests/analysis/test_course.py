@@ -137,6 +137,22 @@ def test_seeds_that_were_evaluated_at_different_moments_have_no_course(
         courses(found)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"d_modle": 8}, "d_modle"), ({"d_model": "eight"}, "d_model"), ({"d_model": 16}, "not the weights of this")],
+)
+def test_options_that_are_not_those_of_the_weights_are_refused(
+    options: dict[str, object], message: str, tiny_file: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["kept"], run)
+    result = json.loads((run / "result.json").read_text())
+    result["architecture"]["options"] |= options
+    (run / "result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match=message):
+        courses(find_predictors([str(run), "2-gram"], str(tiny_file)))
+
+
 def test_no_link_is_followed(tiny_file: Path, runs: dict[str, Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs["kept"], run)
