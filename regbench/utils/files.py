@@ -124,6 +124,7 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
             errno.EDQUOT: "the disk quota is used up",
             errno.EFBIG: "a file would be larger than this system allows",
             errno.EACCES: "writing there is not permitted",
+            errno.EPERM: "writing there is not permitted",
             errno.EROFS: "the file system is read-only",
             errno.EEXIST: "a file is there, where a folder should be",
             errno.ENOTDIR: "a part of that path is a file, no folder",

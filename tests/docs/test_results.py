@@ -115,6 +115,22 @@ def test_other_tracks_have_all_entries_and_their_baselines(heading: str, track: 
     assert set(said) <= known
 
 
+def test_the_rows_of_the_short_convolution_are_the_entries() -> None:
+    """An architecture as the grid chose it, and the same but for the convolution."""
+    found = published("pfa-small-v1")
+    rows = body_rows(section(PAGE, "## What the short convolution explains"))
+    assert len(rows) == 7
+    for name, *cells in rows:
+        pair = (found[name], found.get(f"{name}+short_conv-4") or found[f"{name}+d_conv-1"])
+        without, with_one = sorted(pair, key=lambda result: result.architecture.conv_width)
+        assert (without.architecture.conv_width, with_one.architecture.conv_width) == (0, 4)
+        assert without.training == with_one.training
+        options = [{**r.architecture.options, "short_conv": None, "d_conv": None} for r in (without, with_one)]
+        assert options[0] == options[1]
+        of = [score_cells(result, name, ("legal_accuracy", "tvd")) for result in (without, with_one)]
+        assert cells == [of[0][0], of[1][0], of[0][1], of[1][1]], name
+
+
 def test_two_layers_are_seed_0_of_the_entries() -> None:
     found = published("pfa-small-v1")
     for name, _, legal, _, tvd in body_rows(section(PAGE, "## One layer instead of two")):

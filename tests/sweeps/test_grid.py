@@ -166,6 +166,7 @@ COUNTS = {
     "laptop": (24, 36),
     "board-grid": (324, 189),
     "s3-one-layer": (6, 6),
+    "short-conv": (0, 21),
     "board-medium": (32, 48),
 }
 
