@@ -45,6 +45,7 @@ class MesaNet(mixer.Mixer):
     class Options(mixer.Options):
         """The options of MesaNet."""
 
+        n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
         d_conv: int = Field(default=4, ge=1, description="width of the convolution of queries and keys")
         solver: Literal["cg", "exact"] = Field(default="cg", description="how each position's system is solved")
         cg_steps: int = Field(default=30, ge=1, description="steps of conjugate gradients")

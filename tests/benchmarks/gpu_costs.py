@@ -32,7 +32,16 @@ MORE: dict[str, dict[str, Any]] = {
     "cgt": {"y_layer": 5},
     **{
         name: {"n_heads": 4}
-        for name in ("gated_deltaproduct", "gla", "kimi_delta_attention", "mamba2", "mamba3", "retnet", "rwkv7")
+        for name in (
+            "gated_deltaproduct",
+            "gla",
+            "kimi_delta_attention",
+            "mamba2",
+            "mamba3",
+            "mesanet",
+            "retnet",
+            "rwkv7",
+        )
     },
 }
 OF_ONE_SIZE = ("associative_memory", "learned_ngram")

@@ -167,7 +167,8 @@ COUNTS = {
     "board-grid": (324, 189),
     "s3-one-layer": (6, 6),
     "short-conv": (0, 21),
-    "board-medium": (32, 48),
+    "board-medium": (34, 51),
+    "board-tasks": (273, 273),
 }
 
 
