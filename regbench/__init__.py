@@ -6,6 +6,7 @@ The names below are what scripts and plug-ins use; each is loaded when first tou
 from __future__ import annotations
 
 import importlib
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from regbench.utils import compiled
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from regbench.tasks.base import TokenIO as TokenIO
     from regbench.tasks.base import VectorIO as VectorIO
     from regbench.tracks import load_track as load_track
+    from regbench.training.progress import Reporter as Reporter
     from regbench.utils.errors import UserError as UserError
 
 _HOMES = {
@@ -55,6 +57,7 @@ _HOMES = {
     "TokenIO": "regbench.tasks.base",
     "VectorIO": "regbench.tasks.base",
     "load_track": "regbench.tracks",
+    "Reporter": "regbench.training.progress",
 }
 
 __all__ = list(_HOMES)
@@ -63,6 +66,10 @@ compiled.find_place()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("regbench")
+    if name == "ops":
+        return importlib.import_module("regbench.ops")
     if name not in _HOMES:
         raise AttributeError(f"module 'regbench' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -12,7 +13,7 @@ import pydantic
 from numpy.typing import NDArray
 
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.errors import UserError, describe_validation, nearest
 from regbench.utils.guard import Folder, Refused, parse_json
 from regbench.utils.settings import Strict
 
@@ -46,6 +47,14 @@ class ScoreRecord(Strict):
             return cls(value=value, stderr=0.0)
         residual = sums - value * counts
         return cls(value=value, stderr=float(np.sqrt((residual**2).sum() / (n * (n - 1))) / counts.mean()))
+
+    @classmethod
+    def over_seeds(cls, records: Sequence[ScoreRecord]) -> ScoreRecord:
+        """The mean of the seeds' scores. Its error is their deviation over sqrt(n); of one seed, the error over instances."""
+        if len(records) == 1:
+            return records[0]
+        values = [record.value for record in records]
+        return cls(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
 
 
 class Curve(Strict):
@@ -286,11 +295,14 @@ class Result(Strict):
         return sorted(self.seeds[0].scores, key=lambda metric: metric != self.track.main_score)
 
     def score(self, metric: str) -> ScoreRecord:
-        """The mean over seeds. Its error is their deviation over sqrt(n), or with one seed the error over instances."""
-        values = [s.scores[metric].value for s in self.seeds]
-        if len(values) == 1:
-            return self.seeds[0].scores[metric]
-        return ScoreRecord(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
+        """The mean over seeds. Its error is their deviation over sqrt(n), or with one seed the error over instances.
+
+        Raises:
+            UserError: there is no such score.
+        """
+        if metric not in self.seeds[0].scores:
+            raise UserError(f"no score '{metric}'{nearest(metric, self.metrics)}")
+        return ScoreRecord.over_seeds([seed.scores[metric] for seed in self.seeds])
 
 
 def read_result(path: str | Path) -> Result:

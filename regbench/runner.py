@@ -1,20 +1,22 @@
 """One run: track -> instances -> baselines -> training -> predictions -> scores -> result.
 
 The run folder holds `config.yaml`, `result.json`, `report.html`, the pictures, and a folder for each seed with
-`metrics.jsonl`, `checkpoint.safetensors`, `predictions.npz` and `scores.json`. A folder without `result.json` can be resumed.
+`metrics.jsonl`, `checkpoint.safetensors`, `predictions.npz`, `scores.json` and `provenance.json`. A folder without `result.json`
+can be resumed.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
+import torch
 import yaml
 from rich.console import Console
 
@@ -78,9 +80,23 @@ class _Plan:
     training_backend: dict[str, str]
 
 
+@contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Trainings seed PyTorch, and a resumed one sets its number of threads. The caller gets back what he had."""
+    threads = torch.get_num_threads()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+
+
+@_torch_as_it_was()
 def run(
-    track: str = "pfa-small-v1",
-    arch: str | type[Any] = "mamba",
+    track: str | Path | Track = "pfa-small-v1",
+    arch: str | Path | type[Any] = "mamba",
     seeds: int | Sequence[int] = (0,),
     *,
     settings: Mapping[str, Any] | None = None,
@@ -93,7 +109,7 @@ def run(
     """Trains `arch` on `track` once for each seed, scores it on the test split beside the baselines, and writes a run folder.
 
     Args:
-        track: the name of a built-in track, or the path of a YAML file.
+        track: the name of a built-in track, the path of a YAML file, or a loaded track.
         arch: a registered name, `path/to/file.py[:Class]`, or a class. Only the program that has the class can resume its run.
         seeds: one model is trained for each. A single number is one seed.
         settings: options of the architecture by name, and training options as `training.NAME`.
@@ -108,9 +124,9 @@ def run(
     """
     try:
         config = Config(
-            track=track,
-            architecture=registry.name_of(registry.ARCHITECTURE, arch) if isinstance(arch, type) else arch,
-            seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
+            track=track.address if isinstance(track, Track) else str(track),
+            architecture=registry.name_of(registry.ARCHITECTURE, arch) if isinstance(arch, type) else str(arch),
+            seeds=tuple(seeds) if isinstance(seeds, Iterable) else (seeds,),
             settings=dict(settings or {}),
             backend=backend,
             device=device,
@@ -121,6 +137,7 @@ def run(
     with _shown(reporter) as reporter:
         plan, folder = _begin(config, out, reporter)
         with explain_full_disk(folder), exclusive(folder):
+            _unused(folder)  # another run may have begun there meanwhile
             write_config(folder, config)
             return _execute(plan, folder, reporter)
 
@@ -162,7 +179,7 @@ def evaluate(
         name: The name in tables. By default the name of the class or of the function.
         device: Where a callable finds its tokens. A module finds them where its weights are.
         out: A new folder for `result.json`, the predictions, the pictures and `report.html`. None: nothing is written.
-        reporter: Is told what happens.
+        reporter: Is told what happens. By default as in `run`.
 
     Returns:
         The result. It has one record in `seeds`, and `evaluation` says how it was made.
@@ -170,11 +187,12 @@ def evaluate(
     Raises:
         UserError: The predictor sees what it predicts, is shifted by one place, or its rows are not what they are said to be.
     """
-    loaded = track if isinstance(track, Track) else load_track(str(track))
+    loaded = track if isinstance(track, Track) else load_track(track)
     from regbench.evaluation.any_predictor import evaluate_predictor  # a run of our own training needs none of it
 
-    folder, reporter = _unused(out), reporter or Reporter()
-    result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
+    folder = _unused(out)
+    with _shown(reporter) as reporter:
+        result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
     _keep_evaluation(folder, loaded, result, [stored])
     return result
 
@@ -198,7 +216,7 @@ def evaluate_language_model(
         settings: Fields of `regbench.evaluation.language_model.Prompting`, such as `mappings`, `prompt` and `limit`.
         device: "cpu", "cuda", or "auto".
         out: A new folder for `result.json`, the predictions, the pictures and `report.html`. None: nothing is written.
-        reporter: Is told what happens.
+        reporter: Is told what happens. By default as in `run`.
 
     Returns:
         The result. It has one record in `seeds` for each mapping of symbols to tokens.
@@ -208,10 +226,11 @@ def evaluate_language_model(
     """
     from regbench.evaluation import language_model
 
-    loaded, folder, reporter = load_track(track), _unused(out), reporter or Reporter()
-    result, stored = language_model.evaluate_language_model(
-        loaded, name, split, dict(settings or {}), device, reporter.phase
-    )
+    loaded, folder = load_track(track), _unused(out)
+    with _shown(reporter) as reporter:
+        result, stored = language_model.evaluate_language_model(
+            loaded, name, split, dict(settings or {}), device, reporter.phase
+        )
     _keep_evaluation(folder, loaded, result, stored)
     return result
 
@@ -226,6 +245,7 @@ def _keep_evaluation(folder: Path | None, track: Track, result: Result, stored: 
             write_json(folder / "result.json", result.model_dump(mode="json"))
 
 
+@_torch_as_it_was()
 def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
     """Checks a configuration and makes its run folder. Trains nothing; `resume` goes on from there.
 
@@ -234,6 +254,7 @@ def begin(config: Config, out: str | Path | None = None, reporter: Reporter | No
     """
     folder = _begin(config, out, reporter or Reporter())[1]
     with explain_full_disk(folder), exclusive(folder):
+        _unused(folder)
         write_config(folder, config)
     return folder
 
@@ -244,6 +265,7 @@ def write_config(folder: Path, config: Config) -> None:
         yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
 
 
+@_torch_as_it_was()
 def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> Trained:
     """Trains one seed in a folder of its own and stops before the test split, which is not even made.
 
@@ -258,6 +280,7 @@ def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter | Non
         return _train(plan, seed, folder, reporter)[1]
 
 
+@_torch_as_it_was()
 def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> SeedRecord:
     """Trains one seed in a folder of its own, as far as that is not done, and scores it on the test split.
 
@@ -274,15 +297,16 @@ def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | Non
         return _seed(plan, seed, anchors, folder, reporter)
 
 
+@_torch_as_it_was()
 def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     """Goes on with an interrupted run. Of a finished one it returns the result.
 
     Raises:
         UserError: no run is there, or what it is made from has changed since.
     """
-    folder, reporter = Path(folder), reporter or Reporter()
+    folder = Path(folder)
     config = read_run(folder)
-    with explain_full_disk(folder), exclusive(folder):
+    with _shown(reporter) as reporter, explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
             return read_result(folder)
         return _execute(_plan(config, reporter), folder, reporter)
@@ -399,7 +423,7 @@ def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:
     write_report(folder, result, track)
     write_json(folder / "result.json", result.model_dump(mode="json"))
     for seed in config.seeds:
-        for name in ("resume.safetensors", TRAINED_FILE, provenance.FILE, ".lock"):
+        for name in ("resume.safetensors", TRAINED_FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
     return result
 

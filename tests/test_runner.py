@@ -26,6 +26,7 @@ from regbench.metrics.scores import score, score_records
 from regbench.models.backbone import build, resolve_options
 from regbench.results import read_result
 from regbench.tracks import Track
+from regbench.training import trainer
 from regbench.training.checkpoint import load_tensors
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, exclusive, read_arrays
@@ -73,6 +74,44 @@ def test_a_class_is_run_as_a_file_is(whole: regbench.Result, tiny_file: Path, tm
     assert runner.resume(tmp_path / "out").seeds == result.seeds
 
 
+def test_a_run_takes_what_python_has(whole: regbench.Result, tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
+    """A loaded track, a path, and numbers of NumPy. The caller's generator and threads are as before."""
+    (tmp_path / "average.py").write_text(PLUGIN)
+    settings = QUICK | {"d_model": np.int64(8), "training.batch_size": np.int64(8)}
+    torch.manual_seed(7)
+    before = torch.get_rng_state(), torch.get_num_threads()
+    track = regbench.load_track(tiny_file)
+    result = regbench.run(track, tmp_path / "average.py", np.arange(1), settings=settings, out=tmp_path / "out")
+    assert result.seeds[0].scores == whole.seeds[0].scores
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.get_num_threads() == before[1]
+    assert regbench.load_track("pfa-small-v1").address == "pfa-small-v1"
+    with pytest.raises(UserError, match="no score 'legal'; known: legal_accuracy"):
+        result.score("legal")
+
+
+def test_a_resumed_run_gives_the_threads_back(go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    original = trainer.Trainer._step
+
+    def stop(self: trainer.Trainer, total: int) -> Any:
+        if self.progress.step == 5:
+            raise KeyboardInterrupt
+        return original(self, total)
+
+    try:
+        torch.set_num_threads(3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer.Trainer, "_step", stop)
+            with pytest.raises(KeyboardInterrupt):
+                go(settings=QUICK | {"training.checkpoint_seconds": 0})
+        torch.set_num_threads(1)
+        result = regbench.resume(tmp_path / "out", regbench.Reporter())
+        assert (result.environment.threads, torch.get_num_threads()) == (3, 1)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture
 def go(tiny_file: Path, plugin: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
     def call(out: str = "out", **changes: Any) -> regbench.Result:
@@ -118,7 +157,7 @@ def test_a_strangers_five_line_mixer_runs_and_leaves_a_result(
         *(
             f"seed-{s}/{f}"
             for s in (0, 1)
-            for f in ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json")
+            for f in ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json", "provenance.json")
         ),
     }
 
@@ -231,6 +270,22 @@ class TestRefusals:
         go()
         with pytest.raises(UserError, match="holds a run already; choose another --out, or go on with --resume"):
             go()
+
+    def test_two_runs_that_begin_at_once(
+        self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second has checked its folder before the first wrote into it."""
+        original, begun = runner._plan, []
+
+        def plan(*arguments: Any) -> Any:
+            if not begun:
+                begun.append(True)
+                go()
+            return original(*arguments)
+
+        monkeypatch.setattr(runner, "_plan", plan)
+        with pytest.raises(UserError, match="out holds a run already"):
+            go(settings=QUICK | {"d_model": 4})
 
     def test_a_folder_in_use(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
         code = (
@@ -369,7 +424,15 @@ class TestWhatChangedSinceASeedWasFinished:
         assert (tmp_path / "out" / "seed-0" / "scores.json").read_bytes() == kept
         plugin.write_text(PLUGIN)  # as it says: the change undone, it goes on
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
-        assert not list((tmp_path / "out").rglob("provenance.json"))
+
+    def test_the_options_of_a_run_that_was_finished(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+        """Without its result a finished run is scored again, but not under other options."""
+        go()
+        config = tmp_path / "out" / "config.yaml"
+        (tmp_path / "out" / "result.json").unlink()
+        config.write_text(config.read_text().replace("d_model: 8", "d_model: 4"))
+        with pytest.raises(UserError, match="seed-0 was finished before the options changed"):
+            regbench.resume(tmp_path / "out")
 
     def test_the_text(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
         text, track = tmp_path / "text.txt", tmp_path / "cut-v1.yaml"
@@ -383,13 +446,13 @@ class TestWhatChangedSinceASeedWasFinished:
         text.write_text("one text")
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
 
-    def test_a_folder_of_an_older_version_says_nothing(
-        self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path
+    def test_a_folder_that_does_not_say_what_it_was_made_from(
+        self, go: Callable[..., regbench.Result], tmp_path: Path
     ) -> None:
         self.killed(go)
         (tmp_path / "out" / "seed-0" / "provenance.json").unlink()
-        plugin.write_text(PLUGIN + "# edited\n")
-        assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
+        with pytest.raises(UserError, match=r"seed-0 is finished, but has no provenance.json, which says from what"):
+            regbench.resume(tmp_path / "out")
 
     def test_where_there_is_no_text_checkpoints_are_what_they_were(self, tiny_file: Path, plugin: Path) -> None:
         """The checkpoint of a task without a source is of the six parts that it always was."""

@@ -162,8 +162,7 @@ def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, spl
     rows = []
     for layout in asked.formats:
         used = exemplars_that_fit(models[0], layout)
-        still = _values(models, problems, layout, "label", "full", 0.0, (0,), asked)
-        before = still[0] if still is not None else {}
+        before = _values(models, problems, layout, "label", "full", 0.0, (0,), asked)[0]
         rows.append(FewShotRow(name, layout, used, "", "none", 0, {}, 0.0, before, before))
         for targets in asked.targets:
             for way in asked.plan.ways:

@@ -36,7 +36,7 @@ class Instance(TypedDict):
     length: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no one truth value
 class Instances:
     """N sequences, padded on the right to a common length L. `instances[0]` is one, `instances[:8]` are several.
 

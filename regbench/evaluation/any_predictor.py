@@ -17,7 +17,6 @@ from regbench.evaluation.given import Given, check_shape, given
 from regbench.evaluation.guards import Evidence, probe
 from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.scores import normalized_scores, score, score_records
-from regbench.models.model import parameter_count
 from regbench.models.predictor import rows_at_once
 from regbench.results import ArchitectureRecord, BaselineRecord, Evaluation, Result, SeedRecord, Selection
 from regbench.tasks.base import Task, VectorIO
@@ -60,7 +59,7 @@ def evaluate_predictor(
             source=one.what,
             source_sha256=weights_digest(one.module) if one.module is not None else stored.digest,
             options={},
-            parameters=parameter_count(one.module) if one.module is not None else 0,
+            parameters=sum(p.numel() for p in one.module.parameters()) if one.module is not None else 0,
             state_bytes=None,
             state_at={},
         ),

@@ -20,13 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regbench.config import Seed
 from regbench.data.instances import Instances
 from regbench.evaluation.any_predictor import record_of, result_of, stored_of, weights_digest
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.given import Given
 from regbench.evaluation.guards import probe
 from regbench.evaluation.predictions import StoredPredictions
-from regbench.models.model import parameter_count, token_tensor
+from regbench.models.model import token_tensor
 from regbench.results import ArchitectureRecord, Evaluation, Result
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
@@ -56,13 +57,20 @@ class Prompting(Settings):
         limit: only the first so many instances are scored; the baselines' scores are of the same. None: all.
     """
 
-    mappings: tuple[int, ...] = pydantic.Field(default=(0, 1, 2), min_length=1)
+    mappings: tuple[Seed, ...] = pydantic.Field(default=(0, 1, 2), min_length=1)
     symbols: Literal["auto", "letters", "words"] = "auto"
     separator: str = pydantic.Field(default="\n", min_length=1)
     prompt: str = ""
     precision: Literal["float32", "bfloat16"] = "float32"
     revision: str | None = None
     limit: int | None = pydantic.Field(default=None, ge=2)
+
+    @pydantic.field_validator("mappings")
+    @classmethod
+    def _each_once(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("a mapping is given twice")
+        return value
 
 
 class LanguageModel:
@@ -236,7 +244,7 @@ def evaluate_language_model(
             source=type(model.model).__name__,
             source_sha256=weights_digest(model.model),
             options=options,
-            parameters=parameter_count(model.model),
+            parameters=sum(p.numel() for p in model.model.parameters()),
             state_bytes=None,
             state_at={},
         ),

@@ -299,6 +299,8 @@ class Outcome:
         """
         then, now = (_by_evaluation(measurement) for measurement in (self.expected, self.got))
         number = min(len(then), len(now))
+        if not number:
+            return "nothing was trained"
         for i in range(number):
             for column, name in ((2, "validation"), (1, "training")):
                 old, new = ([row[column] for row in rows[i]] for rows in (then, now))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -103,8 +102,6 @@ def known_scores(name: str, seeds: Sequence[Scores], track: Track, *, trained: b
     """Puts the scores of several seeds together. The error of a mean over seeds is their deviation over sqrt(n)."""
     main, records = track.definition.main_score, {}
     for metric in track.task.scores:
-        values = [one[metric].value for one in seeds]
-        stderr = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else seeds[0][metric].stderr
-        records[metric] = ScoreRecord(value=statistics.fmean(values), stderr=stderr)
+        records[metric] = ScoreRecord.over_seeds([one[metric] for one in seeds])
     sums = np.mean([one.sums[main] for one in seeds], axis=0)
     return KnownScores(name, records, Sample([one[main].value for one in seeds], sums, trained))

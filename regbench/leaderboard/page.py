@@ -16,7 +16,7 @@ from urllib.parse import quote
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.overview import overview
-from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, mean_score
+from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row
 from regbench.leaderboard.tiers import TIERS, Evidence
 from regbench.report.content import (
     about_normalized,
@@ -295,7 +295,7 @@ def _size_series(sized: Sequence[tuple[int, Entry]], leave_out: Sequence[str], b
                 "name": largest.name,
                 "architecture": largest.result.architecture.name,
                 "points": [
-                    {"x": size, "scores": {m: round(mean_score(entry.result, m).value, 6) for m in board.metrics}}
+                    {"x": size, "scores": {m: round(entry.result.score(m).value, 6) for m in board.metrics}}
                     for size, entry in by_size.items()
                 ],
             }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +12,7 @@ from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import Sample, compare
-from regbench.results import BaselineRecord, Result, ScoreRecord
+from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, load_track, track_names
 from regbench.utils.errors import UserError
 
@@ -205,15 +204,6 @@ def retirement(track: str, digest: str) -> str | None:
     return f"{max(later, key=lambda n: int(n.rpartition('-v')[2]))} has taken its place" if later else None
 
 
-def mean_score(result: Result, metric: str) -> ScoreRecord:
-    """The mean over seeds and its standard error over seeds. Of a single seed the standard error is over instances."""
-    records = [seed.scores[metric] for seed in result.seeds]
-    if len(records) == 1:
-        return records[0]
-    values = [record.value for record in records]
-    return ScoreRecord(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
-
-
 def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, Evidence]) -> Board:
     first = entries[0]
     digest = first.result.track.digest
@@ -223,7 +213,7 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     described = METRICS if own is None else Metrics(METRICS | own.metrics)
     known = Metrics({name: described[name] for name in first.metrics})
     best_first = -1 if known[main].higher_is_better else 1
-    ordered = sorted(entries, key=lambda e: (best_first * mean_score(e.result, main).value, e.name))
+    ordered = sorted(entries, key=lambda e: (best_first * e.result.score(main).value, e.name))
     behind = {e.name: evidence.get(e.digest, Evidence(entry=e.digest)) for e in ordered}
     budget = _budget(first, own if current else None)
     shares = {e.name: _budget_share(e, budget) for e in ordered}
@@ -304,7 +294,7 @@ def _entry_row(
     provisional: bool,
 ) -> Row:
     main = entry.result.track.main_score
-    scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
+    scores = {metric: entry.result.score(metric) for metric in entry.metrics}
     normalized = normalized_scores(scores, baselines).get(main)
     rank, ties = place or (None, None)
     return Row(

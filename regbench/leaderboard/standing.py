@@ -9,7 +9,6 @@ from pathlib import Path
 
 from regbench.evaluation.comparison import KnownScores
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.rank import mean_score
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, stored_in
 from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import Sample
@@ -69,7 +68,7 @@ class Entries:
             raise UserError(f"{found[0].path} is an entry of {entry.track}, not of {track.name} as the others are")
         main = record.main_score
         seeds = [seed.scores[main].value for seed in entry.result.seeds]
-        scores = {metric: mean_score(entry.result, metric) for metric in entry.metrics}
+        scores = {metric: entry.result.score(metric) for metric in entry.metrics}
         return KnownScores(entry.name, scores, Sample(seeds, entry.instances.total(main) / len(seeds)))
 
 
@@ -104,9 +103,7 @@ def standing_of(result: Result, track: Track) -> Standing | None:
         return None
     sign = -1 if METRICS[main].higher_is_better else 1
     own = statistics.fmean(seed.scores[main].value for seed in result.seeds)
-    ranked = sorted(
-        ((entry.name, mean_score(entry.result, main)) for entry in entries), key=lambda e: sign * e[1].value
-    )
+    ranked = sorted(((entry.name, entry.result.score(main)) for entry in entries), key=lambda e: sign * e[1].value)
     better = [one for one in ranked if sign * one[1].value < sign * own]
     return Standing(len(better) + 1, len(ranked), better[-3:], ranked[len(better) :][:3])
 

@@ -78,7 +78,10 @@ class Scores:
 
     def __getitem__(self, metric: str) -> ScoreRecord:
         """The mean over all scored positions (ICLL Eq. 10-11), with the standard error of that ratio over instances."""
-        return ScoreRecord.of(self.sums[metric], self.counts_of(metric))
+        counts = self.counts_of(metric)
+        if not counts.any():
+            raise UserError(f"no position of these {len(counts)} instances counts for '{metric}': take more of them")
+        return ScoreRecord.of(self.sums[metric], counts)
 
     def counts_of(self, metric: str) -> NDArray[np.int64]:
         """The number of positions of each instance that a score is over, (N,)."""

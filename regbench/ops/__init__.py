@@ -14,3 +14,19 @@ Each module has one function of the op's name. It takes what the public function
 `OP` lists the implementations, the fastest first (`backend.py`). The tests compare each with `naive`: outputs, final state and
 all gradients.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regbench.ops.ngram import ngram_head as ngram_head
+
+
+def __getattr__(name: str) -> Any:
+    """`regbench.ops.ngram_head` is public; PyTorch is imported when it is asked for."""
+    if name != "ngram_head":
+        raise AttributeError(f"module 'regbench.ops' has no attribute '{name}'")
+    from regbench.ops.ngram import ngram_head
+
+    return ngram_head

@@ -11,6 +11,7 @@ import pydantic
 from regbench.config import Seed
 from regbench.utils.errors import UserError, describe_validation, nearest
 from regbench.utils.files import read_mapping
+from regbench.utils.settings import Strict
 
 Axes = dict[str, list[Any]]
 """Values by the name of their axis."""
@@ -20,13 +21,7 @@ _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 _SHORT = {"train_instances": "training.train_instances"}
 
 
-class _Strict(pydantic.BaseModel):
-    """Unknown keys, NaN and infinity are refused."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class Select(_Strict):
+class Select(Strict):
     """How one configuration is chosen among several.
 
     Attributes:
@@ -40,7 +35,7 @@ class Select(_Strict):
     settings: dict[str, Any] = pydantic.Field(default={}, alias="with")
 
 
-class SweepFile(_Strict):
+class SweepFile(Strict):
     """The content of a sweep file.
 
     Attributes:
@@ -57,9 +52,9 @@ class SweepFile(_Strict):
     """
 
     track: str | list[str]
-    base: dict[str, Any] = {}
+    base: dict[str, Any] = pydantic.Field(default={})
     grid: Axes
-    options_of: dict[str, Axes] = {}
+    options_of: dict[str, Axes] = pydantic.Field(default={})
     select: Select | None = None
     seeds: list[Seed] = pydantic.Field(default=[0], min_length=1)
     backend: str = "auto"
@@ -176,4 +171,9 @@ def _fault(sweep: SweepFile) -> str | None:
     for name in sweep.select.over if sweep.select is not None else []:
         if name not in axes_known:
             return f"select.over: '{name}' is no axis of the grid{nearest(name, axes_known)}"
+    if sweep.select is not None:
+        chosen = {name for axis in all_axes if sweep.is_selected(axis) for name in names_in(axis)}
+        fixed = next((key for key in sweep.select.settings if not chosen.isdisjoint(names_in(key))), None)
+        if fixed is not None:
+            return f"select.with sets '{fixed}', which is selected over: every trial would be the same"
     return None

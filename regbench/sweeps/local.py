@@ -60,11 +60,17 @@ def share(
     wanted = gpus if gpus is not None else float(here > 0)
     most = max(1, cores // each)
     if wanted:
-        if wanted * (jobs or 1) > here:
+        room = _on_one(wanted) * here
+        if (jobs or 1) > room:
             count = f"{jobs} runs of " if jobs else "a run with "
             raise UserError(f"{count}{wanted:g} GPU asked for, and there are {here} GPUs here")
-        most = min(most, int(here / wanted))
+        most = min(most, room)
     return Share(jobs or most, each, wanted)
+
+
+def _on_one(gpus: float) -> int:
+    """How many runs one GPU takes, of which each needs this part of it."""
+    return int(1 / gpus + 1e-9)
 
 
 def _gpus() -> int:
@@ -180,6 +186,6 @@ class LocalEngine:
         told = {"PYTHONPATH": path, **threads.environment(self.divided.threads)}
         if self.divided.gpus:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            which = int(number * self.divided.gpus)
+            which = number // _on_one(self.divided.gpus)
             told["CUDA_VISIBLE_DEVICES"] = visible.split(",")[which] if visible else str(which)
         return told

@@ -76,6 +76,7 @@ class Track:
     Attributes:
         definition: The content of its file.
         name: Its name with the version, e.g. "pfa-small-v1".
+        address: What `load_track` finds it by: the name of a built-in track, or the path of the file.
         version: The number at the end of the name.
         task_name: The task's name: as registered, or the stem of its file.
         task: The task with the track's parameters.
@@ -90,6 +91,7 @@ class Track:
 
     def __init__(self, definition: Definition, where: str) -> None:
         self.definition, self.name = definition, definition.name
+        self.address = definition.name if Path(where).parent == _FOLDER else where
         self.version = int(definition.name.rpartition("-v")[2])
         self.task_name = registry.short_name(definition.task)
         cls = registry.load(registry.TASK, definition.task, Path(where).parent)
@@ -218,7 +220,7 @@ def track_names() -> dict[str, str]:
     return found
 
 
-def load_track(name: str) -> Track:
+def load_track(name: str | Path) -> Track:
     """Loads a track.
 
     Args:
@@ -228,6 +230,7 @@ def load_track(name: str) -> Track:
         UserError: There is no such track, its YAML is broken (with file and line), or a field is unknown, missing or of the
             wrong type.
     """
+    name = str(name)
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and not path.exists():
         hint = nearest(name, track_names(), " (give a track of your own by its YAML file)")

@@ -60,7 +60,10 @@ class TrainingOptions(Settings):
     beta2: float = pydantic.Field(default=0.99, ge=0, lt=1, description="adamw: decay of its square's mean")
     gradient_clip: float = pydantic.Field(default=1.0, gt=0, description="largest norm of the gradient")
     evaluations: int = pydantic.Field(
-        default=10, ge=1, description="times the validation split is scored, evenly spaced; with plateau: every epoch"
+        default=10,
+        ge=1,
+        le=1000,
+        description="times the validation split is scored, evenly spaced; with plateau: every epoch",
     )
     precision: Literal["float32", "bfloat16"] = pydantic.Field(
         default="float32", description="bfloat16: products in that, by autocast; weights and scoring stay float32"

@@ -24,10 +24,10 @@ from regbench.results import Code, Environment
 from regbench.utils.errors import UserError
 
 FILE = "provenance.json"
-"""Lies in the folder of a finished seed until the whole run is finished."""
+"""Lies in the folder of a finished seed."""
 
 Parts = Mapping[str, Any]
-"""All that a model and its scores follow from, by the keys of `WORDS`."""
+"""What a model and its scores follow from, by the keys of `WORDS`. regbench's own code is not among them: `Code` records it."""
 
 WORDS = {
     "track": "the track",
@@ -50,14 +50,12 @@ def provenance_digest(parts: Parts) -> str:
 def check_provenance(folder: Path, parts: Parts) -> None:
     """Compares what a finished seed was made from with what the run would be made from now.
 
-    A folder without the file is taken as it is: older versions wrote none.
-
     Raises:
-        UserError: they differ. The message names the parts.
+        UserError: they differ, and the message names the parts; or the folder does not say what the seed was made from.
     """
     path = folder / FILE
     if not path.exists():
-        return
+        raise UserError(f"{folder} is finished, but has no {FILE}, which says from what: begin anew with another --out")
     try:
         then = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

@@ -133,6 +133,7 @@ class Trainer:
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
         self.best: dict[str, Tensor] = {}
+        self._running: list[Tensor] = []  # the losses since the last row of the log
         self._resume_file = folder / "resume.safetensors"
 
     def run(self, reporter: Reporter | None = None) -> Progress:
@@ -151,8 +152,7 @@ class Trainer:
         started, offset = time.perf_counter(), self.progress.seconds
         saved, logged = started, (started, self.progress.tokens)
         first = logged
-        running: list[Tensor] = []
-        begun = self.progress.step
+        running, begun = self._running, self.progress.step
         if begun == 0:
             self._keep()
         self.model.train()
@@ -270,6 +270,7 @@ class Trainer:
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         for i, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{k}": v for k, v in state.items()}
+        tensors |= {f"running.{i}": loss for i, loss in enumerate(self._running)}
         tensors["rng.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["rng.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -291,7 +292,7 @@ class Trainer:
         tensors, notes = load_tensors(self._resume_file)
         if notes.get("provenance") != self.provenance:
             raise UserError(f"{self._resume_file} is the checkpoint of another configuration; choose another --out")
-        groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "rng": {}}
+        groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "rng": {}, "running": {}}
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             group, _, rest = name.partition(".")
@@ -303,6 +304,7 @@ class Trainer:
         self.progress = Progress(**json.loads(notes["progress"]))
         self.model.load_state_dict(groups["model"])
         self.best = groups["best"]
+        self._running += (groups["running"][key].to(self.device) for key in sorted(groups["running"], key=int))
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
         torch.set_rng_state(groups["rng"]["cpu"])
         if "cuda" in groups["rng"]:
@@ -357,10 +359,10 @@ def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.Optimi
         UserError: `state_space_rate` is given, and the model has no state space.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    capped = [p for p in parameters if options.state_space_rate and getattr(p, "_state_space", False)]
+    capped = [p for p in parameters if _capped(p, options)]
     if options.state_space_rate and not capped:
         raise UserError("training.state_space_rate has no effect: this architecture marks no state-space parameters")
-    rest = [p for p in parameters if not any(p is other for other in capped)]
+    rest = [p for p in parameters if not _capped(p, options)]
     decays = [p.ndim >= 2 and not getattr(p, "_no_weight_decay", False) for p in rest]
     groups: list[dict[str, Any]] = [
         {
@@ -377,6 +379,10 @@ def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.Optimi
         return torch.optim.SGD(groups, lr=options.learning_rate, momentum=options.momentum)
     real = not any(p.is_complex() for p in parameters)
     return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), fused=real)
+
+
+def _capped(parameter: Tensor, options: TrainingOptions) -> bool:
+    return bool(options.state_space_rate) and getattr(parameter, "_state_space", False)
 
 
 def _cut_log(path: Path, step: int) -> None:

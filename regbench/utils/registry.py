@@ -13,9 +13,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -128,7 +129,9 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
 def name_of(kind: Kind, cls: type[Any]) -> str:
     """A name by which `load` finds a class that this program has: the registered one, or "class:NAME"."""
     if is_built_in(kind, cls):
-        return cls.__module__.split(".")[len(kind.package.split("."))]
+        name = cls.__module__.split(".")[len(kind.package.split("."))]
+        if name in entries(kind) and load(kind, name) is cls:
+            return name
     _GIVEN[name := f"{_CLASS}{cls.__name__}"] = cls
     return name
 
@@ -152,15 +155,39 @@ def is_built_in(kind: Kind, cls: type[Any]) -> bool:
 def source_digest(cls: type[Any]) -> str:
     """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several files.
 
-    A class that the program handed over may be in no file, as in a notebook. Then it is of the source of its methods.
+    A class that the program handed over may be in no file, as in a notebook. Then it is of the source of its methods and of
+    its plain attributes, and of those of the classes that it is derived from. Functions beside the class do not count.
+
+    Raises:
+        UserError: the source of such a class is not known, as of text that was given to `exec`.
     """
     if _GIVEN.get(f"{_CLASS}{cls.__name__}") is cls:
-        methods = [value for _, value in sorted(vars(cls).items()) if inspect.isfunction(value)]
-        return hashlib.sha256("".join(map(inspect.getsource, methods)).encode()).hexdigest()
+        return hashlib.sha256("\n".join(_given_source(cls)).encode()).hexdigest()
     digests = [hashlib.sha256(path.read_bytes()) for path in source_files(cls)]
     if len(digests) == 1:
         return digests[0].hexdigest()
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+
+
+def _given_source(cls: type[Any]) -> Iterator[str]:
+    """The source of each method of a class and of its bases, and its plain attributes."""
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] in ("regbench", "torch", "pydantic", "builtins", "abc", "typing"):
+            continue
+        for name, value in sorted(vars(base).items()):
+            function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+            if inspect.isclass(value) and value.__qualname__ == f"{base.__qualname__}.{name}":  # Options
+                yield from _given_source(value)
+            elif inspect.isfunction(function):
+                try:
+                    yield inspect.getsource(function)
+                except OSError:
+                    raise UserError(
+                        f"the source of {base.__name__}.{name} is not known here: write the class to a file"
+                    ) from None
+            elif not name.startswith("__"):
+                with contextlib.suppress(TypeError, ValueError):  # what is not plain has no text of its own
+                    yield f"{base.__name__}.{name} = {json.dumps(value)}"
 
 
 def source_files(cls: type[Any]) -> list[Path]:

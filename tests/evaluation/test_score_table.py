@@ -19,7 +19,7 @@ from regbench.evaluation.baselines import default_baselines, predict_baseline, s
 from regbench.evaluation.comparison import find_predictors
 from regbench.evaluation.score_table import score_table
 from regbench.leaderboard.standing import Entries, standing_of
-from regbench.metrics.significance import Sample, compare
+from regbench.metrics.significance import SEED_NOISE, Sample, compare, seed_error
 from regbench.results import read_result
 from regbench.runner import write_config
 from regbench.tracks import Track, load_track
@@ -59,12 +59,16 @@ def test_a_run_is_compared_with_the_noise_of_its_seeds(tiny: Track, tiny_file: P
     assert change.change == pytest.approx(
         result.score("legal_accuracy").value - result.baselines["2-gram"].scores["legal_accuracy"].value, abs=1e-12
     )
-    assert change.seeds > 0
+    values = [seed.scores["legal_accuracy"].value for seed in result.seeds]
+    baseline = result.baselines["2-gram"].scores["legal_accuracy"].value
+    error, _ = seed_error([baseline], values, SEED_NOISE * baseline)
+    assert change.seeds == pytest.approx(error * (0.5 / 1.5) ** 0.5), "a baseline has no seeds"
     twice = {
         row.name: row for row in score_table(find_predictors([f"a={run_folder}", f"b={run_folder}"], str(tiny_file)))
     }
     assert twice["b"].change is not None
-    assert twice["b"].change.seeds == pytest.approx(change.seeds * 2**0.5, rel=0.5), "both have seeds there"
+    error, _ = seed_error(values, values, SEED_NOISE * float(np.mean(values)))
+    assert twice["b"].change.seeds == pytest.approx(error), "both have seeds there"
     assert (twice["b"].verdict, twice["b"].change.p) == ("tied", 1.0)
 
 

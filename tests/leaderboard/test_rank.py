@@ -13,7 +13,7 @@ from regbench.leaderboard import publish
 from regbench.leaderboard import rank as ranking
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.page import build_page
-from regbench.leaderboard.rank import Board, mean_score, rank, retirement
+from regbench.leaderboard.rank import Board, rank, retirement
 from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced
 from regbench.metrics.significance import Sample, compare
 from regbench.tracks import Track
@@ -64,10 +64,10 @@ def test_the_mean_over_seeds_ranks(entries: list[Entry], tiny: Track) -> None:
 
 def test_a_mean_has_the_error_of_its_seeds(entries: list[Entry]) -> None:
     three = next(entry for entry in entries if len(entry.result.seeds) == 3)
-    record, values = mean_score(three.result, "nll"), [s.scores["nll"].value for s in three.result.seeds]
+    record, values = three.result.score("nll"), [s.scores["nll"].value for s in three.result.seeds]
     assert (record.value, record.stderr) == pytest.approx((np.mean(values), np.std(values, ddof=1) / np.sqrt(3)))
     one = next(entry for entry in entries if len(entry.result.seeds) == 1)
-    assert mean_score(one.result, "nll") == one.result.seeds[0].scores["nll"]
+    assert one.result.score("nll") == one.result.seeds[0].scores["nll"]
 
 
 def test_ties_are_what_the_test_leaves_open(entries: list[Entry], tiny: Track) -> None:

@@ -68,6 +68,10 @@ def test_what_is_selected_over_is_found_by_any_of_its_names() -> None:
     [
         ({"gird": {}}, "unknown key 'gird'; did you mean 'grid'?"),
         ({"select": {"ovre": ["n_layers"]}}, "unknown key 'select.ovre'; did you mean 'over'?"),
+        (
+            {"select": {"over": ["training.learning_rate"], "with": {"training.learning_rate": 1e-3}}},
+            "select.with sets 'training.learning_rate', which is selected over: every trial would be the same",
+        ),
         ({"select": {"over": []}}, "select.over: list should have at least 1 item"),
         ({"select": {"by": "test", "over": ["n_layers"]}}, "select.by: input should be 'validation'"),
         ({"select": {"over": ["n_layer"]}}, "select.over: 'n_layer' is no axis of the grid; did you mean 'n_layers'?"),

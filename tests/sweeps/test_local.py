@@ -75,6 +75,7 @@ class TestShare:
         assert share() == Share(4, 1, 1.0)
         assert share(2) == Share(2, 8, 1.0)
         assert share(gpus=0.5) == Share(8, 1, 0.5)
+        assert share(gpus=0.4) == Share(8, 1, 0.4), "two on each, and no fifth on two"
         assert share(device="cpu") == Share(16, 1, 0.0)
 
     @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -136,6 +137,24 @@ def test_a_class_of_the_program_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     before = registry.source_digest(Mine)
     monkeypatch.setattr(Mine, "forward", lambda self, x: x + 1)
     assert registry.source_digest(Mine) != before
+    before = registry.source_digest(Mine)
+    monkeypatch.setattr(Mine, "feed_forward", False)
+    assert registry.source_digest(Mine) != before
+
+    class Inherits(Mine):
+        pass
+
+    registry.name_of(ARCHITECTURE, Inherits)
+    before = registry.source_digest(Inherits)
+    monkeypatch.setattr(Mine, "forward", lambda self, x: x + 2)
+    assert registry.source_digest(Inherits) != before
+    made: dict[str, Any] = {"__name__": "made", "regbench": regbench}
+    exec("class Made(regbench.Mixer):\n    def forward(self, x):\n        return x", made)
+    registry.name_of(ARCHITECTURE, made["Made"])
+    with pytest.raises(UserError, match=r"the source of Made.forward is not known here: write the class to a file"):
+        registry.source_digest(made["Made"])
+    inner = type("Inner", (Mine,), {"__module__": "architectures.cgt"})
+    assert registry.name_of(ARCHITECTURE, inner) == "class:Inner", "not cgt itself"
     assert registry.name_of(ARCHITECTURE, registry.load(ARCHITECTURE, "mamba")) == "mamba"
     assert registry.name_of(TASK, registry.load(TASK, "pfa")) == "pfa"
     with pytest.raises(UserError, match="'class:Other' is a class of the program that ran it: write it to a file"):

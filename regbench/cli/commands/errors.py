@@ -25,8 +25,8 @@ DESCRIPTION = (
     "predictors in each bin: by the edges of the state, its earlier visits, the number of last tokens that determine it, whether "
     "the edge is new, and the place in the string. It tells what illegal predictions are. On other tracks, such as text, "
     "positions are sorted by the number of tokens before, and by what has followed the last 1, 2 and 3 tokens before. Beside the "
-    "runs stand 2-gram, 3-gram and Bayes, on text a 3-gram model by Witten and Bell: what Bayes errs in, the prompt does not "
-    "tell. Stored predictions are read; nothing in a folder is executed."
+    "runs stand 2-gram, 3-gram and Bayes, on text a 3-gram model by Witten and Bell. What Bayes gets wrong cannot be learned "
+    "from the prompt. Stored predictions are read; nothing in a folder is executed."
 )
 EXAMPLES = """\
 examples:

@@ -31,7 +31,7 @@ def configure(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--config",
         metavar="FILE.yaml",
-        help="begin with what a file says, of the form of a run folder's config.yaml; the options here go before it",
+        help="take the configuration from a file like a run folder's config.yaml; options given here override it",
     )
     run.add_argument(
         "--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file (default: mamba)"
