@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import regbench
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
 from regbench.evaluation.predictions import Predictions, read_predictions
+from regbench.metrics.scores import score, score_records
 from regbench.models.model import shift_in
 from regbench.results import Result, read_result
 from regbench.tracks import Track
@@ -102,8 +104,8 @@ def test_a_model_of_the_next_token_is_given_a_separator_first(tiny: Track, vocab
     with torch.inference_mode():
         logits = model(shift_in(tokens, tiny.task.io.separator))
     array = regbench.evaluate(tiny, logits, predicts="this", kind="logits")
-    for metric, score in result.seeds[0].scores.items():
-        assert score.value == pytest.approx(array.seeds[0].scores[metric].value, rel=1e-4)
+    for metric, record in result.seeds[0].scores.items():
+        assert record.value == pytest.approx(array.seeds[0].scores[metric].value, rel=1e-4)
     assert result.architecture.name == "NextToken"
     assert result.architecture.parameters == sum(p.numel() for p in model.parameters())
     assert model.training, "a model is given back as it came"
@@ -118,6 +120,20 @@ def test_an_array_of_the_next_token_leaves_the_first_token_uniform(
     one = regbench.evaluate(tiny, after, predicts="next", kind="probabilities")
     other = regbench.evaluate(tiny, first, predicts="this", kind="probabilities")
     assert one.seeds[0].scores == other.seeds[0].scores
+
+
+def test_frozen_weights_count(tiny: Track, vocab_size: int) -> None:
+    frozen = torch.nn.Embedding(vocab_size, vocab_size).requires_grad_(False)
+    assert regbench.evaluate(tiny, frozen, "next", "logits").architecture.parameters == vocab_size**2
+
+
+def test_a_score_over_no_position_is_refused(tiny: Track, vocab_size: int) -> None:
+    """The first few instances of a track may have no position of a group."""
+    test = tiny.instances("test")[:2]
+    nothing = replace(test, scored=np.zeros_like(test.scored))
+    rows = np.full((*test.tokens.shape, vocab_size), 1 / vocab_size)
+    with pytest.raises(UserError, match="no position of these 2 instances counts for '.*': take more of them"):
+        score_records(score(tiny.task, nothing, [rows]))
 
 
 def test_outputs_with_logits_are_taken(tiny: Track, vocab_size: int) -> None:

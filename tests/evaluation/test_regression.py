@@ -191,6 +191,9 @@ class TestWhereTheyPart:
         wide = Outcome.of(spread(0.2, 2.0), spread(0.2, 2.1)).training()
         assert "the training loss is first apart" in wide, "the training losses do not spread"
 
+    def test_nothing_was_trained(self, tiny: Track) -> None:
+        assert Outcome.of(made(tiny), with_seeds(made(tiny), training=[])).training() == "nothing was trained"
+
     def test_seeds_are_evaluated_at_steps_of_their_own(self, tiny: Track) -> None:
         """A seed's batches are its own, and so is the step at which its tokens are half spent."""
         seeds = [

@@ -130,6 +130,17 @@ def test_a_killed_training_resumes_to_the_same_bits(trainer: Callable[..., Train
         assert rows[0] == rows[1], folder
 
 
+def test_a_row_of_the_log_is_over_all_steps_since_the_last(trainer: Callable[..., Trainer]) -> None:
+    """Those before a kill count too: of a long training only every so many steps have a row."""
+    whole = trainer("whole", batch_size=1)
+    assert len(whole.plan) >= 400, "a row is of two steps or more"
+    whole.run()
+    kill_at(trainer("killed", batch_size=1), 41, after_save=True)
+    resumed = trainer("killed", batch_size=1)
+    resumed.run()
+    assert [row["cross_entropy"] for row in log(resumed)] == [row["cross_entropy"] for row in log(whole)]
+
+
 # A rate so high that the loss soon stalls, and no patience: the rate is lowered several times.
 PLATEAU = {"schedule": "plateau", "learning_rate": 0.1, "warmup": 0.0, "plateau_patience": 0}
 
