@@ -17,10 +17,10 @@ from regbench.analysis.adaptation import Outcome, Row
 from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, signed
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
+from regbench.report.palette import COLOURS
 from regbench.report.pictures import save_picture
 from regbench.utils.files import atomic_write
 
-# Okabe and Ito (2008): people who are colour-blind can distinguish them. Markers and dashes also differ.
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "font.size": 10,
@@ -29,7 +29,7 @@ STYLE: dict[Any, Any] = {
 }
 """Of every picture of this command."""
 
-STYLES = {"full": ("#0072B2", "o", "-"), "values": ("#E69F00", "s", "--"), "tint": ("#009E73", "^", ":")}
+STYLES = {"full": (COLOURS[0], "o", "-"), "values": (COLOURS[4], "s", "--"), "tint": (COLOURS[2], "^", ":")}
 WAYS = tuple(STYLES)
 SHORT = {"nll": "NLL", "tvd": "TVD"}
 LABELS = {"nll": "NLL (nats)", "tvd": "TVD"}

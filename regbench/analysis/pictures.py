@@ -14,20 +14,14 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regbench.analysis.errors import FEATURES, Bin
+from regbench.report.palette import COLOURS, DARKER, MARKERS
 from regbench.report.pictures import save_picture
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:
     from regbench.analysis.probes import Reading
 
-# One hue from nearly white to dark, evenly by lightness: read by the colour-blind and in print without colour.
-MORE_IS_DARKER = LinearSegmentedColormap.from_list(
-    "more is darker", ["#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"]
-)
-_MARK = "#D55E00"
-# Okabe and Ito (2008): told apart by the colour-blind. Runs are told apart by their shapes, too.
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MORE_IS_DARKER = LinearSegmentedColormap.from_list("more is darker", DARKER)
 _STYLE: dict[Any, Any] = {"text.parse_math": False, "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left"}
 
 
@@ -103,7 +97,7 @@ def plot_map(
             spine.set_color("#999999")
         if marked is not None:
             y, x = np.nonzero(marked)
-            axes.scatter(x, y, s=26, facecolors="none", edgecolors=_MARK, linewidths=0.9)
+            axes.scatter(x, y, s=26, facecolors="none", edgecolors=COLOURS[1], linewidths=0.9)
         bar = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.01)
         bar.set_label("share of the query's attention")
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
@@ -131,7 +125,7 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
         for axes, metric in zip(frames, panels, strict=True):
             names = [one.target for one in first if one.metric == metric]
             for r, (run, every) in enumerate(readings.items()):
-                colour, marker = _COLOURS[r % len(_COLOURS)], _MARKERS[r % len(_MARKERS)]
+                colour, marker = COLOURS[r % len(COLOURS)], MARKERS[r % len(MARKERS)]
                 shift = (r - (len(readings) - 1) / 2) * 0.8 / max(3, len(readings))
                 own = [one for one in every if one.metric == metric]
                 for x, one in enumerate(own):
@@ -187,8 +181,8 @@ def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None
                     range(len(own)),
                     [record.value for record in records],
                     [record.stderr for record in records],
-                    color=_COLOURS[i % len(_COLOURS)],
-                    marker=_MARKERS[i % len(_MARKERS)],
+                    color=COLOURS[i % len(COLOURS)],
+                    marker=MARKERS[i % len(MARKERS)],
                     markersize=5,
                     linewidth=1.2,
                     capsize=2,

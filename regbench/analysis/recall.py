@@ -8,6 +8,7 @@ Bietti et al. 2023, arXiv:2306.00802). `divergence.NAME` is in nats.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 
 from regbench.analysis.trained import load_trained
 from regbench.config import read_run
+from regbench.report.palette import COLOURS, DASHES
 from regbench.training.progress import MEASURED
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import atomic_write
@@ -150,16 +152,6 @@ def write_csv(found: Iterable[Measured], path: Path) -> None:
                 writer.writerows((one.run, one.seed, step, name, v) for step, v in zip(one.steps, values, strict=True))
 
 
-# Okabe and Ito (2008): told apart by the colour-blind. Dashes tell lines apart without colour.
-_LINES: tuple[tuple[str, Any], ...] = (
-    ("#0072B2", "-"),
-    ("#D55E00", (0, (5, 1))),
-    ("#009E73", (0, (3, 1, 1, 1))),
-    ("#CC79A7", (0, (1, 1))),
-    ("#E69F00", (0, (5, 1, 1, 1, 1, 1))),
-)
-
-
 def plot_recall(found: Sequence[Measured], path: Path) -> None:
     """Draws recall by training step, a panel for each run: the mean over seeds thick, each seed thin, chance grey.
 
@@ -174,7 +166,7 @@ def plot_recall(found: Sequence[Measured], path: Path) -> None:
 
     runs = list(dict.fromkeys(one.run for one in found))
     names = list(dict.fromkeys(name for one in found for name in one.memories()))
-    styles = dict(zip(names, _LINES * len(names), strict=False))
+    styles = dict(zip(names, itertools.cycle(zip(COLOURS, ("-", *DASHES), strict=True)), strict=False))
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.6 * len(runs), 4.4), layout="constrained")
         for axes, run in zip(figure.subplots(1, len(runs), squeeze=False, sharey=True).flat, runs, strict=True):

@@ -18,21 +18,13 @@ from numpy.typing import NDArray
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.report.content import axis, label, main_loss, well_founded
+from regbench.report.palette import COLOURS, DARKER, DASHES
 from regbench.results import Result
 from regbench.utils.files import atomic_write
 
-# Okabe and Ito (2008): told apart by the colour-blind. Baselines are also told apart by their dashes.
-_MODEL_COLOUR = "#D55E00"
-_BASELINE_STYLES = (
-    ("#0072B2", (0, (5, 1))),
-    ("#009E73", (0, (3, 1, 1, 1))),
-    ("#56B4E9", (0, (1, 1))),
-    ("#CC79A7", (0, (5, 1, 1, 1, 1, 1))),
-    ("#E69F00", (0, (4, 3))),
-    ("#000000", (0, (2, 2))),
-)
-# One hue from dark to nearly white, evenly by lightness: read by the colour-blind and in print without colour.
-_NEAR_TO_FAR = LinearSegmentedColormap.from_list("near to far", ["#08306b", "#2171b5", "#6baed6", "#c6dbef", "#f7fbff"])
+_MODEL_COLOUR = COLOURS[1]
+_BASELINE_STYLES = tuple(zip((COLOURS[0], *COLOURS[2:]), DASHES, strict=True))
+_NEAR_TO_FAR = LinearSegmentedColormap.from_list("near to far", DARKER[::-1])
 _NATS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16)
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from regbench.report.palette import COLOURS, DASHES, MARKERS
 from regbench.report.pictures import STYLE, save_picture
 from regbench.studies.study import Panel, Study
 
-# Okabe and Ito (2008): told apart by the colour-blind. Markers and dashes tell lines apart without colour.
-_STYLES: tuple[tuple[str, str, Any], ...] = (
-    ("#0072B2", "o", "-"),
-    ("#D55E00", "s", (0, (5, 1))),
-    ("#009E73", "^", (0, (3, 1, 1, 1))),
-    ("#CC79A7", "D", (0, (1, 1))),
-    ("#E69F00", "v", (0, (5, 1, 1, 1, 1, 1))),
-    ("#000000", "x", (0, (2, 2))),
-)
 _GUIDES: tuple[Any, ...] = ((0, (1, 2)), (0, (4, 4)), "-")
 
 
@@ -47,7 +40,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for curve, dashes in zip(guides, _GUIDES * len(guides), strict=False):
         axes.plot(curve.x, curve.y, color="#777777", linestyle=dashes, linewidth=1.1, label=curve.label)
     lines = [curve for curve in panel.curves if not curve.guide]
-    for curve, (colour, marker, dashes) in zip(lines, _STYLES * len(lines), strict=False):
+    for curve, (colour, marker, dashes) in zip(
+        lines, itertools.cycle(zip(COLOURS, MARKERS, ("-", *DASHES), strict=True)), strict=False
+    ):
         axes.plot(
             curve.x,
             curve.y,

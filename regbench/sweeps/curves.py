@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from regbench.report.palette import COLOURS, DASHES, MARKERS
 from regbench.report.pictures import STYLE, save_picture
 from regbench.sweeps.grid import Group, Point, shown
 from regbench.sweeps.state import SweepFolder
@@ -25,11 +26,6 @@ FEWEST_VALUES = 3
 """An axis of fewer values has no curve."""
 
 VALIDATION = "validation_loss"
-
-# Okabe and Ito (2008): told apart by the colour-blind.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_DASHES = ((0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (4, 3)), (0, (2, 2)))
 
 
 @dataclass(frozen=True)
@@ -174,12 +170,12 @@ def _panel(
     places = {shown(v): (v if numbers else i) for i, v in enumerate(values)}
     for curve in curves:
         which = architectures.index(curve.architecture)
-        colour, marker = _COLOURS[which % len(_COLOURS)], _MARKERS[which % len(_MARKERS)]
+        colour, marker = COLOURS[which % len(COLOURS)], MARKERS[which % len(MARKERS)]
         at = [places[shown(value)] for value in curve.values]
         frame.plot(at, [s.median for s in curve.scores], color=colour, marker=marker, label=curve.architecture)
         frame.fill_between(at, [s.low for s in curve.scores], [s.high for s in curve.scores], color=colour, alpha=0.15)
     highest = sorted(lines.items(), key=lambda line: -line[1])
-    for (name, height), dashes in zip(highest, _DASHES * len(lines), strict=False):
+    for (name, height), dashes in zip(highest, DASHES * len(lines), strict=False):
         frame.axhline(height, color="#777777", linestyle=dashes, linewidth=1.0, label=name)
     if numbers and min(values) > 0 and max(values) >= 8 * min(values):
         frame.set_xscale("log")

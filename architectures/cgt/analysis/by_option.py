@@ -15,10 +15,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from architectures.cgt.analysis.pictures import COLOURS, STYLE
+from architectures.cgt.analysis.pictures import STYLE
 from architectures.cgt.analysis.table import BASE, FROZEN, RunTable
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
+from regbench.report.palette import COLOURS
 from regbench.report.pictures import save_picture
 from regbench.results import read_result
 from regbench.utils.errors import UserError, nearest

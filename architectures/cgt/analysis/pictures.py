@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from regbench.analysis.linear_probe import LinearProbe
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
+from regbench.report.palette import COLOURS
 from regbench.report.pictures import save_picture
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:
     from architectures.cgt.analysis.table import Row, RunTable
 
-# Okabe and Ito (2008): people who are colour-blind can distinguish them.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
+_GREY = "#8A8A8A"
 _DASHES = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5), (2, 1, 1, 1), (10, 3), (1, 4))
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,
@@ -204,7 +204,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
         figure = Figure(figsize=(2.2 + 4.4 * len(names), 4.4), layout="constrained")
         for number, axes in enumerate(figure.subplots(1, len(names), squeeze=False, sharey=True)[0]):
             for dash, row in zip(itertools.cycle(_DASHES), others, strict=False):
-                _curve(axes, row.by_example["dynamic"], row.name, COLOURS[7], linestyle=(0, dash), band=bool(row.seeds))
+                _curve(axes, row.by_example["dynamic"], row.name, _GREY, linestyle=(0, dash), band=bool(row.seeds))
             own = [row for row in shown if row.name == names[number]]
             _curve(axes, own[0].by_example["dynamic"], "y changes (base)", COLOURS[6])
             _frozen(axes, own)
