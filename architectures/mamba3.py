@@ -96,7 +96,7 @@ class Mamba3(mixer.Mixer):
             for last, now in ((last_k, k), (last_v, v), (last_gamma, gamma))
         )
         enters = log_alpha.exp() * (gamma_before + delta - gamma)
-        y, P = linear_attention(q, enters[..., None] * k_before, v_before, log_alpha[..., None].expand(q.shape), P)
+        y, P = linear_attention(q, enters[..., None] * k_before, v_before, log_alpha, P)
         y = y + (gamma * (q * k).sum(-1) + self.D[:, None])[..., None] * v
         out: Tensor = self.out_proj(join_heads(y) * F.silu(z))
         return out, (P, k[:, :, -1], v[:, :, -1], gamma[:, :, -1], angle[:, :, -1])

@@ -84,15 +84,14 @@ class MesaNet(mixer.Mixer):
         mixed, window = self.conv(torch.cat([self.query(x), self.key(x)], dim=-1), window)
         q, k = (unit(split_heads(part, self.n_heads)) for part in F.silu(mixed).chunk(2, dim=-1))
         v = full(split_heads(self.value(x), self.n_heads))
-        log_decay = F.logsigmoid(full(self.forget(x))).mT[..., None].expand(k.shape)
+        log_decay = F.logsigmoid(full(self.forget(x))).mT  # (B, heads, L)
         written = full(self.write(x)).sigmoid().mT[..., None] * k
         ridge = (F.softplus(self.regularisation) + LEAST).view(self.n_heads, 1, -1)
         if self.options.solver == "exact":
-            solved, H = solve_exactly(q, k, written, log_decay, ridge, H)
+            solved, H = solve_exactly(q, k, written, log_decay[..., None], ridge, H)
         else:
             with torch.autocast(x.device.type, enabled=False):
-                solved = ConjugateGradients.apply(q, k, written, log_decay, ridge, H, self.options.cg_steps)
-            _, H = linear_attention(q, k, written, log_decay, H)
+                solved, H = ConjugateGradients.apply(q, k, written, log_decay, ridge, H, self.options.cg_steps)
         z, G = linear_attention(solved, written, v, log_decay, G)
         y: Tensor = self.out(join_heads(self.norm(full(z))))
         return y, (window, H, G)
@@ -106,7 +105,10 @@ class MesaNet(mixer.Mixer):
 def solve_exactly(
     q: Tensor, k: Tensor, written: Tensor, log_decay: Tensor, ridge: Tensor, H: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(H_t + Lambda)^-1 q_t for all t, a position at a time, and H after the last. Shapes as in `ConjugateGradients`."""
+    """(H_t + Lambda)^-1 q_t for all t, a position at a time, and H after the last.
+
+    Shapes as in `ConjugateGradients`, but log_decay is (B, heads, L, 1) or (B, heads, L, K).
+    """
     solved = []
     for q_t, k_t, written_t, g_t in zip(*(part.unbind(2) for part in (q, k, written, log_decay)), strict=True):
         H = g_t.exp()[..., None] * H + written_t[..., None] * k_t[..., None, :]
@@ -115,46 +117,48 @@ def solve_exactly(
 
 
 class ConjugateGradients(torch.autograd.Function):
-    """(H_t + Lambda)^-1 q_t for all t. Its gradient is the exact solution's: no step is kept for it."""
+    """(H_t + Lambda)^-1 q_t for all t, and H after the last. Their gradient is the exact solution's: no step is kept for it."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, written: Tensor, log_decay: Tensor, ridge: Tensor, H: Tensor, steps: int
-    ) -> Tensor:
-        """The solution, (B, heads, L, K).
+    ) -> tuple[Tensor, Tensor]:
+        """The solution (B, heads, L, K), and H after the last position.
 
         Args:
             ctx: what waits for the backward pass.
             q: (B, heads, L, K), the right-hand sides.
             k: (B, heads, L, K), the keys.
             written: (B, heads, L, K), beta k.
-            log_decay: (B, heads, L, K), the same for all channels of a head.
+            log_decay: (B, heads, L).
             ridge: (heads, 1, K), the diagonal of Lambda.
             H: (B, heads, K, K), before the first position.
             steps: how many.
         """
-        solved = conjugate_gradients(q, k, written, log_decay, ridge, H, steps)
+        solved, final = conjugate_gradients(q, k, written, log_decay, ridge, H, steps)
         ctx.save_for_backward(k, written, log_decay, ridge, H, solved)
         ctx.steps = steps
-        return solved
+        return solved, final
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dsolved: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         """Of x = M^-1 q: the gradient of q is M^-1 times that of x, and that of M is its product with -x."""
         k, written, log_decay, ridge, H, solved = ctx.saved_tensors
-        dq = conjugate_gradients(gradient, k, written, log_decay, ridge, H, ctx.steps)
+        dq, _ = conjugate_gradients(dsolved, k, written, log_decay, ridge, H, ctx.steps)
         with torch.enable_grad():
             inputs = [part.detach().requires_grad_() for part in (k, written, log_decay, H)]
-            product, _ = linear_attention(solved, *inputs)
-            dk, dwritten, dlog, dH = torch.autograd.grad(product, inputs, -dq)
+            outputs = linear_attention(solved, *inputs)
+            dk, dwritten, dlog, dH = torch.autograd.grad(outputs, inputs, (-dq, dfinal))
         return dq, dk, dwritten, dlog, -(dq * solved).sum((0, 2))[:, None], dH, None
 
 
 def conjugate_gradients(
     q: Tensor, k: Tensor, written: Tensor, log_decay: Tensor, ridge: Tensor, H: Tensor, steps: int
-) -> Tensor:
-    """The method of Hestenes and Stiefel (1952) from zero, for all positions at once. Shapes as in `ConjugateGradients`.
+) -> tuple[Tensor, Tensor]:
+    """The method of Hestenes and Stiefel (1952) from zero, for all positions at once; and H after the last position.
+
+    Shapes as in `ConjugateGradients`. Every step's product with H leaves the same state, which does not depend on its queries.
 
     On a CPU it ends before `steps` where all residuals are as small as roundings: more steps would not change what they solve.
     On a GPU the question would wait for the answer of every step.
@@ -163,11 +167,12 @@ def conjugate_gradients(
     direction, size = q, q.square().sum(-1, keepdim=True)
     enough = size * (ROUNDINGS * torch.finfo(q.dtype).eps) ** 2
     for _ in range(steps):
-        if q.device.type == "cpu" and bool((size <= enough).all()):
-            break
-        image = linear_attention(direction, k, written, log_decay, H)[0] + ridge * direction
+        product, final = linear_attention(direction, k, written, log_decay, H)
+        image = product + ridge * direction
         along = size / (direction * image).sum(-1, keepdim=True).clamp(min=TINY)
         solved, residual = solved + along * direction, residual - along * image
         before, size = size, residual.square().sum(-1, keepdim=True)
+        if q.device.type == "cpu" and bool((size <= enough).all()):
+            break
         direction = residual + size / before.clamp(min=TINY) * direction
-    return solved
+    return solved, final

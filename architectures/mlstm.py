@@ -112,7 +112,7 @@ class MLSTM(mixer.Mixer):
         q, k, v = (split_heads(part, self.n_heads) for part in (q, k, v))
         k = k * (k.shape[-1] ** -0.5 * (i - m).exp()[..., None])
         # A value that is always 1 comes out as the product of q and n.
-        out, memory = linear_attention(q, k, F.pad(v, (0, 1), value=1.0), log_decay[..., None].expand(k.shape), memory)
+        out, memory = linear_attention(q, k, F.pad(v, (0, 1), value=1.0), log_decay, memory)
         out = full(out)
         h = out[..., :-1] / (torch.maximum(out[..., -1].abs(), (-m).exp()) + TINY)[..., None]
         h = join_heads(self.norm(h)) * self.norm_weight

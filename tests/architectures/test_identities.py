@@ -227,11 +227,12 @@ def solving(length: int = 20) -> list[Tensor]:
 
 
 def test_conjugate_gradients_have_the_gradients_of_the_solution() -> None:
-    """Of all inputs. H has to be symmetric, so its gradient is compared as that of a symmetric matrix."""
+    """Of all inputs, by the solution and the last H. H has to be symmetric: its gradient is compared as a symmetric matrix's."""
     given = solving()
-    found, right = ConjugateGradients.apply(*given, 30), solve_exactly(*given)[0]
+    found, right = ConjugateGradients.apply(*given, 30), solve_exactly(*given)
     torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
-    upstream = torch.randn_like(right)
+    upstream = [torch.randn_like(right[0]), torch.randn_like(right[1])]
+    upstream[1] = upstream[1] + upstream[1].mT
     ours, theirs = (torch.autograd.grad(x, given, upstream) for x in (found, right))
     for place, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if place in (1, 2):  # k and beta k stand in one symmetric product, in which they may change places
@@ -250,7 +251,7 @@ def test_mesanet_is_what_flash_linear_attention_computes() -> None:
         naive = pytest.importorskip("fla.ops.mesa_net.naive")
     q, k, written, g, ridge, _ = (tensor.detach().float() for tensor in solving())
     beta, H = (written * k).sum(-1), torch.zeros(2, 3, 4, 4)
-    found = ConjugateGradients.apply(q, k, written, g, ridge, H, 30)
+    found, _ = ConjugateGradients.apply(q, k, written, g, ridge, H, 30)
     z = torch.einsum("bhlk,bhlkv->bhlv", found, states(written, k, g))
     inside = [x.transpose(1, 2) for x in (q, k, k, g[..., 0])]
     expected = naive.naive_mesa_net_exact(*inside, ridge[:, 0], beta.transpose(1, 2))[0]

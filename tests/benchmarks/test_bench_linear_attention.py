@@ -1,4 +1,4 @@
-"""Linear attention, forward and backward: time against the naive form, in the same run.
+"""Linear attention, forward and backward: times in the same run. Fast against naive, and one decay against one of each channel.
 
 Run with `pytest tests/benchmarks/test_bench_linear_attention.py --benchmark-only`.
 """
@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from regbench.ops.linear_attention import linear_attention
-from tests.benchmarks.test_bench_selective_scan import record
+from tests.benchmarks.test_bench_selective_scan import least_seconds, record
 
 LEAST = {"cpu": {"heads": 3, "channels": 3}, "chunked": {"heads": 2, "channels": 1}}
 """Times faster than naive. The chunked form is there for GPUs; on a CPU it should only not be slower."""
@@ -44,3 +44,22 @@ def test_op(benchmark: Any, threads: int, form: str, decay: str, batch: int, len
 
     ratio = record(benchmark, there_and_back("naive"), there_and_back(form), batch * length)
     assert ratio >= LEAST[form][decay]
+
+
+def test_a_decay_of_positions(benchmark: Any, threads: int) -> None:
+    """Chunked: (B, H, L) against the same decays expanded to all channels. The sizes are those of Mamba-2 at d_model 64."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(8, 1, 256, 64), torch.randn(8, 1, 256, 64), torch.randn(8, 1, 256, 128)
+    inputs = [tensor.requires_grad_() for tensor in (q, k, v, F.logsigmoid(torch.randn(8, 1, 256)))]
+    upstream = torch.randn_like(v)
+
+    def positions() -> object:
+        return torch.autograd.grad(linear_attention(*inputs, backend="chunked")[0], inputs, upstream)
+
+    def channels() -> object:
+        log_decay = inputs[3][..., None].expand(q.shape)
+        return torch.autograd.grad(linear_attention(q, k, v, log_decay, backend="chunked")[0], inputs, upstream)
+
+    slow, fast = least_seconds(channels, positions)
+    benchmark.extra_info |= {"times faster than expanded": round(slow / fast, 2), "ms": round(1e3 * fast, 2)}
+    benchmark.pedantic(positions, rounds=10)

@@ -254,11 +254,9 @@ def scan_inputs(length: int = 33, n_state: int = 5) -> list[Tensor]:
 
 
 def linear_inputs(decay: str, length: int = 33, width: int = 4, dim: int = 6) -> list[Tensor]:
-    q, k, v, heads, channels, state = given(
-        *((2, 3, length, n) for n in (width, width, dim)), (3,), (2, 3, length, width), (2, 3, width, dim)
-    )
-    log_decay = {"none": [], "heads": [F.logsigmoid(heads)], "channels": [F.logsigmoid(channels)]}[decay]
-    return [q, k, v, state, *log_decay]
+    shapes = {"none": [], "heads": [(3,)], "positions": [(2, 3, length)], "channels": [(2, 3, length, width)]}[decay]
+    q, k, v, state, *drawn = given(*((2, 3, length, n) for n in (width, width, dim)), (2, 3, width, dim), *shapes)
+    return [q, k, v, state, *(F.logsigmoid(log_decay) for log_decay in drawn)]
 
 
 KINDS = ["delta", "positions", "channels", "general"]
@@ -350,7 +348,7 @@ class TestHandedOver:
         ):
             implementation(*scan_inputs(1, n_state=257))
 
-    @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
+    @pytest.mark.parametrize("decay", ["none", "heads", "positions", "channels"])
     @pytest.mark.parametrize(("width", "dim"), [(4, 6), (8, 8), (16, 17), (17, 16), (32, 16)])
     @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-6), (torch.bfloat16, 2**-6)])
     def test_linear_attention(self, decay: str, width: int, dim: int, dtype: torch.dtype, tolerance: float) -> None:
@@ -494,7 +492,7 @@ class TestOnAGPU:
 
     @pytest.mark.parametrize(("width", "dim"), [(16, 32), (8, 8), (16, 17)])
     @pytest.mark.parametrize("length", [1, 65, 200])
-    @pytest.mark.parametrize("decay", ["none", "heads", "channels"])
+    @pytest.mark.parametrize("decay", ["none", "heads", "positions", "channels"])
     @pytest.mark.parametrize(
         ("backend", "dtype", "tolerance"),
         [

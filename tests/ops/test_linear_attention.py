@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("poison")
 
 FAST = ["cpu", "chunked"]
 BACKENDS = [*FAST, "naive"]
-DECAYS = ["none", "heads", "channels"]
+DECAYS = ["none", "heads", "positions", "channels"]
 
 
 class Inputs(NamedTuple):
@@ -44,14 +44,15 @@ def make(shape: tuple[int, int, int, int, int], decay: str, state: bool = True, 
     generator = torch.Generator().manual_seed(sum(shape))
 
     def normal(*size: int) -> Tensor:
-        if strided and len(size) == 4:
-            b, h, n, c = size
-            return torch.randn(b, n, h, 2 * c, dtype=torch.float64, generator=generator)[..., ::2].transpose(1, 2)
+        if strided and len(size) > 1:
+            b, h, n, *c = size
+            return torch.randn(b, n, h, *c, 2, dtype=torch.float64, generator=generator)[..., 0].transpose(1, 2)
         return torch.randn(*size, dtype=torch.float64, generator=generator)
 
     decays = {
         "none": None,
         "heads": F.logsigmoid(normal(heads)),
+        "positions": F.logsigmoid(normal(batch, heads, length)),
         "channels": F.logsigmoid(normal(batch, heads, length, width)),
     }
     tensors = [
@@ -84,6 +85,8 @@ def by_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
         log_decay = torch.zeros_like(q)
     elif log_decay.dim() == 1:
         log_decay = log_decay[None, :, None, None] * torch.ones_like(q)
+    elif log_decay.dim() == 3:
+        log_decay = log_decay[..., None] * torch.ones_like(q)
     b = log_decay.cumsum(2)
     past = torch.ones(length, length, dtype=torch.bool).tril()
     gaps = (b[:, :, :, None] - b[:, :, None]).masked_fill(~past[..., None], -torch.inf)
@@ -121,6 +124,16 @@ def test_options_and_layouts(backend: str, decay: str, state: bool, strided: boo
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("strided", [True, False])
+def test_a_decay_of_positions_is_one_for_all_channels(backend: str, strided: bool) -> None:
+    inputs = make((2, 3, 65, 4, 6), "positions", strided=strided)
+    assert inputs.log_decay is not None
+    expanded = inputs._replace(log_decay=inputs.log_decay[..., None].expand(inputs.q.shape))
+    expected = gradients(linear_attention(*expanded, backend=backend), inputs)
+    assert_same(everything(inputs, backend), expected, 1e-11)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("decay", DECAYS)
 def test_is_the_sum_over_pairs(backend: str, decay: str) -> None:
     inputs = make((2, 2, 50, 4, 6), decay)
@@ -152,14 +165,16 @@ def test_half_precision_is_computed_in_float32(backend: str, decay: str, autocas
 
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("case", ["heads", "channels", "mixed", "shut"])
-def test_strong_decay(backend: str, dtype: torch.dtype, case: str) -> None:
+@pytest.mark.parametrize("decay", DECAYS[1:])
+@pytest.mark.parametrize("case", ["strong", "mixed", "shut"])
+def test_strong_decay(backend: str, dtype: torch.dtype, decay: str, case: str) -> None:
     """Log decays of -50 and less, where quotients of running products would be 0 / 0, also among decays close to 1."""
-    inputs = make((2, 2, 100, 4, 6), "heads" if case == "heads" else "channels")
+    inputs = make((2, 2, 100, 4, 6), decay)
     assert inputs.log_decay is not None
     strong = torch.full_like(inputs.log_decay, -torch.inf if case == "shut" else -50.0)
     often = torch.rand(strong.shape, generator=torch.Generator().manual_seed(1)) < 0.2
-    log_decay = torch.where(often, strong, -0.01) if case in ("mixed", "shut") else strong
+    often.view(-1)[0] = True  # also where there are few
+    log_decay = strong if case == "strong" else torch.where(often, strong, -0.01)
     inputs = inputs._replace(log_decay=log_decay.detach().requires_grad_())
     exact = [tensor.to(dtype) for tensor in everything(inputs, "naive")]
     assert all(tensor.isfinite().all() for tensor in exact)
@@ -183,7 +198,7 @@ def test_gradcheck(backend: str, decay: str) -> None:
 @pytest.mark.parametrize("cuts", [[1, 99], [32, 68], [40, 1, 59], [33, 31, 36]])
 def test_going_on_from_a_state(backend: str, decay: str, cuts: list[int]) -> None:
     inputs = make((2, 2, 100, 4, 6), decay)
-    per_position = decay == "channels"
+    per_position = decay in ("positions", "channels")
     sequences = [*inputs[:3], inputs.log_decay] if per_position else list(inputs[:3])
     pieces, state = [], inputs.initial_state
     for q, k, v, *decays in zip(*(x.split(cuts, 2) for x in sequences), strict=True):  # type: ignore[union-attr]
@@ -194,8 +209,9 @@ def test_going_on_from_a_state(backend: str, decay: str, cuts: list[int]) -> Non
 
 
 @pytest.mark.parametrize("backend", FAST)
-def test_later_inputs_do_not_matter(backend: str) -> None:
-    inputs = make((1, 2, 80, 4, 6), "channels")
+@pytest.mark.parametrize("decay", ["positions", "channels"])
+def test_later_inputs_do_not_matter(backend: str, decay: str) -> None:
+    inputs = make((1, 2, 80, 4, 6), decay)
     z, _ = linear_attention(*inputs, backend=backend)
     for place in range(4):
         changed = inputs[place].detach().clone()  # type: ignore[union-attr]
@@ -249,12 +265,15 @@ def library(decay: str, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         from fla.ops.gla.naive import naive_recurrent_gla
         from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
         from fla.ops.retention.naive import naive_retention
+        from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
     if decay == "heads":  # it returns no state
         return naive_retention(inputs.q * 4**0.5, inputs.k, inputs.v), None
     q, k, v, g = (None if x is None else x.transpose(1, 2) for x in inputs[:4])
     state = {"initial_state": inputs.initial_state, "output_final_state": True}
     if decay == "none":
         z, final = naive_recurrent_linear_attn(q, k, v, scale=1.0, **state)
+    elif decay == "positions":
+        z, final = naive_recurrent_simple_gla(q, k, v, g, scale=1.0, **state)
     else:
         z, final = naive_recurrent_gla(q * 4**0.5, k, v, g, **state)
     return z.transpose(1, 2), final
@@ -288,8 +307,14 @@ def test_wrong_shapes(wrong: str) -> None:
     for name in ("q", "v"):
         with pytest.raises(UserError, match=f"{name} should have shape"):
             linear_attention(*inputs._replace(**{name: getattr(inputs, name)[0]}))
-    with pytest.raises(UserError, match=r"log_decay should have shape \(3,\)"):
-        linear_attention(*inputs[:3], torch.zeros(2))
+    for log_decay, shape in (
+        (torch.zeros(2), r"\(3,\), but has \(2,\)"),
+        (torch.zeros(2, 3, 5), r"\(2, 3, 4\), but has \(2, 3, 5\)"),
+        (torch.zeros(2, 4, 3), r"\(2, 3, 4\), but has \(2, 4, 3\)"),
+        (torch.zeros(2, 3), r"\(2, 3, 4, 5\), but has \(2, 3\)"),
+    ):
+        with pytest.raises(UserError, match=rf"^linear_attention: log_decay should have shape {shape}$"):
+            linear_attention(*inputs[:3], log_decay)
 
 
 def test_what_ran_is_on_record() -> None:

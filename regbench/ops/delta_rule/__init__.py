@@ -106,10 +106,3 @@ def correction(k: Tensor, beta: Tensor | None, a: Tensor | None, b: Tensor | Non
         return k, a, b
     written = beta[..., None] * k
     return written, k, -written
-
-
-def channel_decay(log_decay: Tensor | None, q: Tensor) -> Tensor:
-    """The log decay of each key channel, (B, H, L, K), like the queries: zeros for None, and one for all from (B, H, L)."""
-    if log_decay is None:
-        return torch.zeros_like(q)
-    return log_decay if log_decay.dim() == 4 else log_decay[..., None].expand(q.shape)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from regbench.ops.backend import common_type
 from regbench.ops.delta_rule import correction
-from regbench.ops.linear_attention.chunked import decay_of_channels
+from regbench.ops.linear_attention.chunked import decay_of_channels, decay_of_positions
 
 CHUNK = 32
 """Positions in a chunk: a power of two, as chunks are built from halves."""
@@ -50,7 +50,7 @@ def delta_rule(
         # Each of the two readers meets each of the two writers: (2, 1, B, H, N, C, K) and (1, 2, B, H, N, C, K).
         readers, writers, values = torch.stack([cut(q), cut(a)])[:, None], torch.stack([cut(k), cut(b)])[None], cut(v)
         if log_decay.dim() == 3:
-            scores, readers, writers, decay = _decay_of_positions(readers, writers, cut(log_decay[..., None]))
+            scores, readers, writers, decay = decay_of_positions(readers, writers, cut(log_decay[..., None]))
         else:
             scores, readers, writers, decay = decay_of_channels(readers, writers, cut(log_decay))
         (q_k, q_b), (a_k, a_b) = scores.unbind(0)  # (B, H, N, C, C) each, the first reading what the second wrote
@@ -69,10 +69,3 @@ def delta_rule(
             state = decay_n * state + b_n @ reads[-1] + added_n
         z = queries @ torch.stack(states, dim=2) + q_k @ values + q_b @ torch.stack(reads, dim=2)
     return z.flatten(2, 3)[:, :, :length].to(v.dtype), state
-
-
-def _decay_of_positions(readers: Tensor, writers: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same as `decay_of_channels`, for a log decay (B, H, N, C, 1): one matrix weights the scores of all pairs."""
-    one = torch.ones_like(log_decay)
-    weights, since_start, until_end, decay = decay_of_channels(one, one, log_decay)
-    return readers @ writers.mT * weights, readers * since_start, writers * until_end, decay

@@ -17,7 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import run
 from regbench.ops.backend import common_type
-from regbench.ops.delta_rule import channel_decay, correction
+from regbench.ops.delta_rule import correction
+from regbench.ops.linear_attention import channel_decay
 
 CHUNK = 32
 """Positions between two stored states."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regbench.ops.backend import common_type
-from regbench.ops.delta_rule import channel_decay
+from regbench.ops.linear_attention import channel_decay
 from regbench.ops.linear_attention.fla import padded
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.delta_rule import channel_decay, correction
+from regbench.ops.delta_rule import correction
+from regbench.ops.linear_attention import channel_decay
 
 
 def delta_rule(

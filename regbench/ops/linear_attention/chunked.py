@@ -46,6 +46,8 @@ def linear_attention(
         queries, keys, values = cut(q), cut(k), cut(v)
         if log_decay.dim() == 1:
             scores, queries, keys, decay = _decay_of_heads(queries, keys, log_decay.to(dtype), length)
+        elif log_decay.dim() == 3:
+            scores, queries, keys, decay = decay_of_positions(queries, keys, cut(log_decay[..., None]))
         else:
             scores, queries, keys, decay = decay_of_channels(queries, keys, cut(log_decay))
         states = []
@@ -59,13 +61,21 @@ def linear_attention(
 def _decay_of_heads(q: Tensor, k: Tensor, log_decay: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same as `decay_of_channels`, for a log decay (H,): one matrix weights the scores of all chunks."""
     chunks, size = q.shape[2:4]
-    g = log_decay[:, None, None, None]  # (H, 1, 1, 1)
+    # Finite, as -inf times no steps would be NaN.
+    g = log_decay.clamp(min=torch.finfo(log_decay.dtype).min)[:, None, None, None]  # (H, 1, 1, 1)
     i = torch.arange(size, device=q.device)[:, None]
     filled = (length - size * torch.arange(chunks, device=q.device)).clamp(max=size)[:, None, None]  # (N, 1, 1)
     weights = (g * (i - i.T).clamp(min=0)).exp().tril()  # (H, 1, C, C)
     since_start = (g * (i + 1)).exp()  # (H, 1, C, 1)
     until_end = (g * (filled - 1 - i).clamp(min=0)).exp()  # (H, N, C, 1)
     return q @ k.mT * weights, q * since_start, k * until_end, (g * filled).exp()[None]
+
+
+def decay_of_positions(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same as `decay_of_channels`, for a log decay (..., C, 1): one matrix weights the scores of all pairs."""
+    one = torch.ones_like(log_decay)
+    weights, since_start, until_end, decay = decay_of_channels(one, one, log_decay)
+    return q @ k.mT * weights, q * since_start, k * until_end, decay
 
 
 def decay_of_channels(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import run
 from regbench.ops.backend import common_type
+from regbench.ops.linear_attention import channel_decay
 
 CHUNK = 32
 """Positions between two stored states."""
@@ -32,13 +33,9 @@ def linear_attention(
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
-    if log_decay is None:
-        log_decay = q.new_zeros(q.shape[1])
-    if log_decay.dim() == 1:
-        log_decay = log_decay[:, None, None].expand(q.shape)
     if initial_state is None:
         initial_state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
-    inputs = (q, k, v, log_decay, initial_state)
+    inputs = (q, k, v, channel_decay(log_decay, q), initial_state)
     dtype = common_type(*inputs, least=torch.float32)
     z, state = _LinearAttention.apply(*(tensor.to(dtype).flatten(0, 1).contiguous() for tensor in inputs))
     return z.unflatten(0, q.shape[:2]).to(v.dtype), state.unflatten(0, q.shape[:2])

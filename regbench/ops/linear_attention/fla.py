@@ -41,6 +41,8 @@ def linear_attention(
     elif log_decay.dim() == 1:
         # The argument `g_gamma` would take it as it is, but has no gradient.
         kernel, given["g"] = chunk_simple_gla, log_decay.float().expand(given["q"].shape[:3]).contiguous()
+    elif log_decay.dim() == 3:
+        kernel, given["g"] = chunk_simple_gla, log_decay.float().transpose(1, 2).contiguous()
     else:
         kernel, given["g"] = chunk_gla, padded(log_decay.float().transpose(1, 2), -1)
     z, state = kernel(**given, scale=1.0, output_final_state=True)
