@@ -58,8 +58,12 @@ def test_a_run_of_another_track_than_todays_is_refused(
         assert error.count("\n") == 1
     assert load_trained(other, split="test").track.name == "markov-text-v1"  # of that split nothing has changed
     (edited / "result.json").unlink()
+    with pytest.raises(UserError, match="seed-0 is of another track: tiny-v1 was changed since"):
+        load_trained(edited)
+    provenance = edited / "seed-0" / FILE
+    provenance.unlink()
     assert load_trained(edited).track.name == "tiny-v1"  # it is not known on what it was trained
-    provenance, digest = edited / "seed-0" / FILE, load_trained(edited).track.definition.digest
+    digest = load_trained(edited).track.definition.digest
     for parts, message in (
         ({"track": "0" * 64}, "seed-0 is of another track: tiny-v1 was changed since"),
         ({"track": digest, "text": "0" * 64}, "seed-0 is of other text: that of tiny-v1 has changed since"),
