@@ -150,7 +150,7 @@ def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instance
     if found is not None:
         return found
     instances = make()
-    keep(path, lambda file: np.savez_compressed(file, **_arrays(instances)), "wb")
+    keep(path, lambda file: np.savez(file, **_arrays(instances)), "wb")
     return instances
 
 

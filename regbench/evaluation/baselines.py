@@ -107,7 +107,7 @@ def predict_baseline(
     if made.seconds >= WORTH_KEEPING:
         costs = {"seconds": made.seconds, "processor_seconds": made.processor_seconds, "threads": made.threads}
         arrays = made.stored.arrays | costs
-        keep(_predictions_file(baseline, track, instances), lambda file: np.savez_compressed(file, **arrays), "wb")
+        keep(_predictions_file(baseline, track, instances), lambda file: np.savez(file, **arrays), "wb")
     return made
 
 

@@ -234,7 +234,7 @@ def _lines(value: Any, depth: int) -> list[str]:
     if isinstance(value, dict) and value:
         keys = sorted(value, key=lambda key: (key != "schema_version", key))
         members = [[json.dumps(key), ": ", *_lines(value[key], depth + 1)] for key in keys]
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+    elif isinstance(value, list) and dict in set(map(type, value)):
         members = [_lines(item, depth + 1) for item in value]
     else:
         return [json.dumps(value, allow_nan=False, separators=(",", ":"))]

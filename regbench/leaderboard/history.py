@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -103,9 +104,14 @@ def tree_at(commit: str) -> Iterator[Path]:
 def _at(commit: str, path: str) -> bytes | None:
     """A file of this repository at a commit."""
     try:
-        return _git("cat-file", "blob", f"{commit}:{path}")
+        return _blob(commit, path)
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+@functools.cache  # entries of one day share their commits, and architectures their modules
+def _blob(commit: str, path: str) -> bytes | None:
+    return _git("cat-file", "blob", f"{commit}:{path}")
 
 
 def _git(*words: str) -> bytes | None:

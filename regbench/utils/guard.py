@@ -6,6 +6,7 @@ No link is followed, and nothing is executed or unpickled.
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import zipfile
@@ -203,10 +204,10 @@ def check_plain(value: Any, name: str) -> None:
                     raise Refused(f"{name}: a key is no string")
                 _check_string(key, name)
             waiting += [(member, depth + 1) for member in item.values()]
-        elif isinstance(item, list):
+        elif isinstance(item, list) and set(map(type, item)) != {float}:
             waiting += [(member, depth + 1) for member in item]
-        elif isinstance(item, float):
-            if not np.isfinite(item):
+        elif isinstance(item, list | float):  # nearly all of a large file is lists of such numbers
+            if not all(map(math.isfinite, item if isinstance(item, list) else [item])):
                 raise Refused(f"{name}: NaN or infinity")
         elif isinstance(item, int):
             if abs(item) >= LARGEST_INTEGER:
