@@ -8,7 +8,7 @@ ARGS ?=
 # Keep bytecode, even where the machine is set not to: pytest then compiles a test file only after a change.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test layers types slow bench plot figures docs baselines freeze golden clean
+.PHONY: run test layers types pytest slow bench plot figures docs baselines freeze golden clean
 
 run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it
 	$(BIN)/regbench run --arch mamba $(ARGS)
@@ -16,14 +16,17 @@ run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it
 test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(MAKE) --no-print-directory -j 2 layers types
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+	$(MAKE) --no-print-directory -j 3 layers types pytest
 
 layers: $(INSTALLED)
 	$(BIN)/lint-imports
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+
+# A file stays in one process: both would compile the same kernels otherwise.
+pytest: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 slow: $(INSTALLED)  ## the tests that train for minutes
 	$(BIN)/pytest -m slow $(ARGS)

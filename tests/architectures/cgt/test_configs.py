@@ -71,6 +71,7 @@ def test_there_is_one_for_each_experiment() -> None:
     assert set(CONFIGS) == {"cgt-arithmetic", "cgt-linear-regression", "cgt-text-mixture", "transformer-arithmetic"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", CONFIGS)
 def test_it_trains_a_step(name: str) -> None:
     parameters, operations, moved = step(name)
