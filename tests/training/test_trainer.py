@@ -44,7 +44,7 @@ def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
     def make(folder: str = "a", seed: int = 0, provenance: str = "same", **options: object) -> Trainer:
         torch.manual_seed(seed)
         model = build(Recency, resolve_options(Recency, {"d_model": 8, "dropout": 0.2}), tiny.task.io)
-        values = {"batch_size": 8, "evaluations": 4, "checkpoint_seconds": 0.0} | options
+        values = {"batch_size": 8, "evaluations": 4} | options
         return Trainer(
             model,
             tiny.instances("train"),
@@ -74,6 +74,7 @@ def log(trainer: Trainer) -> list[dict[str, float]]:
 
 def kill_at(trainer: Trainer, step: int, *, after_save: bool) -> None:
     """Stops the trainer as a kill would: at `step`, before or after its checkpoint, with nothing cleaned up."""
+    trainer.options = trainer.options.model_copy(update={"checkpoint_seconds": 0.0})
     original_step, original_save = trainer._step, trainer._save
 
     def stepping(total: int) -> dict[str, Tensor]:
@@ -420,7 +421,7 @@ class TestFaultsOfTheArchitecture:
         ],
     )
     def test_in_a_step_and_in_validation(self, trainer: Callable[..., Trainer], training: bool, message: str) -> None:
-        made, calls = trainer(), []
+        made, calls = trainer(checkpoint_seconds=0.0), []
         forward = made.model.forward
 
         def fails(tokens: Tensor) -> Tensor:
@@ -470,7 +471,7 @@ def test_complex_parameters_are_trained_checkpointed_and_resumed(tiny: Track, tm
             build(Turns, resolve_options(Turns, {"d_model": 8}), tiny.task.io),
             tiny.instances("train"),
             tiny.instances("validation"),
-            TrainingOptions(batch_size=8, evaluations=4, checkpoint_seconds=0.0),
+            TrainingOptions(batch_size=8, evaluations=4),
             budget=6000,
             seed=0,
             folder=tmp_path / folder,
