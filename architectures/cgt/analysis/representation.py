@@ -103,7 +103,8 @@ class Spectrum:
         power: Shares of the harmonics 1 .. L // 2, (K,). Harmonic k has k periods in an instance.
         slow: Share of the first three.
         peak: The harmonic with the largest share.
-        at_contexts: Share of the multiples of the number of contexts in an instance. None: there is one context.
+        at_contexts: Share of the multiples of the number of contexts in an instance. None: there is one context, or contexts change
+            at other places in other instances.
     """
 
     power: FloatArray
@@ -132,7 +133,8 @@ def spectrum(y: FloatArray, instances: Instances, segments: Segments) -> Spectru
         return "left out: y is constant"
     power = found / total
     contexts_ = segments.per_row
-    share = float(power[contexts_ - 1 :: contexts_].sum()) if contexts_ > 1 else None
+    periodic = contexts_ > 1 and len(set(zip(segments.number, segments.start, strict=True))) == contexts_
+    share = float(power[contexts_ - 1 :: contexts_].sum()) if periodic else None
     return Spectrum(power, float(power[:SLOW].sum()), int(power.argmax()) + 1, share)
 
 

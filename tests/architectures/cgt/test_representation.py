@@ -86,6 +86,8 @@ def test_a_sine_has_all_its_power_at_its_harmonic() -> None:
     several = spectrum(y, instances, four)
     assert not isinstance(several, str)
     assert several.at_contexts == pytest.approx(1.0)
+    four.start[5] = 13  # contexts that change at other places elsewhere have no harmonic
+    assert spectrum(y, instances, four).at_contexts is None  # type: ignore[union-attr]
 
 
 def test_what_has_no_spectrum_is_left_out() -> None:
