@@ -124,7 +124,10 @@ class CheckpointRecord(Strict):
 
 
 class SeedRecord(Strict):
-    """One trained model. Seconds and tokens_per_second are of training; peak_memory_bytes is of the process, or of the GPU."""
+    """One trained model.
+
+    Seconds and tokens_per_second are of training with its validation; peak_memory_bytes is of the process, or of the GPU.
+    """
 
     seed: int
     scores: dict[str, ScoreRecord]

@@ -64,7 +64,7 @@ def add_instances(parser: argparse.ArgumentParser) -> None:
 
 
 def add_named(parser: argparse.ArgumentParser) -> None:
-    """Declares how the code and the track of a run of one's own are named."""
+    """Declares how the code and the track of a run of your own are named."""
     parser.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the run is of an architecture of your own")
     parser.add_argument("--track", metavar="FILE", help="the YAML file, if the run is on a track of your own")
 

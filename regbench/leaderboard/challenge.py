@@ -85,7 +85,7 @@ def challenge(
         path: The entry's file.
         run: The run folder, with the weights of every seed.
         by: Who asks, for the evidence.
-        track: A track of one's own, if the entry is of that.
+        track: A track of your own, if the entry is of that.
         number: From an earlier challenge, to repeat it; by default one is drawn.
         instances: How many fresh instances.
         run_their_code: Whether an architecture that is not built in is run, in a process of its own.

@@ -109,7 +109,7 @@ def repredict(run: Path, findings: Findings, track: Track | None = None, commit:
     Args:
         run: The run folder.
         findings: What `verify` found before. It must hold no fault: the size of what is built here is bounded by its checks.
-        track: A track of one's own, if the run is of that.
+        track: A track of your own, if the run is of that.
         commit: Whose source is run where it has changed since; by default the commit that the run names.
     """
     try:

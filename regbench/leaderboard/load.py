@@ -43,7 +43,7 @@ def load_boards(
 
     Args:
         folder: The leaderboard's folder.
-        track: A track of one's own, if entries may be of that.
+        track: A track of your own, if entries may be of that.
         announce: Called with a line before something that takes long.
     """
     entries: list[Entry] = []

@@ -178,7 +178,7 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
     parts = [_INTRODUCTION, "## Tracks\n\nWhat an entry may spend, and who is first.", _list(rows)]
     others = [here[name] for name in sorted(set(here) - {track.name for track in tracks})]
     if others:
-        parts += ["## Tracks of one's own", _list([_board_row(board) for board in others])]
+        parts += ["## Tracks of your own", _list([_board_row(board) for board in others])]
     if retired:
         about = "These tracks take no more entries. Their entries stay readable."
         parts += [

@@ -173,7 +173,7 @@ def rank(
 
     Args:
         entries: The entries, in any order.
-        own: A track of one's own, which counts as current.
+        own: A track of your own, which counts as current.
         evidence: By the digest of an entry what stands behind it. Other entries are claimed.
 
     Raises:

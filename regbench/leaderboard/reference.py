@@ -109,7 +109,7 @@ def find_reference(name: str, given: Track | None = None) -> Reference:
 
     Args:
         name: The track's name, as the claim states it.
-        given: A track of one's own; it is taken if it has this name.
+        given: A track of your own; it is taken if it has this name.
 
     Raises:
         Refused: There is no such track, or it takes no entries.

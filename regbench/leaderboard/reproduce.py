@@ -81,7 +81,7 @@ def reproduce(
         seeds: Which of the entry's seeds; by default all.
         out: The run folder, by default under `runs/reproduced/`. An unfinished run there goes on.
         run: A finished run of the same configuration, e.g. of a sweep. Then nothing is trained.
-        track: The YAML file of one's own track, if the entry is of that.
+        track: The YAML file of your own track, if the entry is of that.
         reporter: Shows the progress of the run.
         announce: Called with a line when an unfinished run goes on.
 
@@ -196,7 +196,7 @@ def keep_reproduction(made: Reproduction, path: Path, by: str, track: Track | No
         made: What came of `reproduce`.
         path: The entry's file.
         by: Who trained again.
-        track: A track of one's own, if the entry is of that.
+        track: A track of your own, if the entry is of that.
 
     Raises:
         UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Or who
@@ -248,7 +248,7 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
         entry: The entry.
         result: The run's result.
         folder: The run folder, which holds the predictions.
-        track: A track of one's own, if the entry is of that.
+        track: A track of your own, if the entry is of that.
     """
     reference = find_reference(entry.track, track)
     run = RunFolder(folder)

@@ -61,7 +61,7 @@ def submit(
         publish_predictions: Whether to copy the predictions beside the entry, so that anyone can compute the scores again.
         replace: Whether it takes the place of an entry of the same configuration.
         source: The file of an architecture that is not built in; by default where the run found it.
-        track: A track of one's own, if the run is of that.
+        track: A track of your own, if the run is of that.
         announce: Called with a line before something that takes long.
 
     Raises:

@@ -44,7 +44,7 @@ def verify_entry(
 
     Args:
         path: The entry's file.
-        track: A track of one's own, if the entry may be of that.
+        track: A track of your own, if the entry may be of that.
         run: The folder of the run that the entry was made from, to compare with.
         predictions: A folder with `seed-N/predictions.npz`; by default those kept beside the entry, if any.
         costly: Whether the baselines are compared, if nothing else is wrong.
@@ -95,7 +95,7 @@ def verify_run(
 
     Args:
         path: The run folder.
-        track: A track of one's own, if the run may be of that.
+        track: A track of your own, if the run may be of that.
         source: The bytes of the architecture's file, if it is not built in.
         announce: Called with a line before something that takes long.
         costly: Whether the baselines are compared, if nothing else is wrong.

@@ -66,7 +66,7 @@ def track_of(result: Result, own: str | None = None) -> Track | None:
 
     Args:
         result: The result of the run.
-        own: The YAML file of a track of one's own. By default it is the built-in track of the result's name.
+        own: The YAML file of a track of your own. By default it is the built-in track of the result's name.
 
     Raises:
         UserError: There is no track in the file, or the run was made on another.

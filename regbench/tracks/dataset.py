@@ -1,4 +1,4 @@
-"""A track's instances for a training loop of one's own: as a PyTorch data set, and as Parquet files."""
+"""A track's instances for a training loop of your own: as a PyTorch data set, and as Parquet files."""
 
 from __future__ import annotations
 

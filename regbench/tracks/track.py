@@ -166,7 +166,7 @@ class Track:
         )
 
     def dataset(self, split: str) -> InstanceDataset:
-        """The instances of a split for a training loop of one's own: a PyTorch `Dataset` with a `collate` function."""
+        """The instances of a split for a training loop of your own: a PyTorch `Dataset` with a `collate` function."""
         from regbench.tracks.dataset import InstanceDataset  # PyTorch loads slowly
 
         return InstanceDataset(self.instances(split), self.task.io.separator)

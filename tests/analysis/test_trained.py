@@ -33,7 +33,7 @@ class Mine(regbench.Model):
 def test_a_run_of_another_track_than_todays_is_refused(
     run_folder: Path, text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A track of one's own that was edited, and text that has changed: then the weights mean nothing."""
+    """A track of your own that was edited, and text that has changed: then the weights mean nothing."""
     edited, other = tmp_path / "edited", tmp_path / "other"
     for folder, source in ((edited, run_folder), (other, text_run)):
         shutil.copytree(source, folder)

@@ -196,7 +196,7 @@ def structural(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         ),
     )
     yield (
-        "a baseline of one's own",
+        "a baseline of your own",
         changed(lambda c: c["result"]["baselines"].update(mine=c["result"]["baselines"]["unigram"])),
     )
     yield "chosen on the test split", changed(lambda c: c["result"]["selection"].update(split="test"))

@@ -1,4 +1,4 @@
-"""A task in a file of one's own: where it is looked for, what an edit of it undoes, and that a broken one is never scored."""
+"""A task in a file of your own: where it is looked for, what an edit of it undoes, and that a broken one is never scored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A track's data for a training loop of one's own."""
+"""A track's data for a training loop of your own."""
 
 from __future__ import annotations
 

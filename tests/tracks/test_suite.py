@@ -1,4 +1,4 @@
-"""Suites: built-in ones and files of one's own, and refusals in one line."""
+"""Suites: built-in ones and files of your own, and refusals in one line."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class Spectrum:
         power: Shares of the harmonics 1 .. L // 2, (K,). Harmonic k has k periods in an instance.
         slow: Share of the first three.
         peak: The harmonic with the largest share.
-        at_contexts: Share of the multiples of the number of contexts in an instance. None: there is one context, or contexts change
-            at other places in other instances.
+        at_contexts: Share of the multiples of the number of contexts in an instance. None: there is one
+            context, or contexts change at other places in other instances.
     """
 
     power: FloatArray

@@ -34,7 +34,7 @@ def configure(challenge: argparse.ArgumentParser) -> None:
     challenge.add_argument(
         "--run-their-code", action="store_true", help="run an architecture that is not built in, isolated (Linux)"
     )
-    challenge.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+    challenge.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:

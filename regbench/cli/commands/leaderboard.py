@@ -25,7 +25,7 @@ def configure(leaderboard: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     leaderboard.add_argument("--check", action="store_true", help="only say whether tables and page are up to date")
     leaderboard.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
-    leaderboard.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+    leaderboard.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:

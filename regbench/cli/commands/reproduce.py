@@ -39,7 +39,7 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument(
         "--by", metavar="NAME", help="your name, for the evidence beside the entry: it is then reproduced (all seeds)"
     )
-    reproduce.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+    reproduce.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:

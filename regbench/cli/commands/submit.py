@@ -34,8 +34,8 @@ def configure(submit: argparse.ArgumentParser) -> None:
     submit.add_argument("--replace", action="store_true", help="take the place of the entry of the same configuration")
     submit.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
     submit.add_argument("--publish-predictions", action="store_true", help="keep the predictions beside the entry")
-    submit.add_argument("--source", metavar="FILE", help="the file of an architecture of one's own, if it was moved")
-    submit.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+    submit.add_argument("--source", metavar="FILE", help="the file of an architecture of your own, if it was moved")
+    submit.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:

@@ -36,8 +36,8 @@ def configure(verify: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--checkpoint", action="store_true", help="also predict again with the run's weights (built-in architectures)"
     )
-    verify.add_argument("--source", metavar="FILE", help="of a run: the file of an architecture of one's own")
-    verify.add_argument("--track", metavar="FILE", help="the YAML file of a track of one's own")
+    verify.add_argument("--source", metavar="FILE", help="of a run: the file of an architecture of your own")
+    verify.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:

@@ -1,4 +1,4 @@
-"""A Hugging Face Hub of one's own: the few addresses that streaming a dataset asks, over files held in memory."""
+"""A Hugging Face Hub of your own: the few addresses that streaming a dataset asks, over files held in memory."""
 
 from __future__ import annotations
 
