@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
-from regbench.config import read_run
+from regbench.config import Config, read_run
 from regbench.models.backbone import Backbone, build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens
@@ -26,6 +26,7 @@ from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming
+from regbench.utils.guard import YAML_BYTES, Folder, parse_yaml
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,13 @@ def load(folder: str | Path, seed: int | None = None) -> Trained:
 
 
 def load_named(
-    folder: str | Path, seed: int | None, split: str, *, architecture: str | None = None, track: str | None = None
+    folder: str | Path,
+    seed: int | None,
+    split: str,
+    *,
+    architecture: str | None = None,
+    track: str | None = None,
+    read_track: bool = False,
 ) -> Trained:
     """As `load_trained`, but no file is executed that only the folder names: the folder may be a stranger's.
 
@@ -114,22 +121,57 @@ def load_named(
         split: The split that the model will read.
         architecture: FILE.py[:CLASS], for a run of an architecture that is no built-in one.
         track: The YAML file, for a run on a track that is no built-in one.
+        read_track: Whether the track's file that the folder names is read where nobody names one. Its task must be built in.
 
     Raises:
         UserError: See `load_trained`; or the configuration names a file, and the caller does not.
     """
     config = read_run(Path(folder))
-    if architecture is None and registry.is_file(config.architecture):
-        raise UserError(
-            f"{folder} is of the architecture in the file {config.architecture}, which is executed only if you name it: "
-            f"--arch {config.architecture}"
-        )
-    if track is None and config.track not in track_names():
+    refuse_unnamed_code(folder, config, architecture)
+    if track is None and config.track not in track_names() and not (read_track and _is_data(config.track)):
         raise UserError(
             f"{folder} is on the track {config.track}, which is no built-in one and is loaded only if you name its file: "
             f"--track {config.track}"
         )
     return load_trained(folder, seed, split, architecture=architecture, track=track)
+
+
+def load_to_ask(
+    folder: str | Path, seed: int | None, split: str, *, architecture: str | None, track: str | None
+) -> Trained:
+    """As `load_named`, to be asked about another track, if `track` is not the run's own."""
+    own = own_track(folder, track)
+    trained = load_named(folder, seed, split, architecture=architecture, track=own, read_track=True)
+    return trained if track is None or track == own else on_track(trained, track)
+
+
+def own_track(folder: str | Path, given: str | None) -> str | None:
+    """The track that a caller names, if the run's own is not loaded without a name; else None: it names another one."""
+    own = read_run(Path(folder)).track
+    return None if own in track_names() or _is_data(own) else given
+
+
+def refuse_unnamed_code(folder: str | Path, config: Config, named: str | None) -> None:
+    """Refuses a run of an architecture in a file, unless the caller names the file.
+
+    Raises:
+        UserError: It is such a run, and `named` is None.
+    """
+    if named is None and registry.is_file(config.architecture):
+        raise UserError(
+            f"{folder} is of the architecture in the file {config.architecture}, which is executed only if you name it: "
+            f"--arch {config.architecture}"
+        )
+
+
+def _is_data(track: str) -> bool:
+    """Whether a track's file can be read without executing anything: it is a small YAML file, and its task is built in."""
+    path = Path(track)
+    try:
+        content = parse_yaml(Folder(path.parent).read(path.name, YAML_BYTES), path.name)
+        return not registry.is_file(str(content["task"]))
+    except (UserError, KeyError, TypeError):
+        return False
 
 
 def load_trained(
@@ -249,6 +291,7 @@ class Analysis(Protocol):
         file: Path | None,
         console: Console,
         plot_by: str | None = None,
+        track: str | None = None,
     ) -> None:
         """A table of several runs on one track (`regbench analyze DIR DIR ...`).
 
@@ -260,6 +303,7 @@ class Analysis(Protocol):
             file: A Markdown file for the table.
             console: Where to print.
             plot_by: An option: a picture of the scores by its values lies beside the table.
+            track: The YAML file, if the runs are on a track whose task is a file.
         """
 
     def specialize_run(

@@ -31,7 +31,7 @@ class Mine(regbench.Model):
 
 
 def test_a_run_of_another_track_than_todays_is_refused(
-    run_folder: Path, text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, text_run: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A track of your own that was edited, and text that has changed: then the weights mean nothing."""
     edited, other = tmp_path / "edited", tmp_path / "other"
@@ -50,7 +50,10 @@ def test_a_run_of_another_track_than_todays_is_refused(
         (["analyze", str(edited)], "edited is of another track: tiny-v1 was changed since (digest "),
         (["analyze", str(edited), "--table", "t.md"], "edited is of another track: tiny-v1 was changed since (digest "),
         (["specialize", str(edited), "--prompt", str(tmp_path / "prompt.txt")], "edited is of another track"),
-        (["analyze", str(other)], "other is of other validation instances of markov-text-v1: its text or what makes"),
+        (
+            ["analyze", str(other), "--track", str(text_file)],
+            "other is of other validation instances of markov-text-v1: its text or what makes",
+        ),
     ):
         assert cli.main(arguments) == 2
         error = capsys.readouterr().err
@@ -163,3 +166,38 @@ class Parallel(regbench.Mixer):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+def test_nothing_is_executed_that_a_folder_alone_names(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither an architecture in a file, nor a track whose task is one. Named by the caller, both are read."""
+    sprung = tmp_path / "sprung"
+    (tmp_path / "trap.py").write_text(f"open({str(sprung)!r}, 'w')\n")
+    config = yaml.safe_load((run_folder / "config.yaml").read_text())
+    own = yaml.safe_load(Path(config["track"]).read_text())
+    (tmp_path / "own-v1.yaml").write_text(yaml.safe_dump(own | {"name": "own-v1", "task": str(tmp_path / "trap.py")}))
+    (tmp_path / "prompt.txt").write_text("ab|")
+    evil = tmp_path / "evil"
+    shutil.copytree(run_folder, evil)
+    commands: list[list[str]] = [
+        ["adapt", str(evil), "--at", "0.5"],
+        ["analyze", str(evil)],
+        ["analyze", str(evil), str(run_folder)],
+        ["analyze", str(run_folder), "--against", str(evil)],
+        ["specialize", str(evil), "--prompt", str(tmp_path / "prompt.txt")],
+        ["tint", "--size-of", str(evil)],
+    ]
+    for change, message in (
+        ({"architecture": str(tmp_path / "trap.py")}, "which is executed only if you name it: --arch "),
+        ({"track": str(tmp_path / "own-v1.yaml")}, "is loaded only if you name its file: --track "),
+    ):
+        (evil / "config.yaml").write_text(yaml.safe_dump(config | change))
+        for command in commands:
+            assert cli.main(command) == 2, command
+            error = capsys.readouterr().err
+            assert message in error, command
+            assert error.count("\n") == 1
+    assert not sprung.exists()
+    (evil / "config.yaml").write_text(yaml.safe_dump(config))
+    assert cli.main(["analyze", str(evil), "--arch", config["architecture"], "--limit", "8"]) == 0

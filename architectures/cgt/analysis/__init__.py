@@ -54,10 +54,11 @@ def compare_runs(
     file: Path | None,
     console: Console,
     plot_by: str | None = None,
+    track: str | None = None,
 ) -> None:
     """Prints and writes the table of several runs; see `regbench.analysis.trained.Analysis`."""
     values = option_values(folders, plot_by) if plot_by is not None else []
-    found = tabulate(folders, split=split, limit=limit, cuts=cuts, announce=_announce)
+    found = tabulate(folders, split=split, limit=limit, cuts=cuts, announce=_announce, track=track)
     by = by_option(found, plot_by, values) if plot_by is not None else None
     written = _write(found, by, file) if file is not None else []
     console.print(table_forms.terminal(found, console.width))

@@ -26,7 +26,7 @@ from architectures.cgt.analysis.modes import Outcomes, has_summary, mean_by_inst
 from architectures.cgt.analysis.representation import contexts, step_lengths
 from regbench.analysis.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
 from regbench.analysis.segments import Segments, examples_before, single_context_segments, windows
-from regbench.analysis.trained import Trained, load_trained
+from regbench.analysis.trained import Trained, load_named, own_track
 from regbench.config import read_run
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines
@@ -130,6 +130,7 @@ def tabulate(
     limit: int,
     cuts: Sequence[int] = (),
     announce: Callable[[str], None] = lambda _: None,
+    track: str | None = None,
 ) -> RunTable:
     """Measures every seed of finished runs.
 
@@ -139,31 +140,32 @@ def tabulate(
         limit: How many of its instances.
         cuts: After how many examples each segment is cut. Empty: where the task has its cut.
         announce: Is told what comes next.
+        track: The YAML file, if the runs are on a track whose task is a file.
 
     Raises:
         UserError: A folder is given twice, a run is not finished, the runs are of different tracks, a cut leaves nothing on one
             side, or scikit-learn is not installed.
     """
     require_scikit_learn()
-    runs = _runs(folders, split)
-    track = next(iter(runs.values()))[0].track
-    instances = track.instances(split)[:limit]
-    main = track.definition.main_score
-    metric = track.task.group_scores.get(main, (main, None))[0]
-    places = [_Place(track.task, instances, parts, cut, metric) for cut, parts in _parts(track, instances, cuts)]
+    runs = _runs(folders, split, track)
+    read = next(iter(runs.values()))[0].track
+    instances = read.instances(split)[:limit]
+    main = read.definition.main_score
+    metric = read.task.group_scores.get(main, (main, None))[0]
+    places = [_Place(read.task, instances, parts, cut, metric) for cut, parts in _parts(read, instances, cuts)]
     rows: list[Row] = []
     for name, seeds in runs.items():
         announce(f"reading {name}, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}")
         rows += _rows(name, seeds, places)
-    if isinstance(track.task.io, VectorIO):
-        for baseline in default_baselines(track, instances):
+    if isinstance(read.task.io, VectorIO):
+        for baseline in default_baselines(read, instances):
             announce(f"reading {baseline.name}")
             rows += [_baseline_row(baseline.name, baseline, place) for place in places]
     # Rows with one cut are compared with each other.
     order = {place.cut: number for number, place in enumerate(places)}
     rows.sort(key=lambda row: order[row.cut])
     return RunTable(
-        track.name, split, len(instances), metric, track.task.progress_label, tuple(rows), len(places[0].parts)
+        read.name, split, len(instances), metric, read.task.progress_label, tuple(rows), len(places[0].parts)
     )
 
 
@@ -188,7 +190,7 @@ def cut_after(parts: Segments, progress: IntArray, examples: int) -> Segments:
     return Segments(parts.row, parts.start, cut, parts.end, parts.number)
 
 
-def _runs(folders: Sequence[str | Path], split: str) -> dict[str, list[Trained]]:
+def _runs(folders: Sequence[str | Path], split: str, track: str | None) -> dict[str, list[Trained]]:
     """The models of all seeds of every run, by its name. All runs are checked before anything is measured."""
     paths = [Path(folder) for folder in folders]
     seen: dict[Path, Path] = {}
@@ -201,7 +203,9 @@ def _runs(folders: Sequence[str | Path], split: str) -> dict[str, list[Trained]]
     for name, path, config in zip(_names(list(seen)), paths, configs, strict=True):
         if not (path / "result.json").exists():
             raise UserError(f"{path} is not finished: go on with regbench run --resume {path}")
-        found[name] = [load_trained(path, seed, split) for seed in config.seeds]
+        found[name] = [
+            load_named(path, seed, split, track=own_track(path, track), read_track=True) for seed in config.seeds
+        ]
     (first, (one, *_)), *others = found.items()
     for name, (other, *_) in others:
         if other.track.definition.digest != one.track.definition.digest:

@@ -89,6 +89,7 @@ def configure(adapt: argparse.ArgumentParser) -> None:
         "--angles", action="store_true", help="only the angle between TinT's gradient and the true one, by block"
     )
     adapt.add_argument("--seed", type=int, metavar="N", help="only this seed of the runs (default: all)")
+    adapt.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the runs are of an architecture of your own")
     adapt.add_argument(
         "--table", metavar="FILE.md", help="write the table there, with FILE.csv and, but for distill, FILE.png"
     )
@@ -161,6 +162,7 @@ def _read(arguments: argparse.Namespace) -> _Asked:
         UserError: One of them is wrong.
     """
     from regbench.analysis.adaptation_few_shot import on_exemplars
+    from regbench.analysis.trained import own_track
     from regbench.tracks import load_track
 
     file = Path(arguments.table) if arguments.table is not None else None
@@ -177,7 +179,7 @@ def _read(arguments: argparse.Namespace) -> _Asked:
         raise UserError(f"--how {DISTIL} is asked for alone: its students do not read the segment")
     places = _places(arguments)
     names, runs = _names([Path(folder) for folder in arguments.folder]), _load(arguments)
-    if arguments.track is not None:
+    if arguments.track is not None and own_track(arguments.folder[0], arguments.track) is None:
         other = load_track(arguments.track)
         runs = [[on_exemplars(trained, other) for trained in models] for models in runs]
     tracks = {models[0].track.definition.digest: models[0].track for models in runs}
@@ -315,14 +317,15 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
 
 def _load(arguments: argparse.Namespace) -> list[list[Trained]]:
     """The models of each run, one a seed. Nothing may have changed of the splits that are read."""
-    from regbench.analysis.trained import load_trained
+    from regbench.analysis.trained import load_named, own_track
     from regbench.config import read_run
 
     runs = []
     for folder in arguments.folder:
+        named = {"architecture": arguments.arch, "track": own_track(folder, arguments.track)}
         seeds = read_run(Path(folder)).seeds if arguments.seed is None else [arguments.seed]
         for split in {"validation", arguments.split}:
-            models = [load_trained(folder, seed, split) for seed in seeds]
+            models = [load_named(folder, seed, split, **named, read_track=True) for seed in seeds]
         runs.append(models)
     return runs
 

@@ -63,8 +63,10 @@ def configure(analyze: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--track",
         metavar="TRACK",
-        help="read another track than the run's, with the same tokens and no longer instances",
+        help="read another track than the run's, with the same tokens and no longer instances; or the YAML file of "
+        "the run's own, if its task is a file",
     )
+    one.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the run is of an architecture of your own")
     one.add_argument(
         "--task-vectors",
         action="store_true",
@@ -79,7 +81,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"--limit {arguments.limit} is too few: four instances or more")
     if len(arguments.folder) == 1 and arguments.table is arguments.cuts is arguments.plot_by is None:
         return _one(arguments, console)
-    for option in ("seed", "rate", "out", "against", "track", "task_vectors"):
+    for option in ("seed", "rate", "out", "against", "arch", "task_vectors"):
         if getattr(arguments, option) is not None and getattr(arguments, option) is not False:
             name = option.replace("_", "-")
             raise UserError(f"--{name} is for one run without --table and --cuts; a table is over all seeds")
@@ -88,14 +90,13 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _one(arguments: argparse.Namespace, console: Console) -> int:
     """Everything about one model."""
-    from regbench.analysis.trained import analysis_of, load_trained, on_track
+    from regbench.analysis.trained import analysis_of, load_to_ask
 
     rate = 1 / 300 if arguments.rate is None else arguments.rate
     if not 0.0 <= rate <= 1.0:
         raise UserError(f"--rate {rate:g} is not between 0 and 1")
-    trained = load_trained(arguments.folder[0], arguments.seed, arguments.split)
-    if arguments.track is not None:
-        trained = on_track(trained, arguments.track)
+    named = {"architecture": arguments.arch, "track": arguments.track}
+    trained = load_to_ask(arguments.folder[0], arguments.seed, arguments.split, **named)
     name = "analysis" if arguments.seed is None else f"analysis-seed-{arguments.seed}"
     folder = Path(arguments.out) if arguments.out else trained.folder / name
     if arguments.task_vectors:
@@ -103,7 +104,7 @@ def _one(arguments: argparse.Namespace, console: Console) -> int:
             if getattr(arguments, option) is not None:
                 raise UserError(f"--{option} is not for --task-vectors")
         return _task_vectors(trained, folder, arguments, console)
-    analysis = analysis_of(trained.architecture)
+    analysis = analysis_of(arguments.arch or trained.architecture)
     asked: dict[str, Any] = {"split": arguments.split, "limit": arguments.limit, "rate": rate}
     if arguments.against is not None:
         asked["against"] = _other(trained, arguments)
@@ -113,11 +114,9 @@ def _one(arguments: argparse.Namespace, console: Console) -> int:
 
 def _other(trained: Trained, arguments: argparse.Namespace) -> Trained:
     """The first model of the run to compare with, on the same track."""
-    from regbench.analysis.trained import load_trained, on_track
+    from regbench.analysis.trained import load_to_ask
 
-    other = load_trained(arguments.against, None, arguments.split)
-    if arguments.track is not None:
-        other = on_track(other, arguments.track)
+    other = load_to_ask(arguments.against, None, arguments.split, architecture=None, track=arguments.track)
     if other.track.definition.digest != trained.track.definition.digest:
         raise UserError(f"{arguments.against} is on {other.track.name}, and {trained.folder} on {trained.track.name}")
     return other
@@ -162,7 +161,7 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
 
 def _several(arguments: argparse.Namespace, console: Console) -> int:
     """The table."""
-    from regbench.analysis.trained import analysis_of
+    from regbench.analysis.trained import analysis_of, own_track, refuse_unnamed_code
     from regbench.config import read_run
 
     file = Path(arguments.table) if arguments.table is not None else None
@@ -171,7 +170,12 @@ def _several(arguments: argparse.Namespace, console: Console) -> int:
     cuts = _cuts(arguments.cuts)
     if arguments.plot_by is not None and (file is None or len(cuts) > 1):
         raise UserError("--plot-by draws a picture beside --table FILE.md, with one cut at most")
-    analysis = analysis_of(*(read_run(Path(folder)).architecture for folder in arguments.folder))
+    configs = {folder: read_run(Path(folder)) for folder in arguments.folder}
+    for folder, config in configs.items():
+        refuse_unnamed_code(folder, config, None)
+        if arguments.track is not None and own_track(folder, arguments.track) is None:
+            raise UserError("--track names another track for one run without --table and --cuts, not for a table")
+    analysis = analysis_of(*(config.architecture for config in configs.values()))
     analysis.compare_runs(
         arguments.folder,
         split=arguments.split,
@@ -180,6 +184,7 @@ def _several(arguments: argparse.Namespace, console: Console) -> int:
         file=file,
         console=console,
         plot_by=arguments.plot_by,
+        track=arguments.track,
     )
     return 0
 

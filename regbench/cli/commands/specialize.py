@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from regbench.cli.arguments import add_named
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (
@@ -51,20 +52,22 @@ def configure(specialize: argparse.ArgumentParser) -> None:
         metavar="T",
         help="of generation (default: 1; 0: always the most likely token)",
     )
+    add_named(specialize)
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Calls the analysis that the architecture brings with it."""
-    from regbench.analysis.trained import analysis_of, load_trained
+    from regbench.analysis.trained import analysis_of, load_named
 
     rate = arguments.moving_average
     if rate is not None and not 0.0 < rate <= 1.0:
         raise UserError(f"--moving-average {rate:g} is not above 0 and at most 1")
     if rate is not None and arguments.generate is None:
         raise UserError("--moving-average is for generated text: give --generate too")
-    trained = load_trained(arguments.folder, arguments.seed)
+    named = {"architecture": arguments.arch, "track": arguments.track}
+    trained = load_named(arguments.folder, arguments.seed, "validation", **named, read_track=True)
     name = "specialised" if arguments.seed is None else f"specialised-seed-{arguments.seed}"
-    analysis_of(trained.architecture).specialize_run(
+    analysis_of(arguments.arch or trained.architecture).specialize_run(
         trained,
         Path(arguments.prompt),
         Path(arguments.out) if arguments.out else trained.folder / f"{name}.safetensors",

@@ -45,9 +45,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         sizes = cls.sizes_of(**_sizes(arguments.size))
         counts: dict[str, tuple[int, int]] = {}
     else:
-        from regbench.analysis.trained import load_trained
+        from regbench.analysis.trained import load_named
 
-        trained = load_trained(arguments.size_of)
+        trained = load_named(arguments.size_of, None, "validation", read_track=True)
         if not isinstance(trained.model, cls):
             raise UserError(f"{arguments.size_of} is a run of '{trained.architecture}', not of 'tint'")
         sizes, counts = trained.model.sizes()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import yaml
 
 from architectures.cgt import ContextuallyGuided
 from architectures.cgt.analysis.prompts import (
@@ -145,7 +146,8 @@ def test_where_only_answers_are_trained_generation_says_so(
         f"tiny-v1 trains the prediction of only {share:.0%} of its tokens; the other generated tokens are noise"
     )
     (tmp_path / "words.txt").write_text("Ġword1 part3")
-    assert cli.main(["specialize", str(text_run), "--prompt", str(tmp_path / "words.txt"), *out]) == 0
+    own = ["--track", yaml.safe_load((text_run / "config.yaml").read_text())["track"]]  # its task is a file
+    assert cli.main(["specialize", str(text_run), "--prompt", str(tmp_path / "words.txt"), *own, *out]) == 0
     assert "noise" not in capsys.readouterr().out
 
 

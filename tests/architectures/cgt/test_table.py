@@ -139,8 +139,8 @@ def _tensor(rows: np.ndarray) -> object:
     return torch.from_numpy(rows)
 
 
-def test_of_text_it_is_the_nll_after_the_middle_of_each_excerpt(text_run: Path) -> None:
-    found = tabulate([text_run], split="validation", limit=16)
+def test_of_text_it_is_the_nll_after_the_middle_of_each_excerpt(text_run: Path, text_file: Path) -> None:
+    found = tabulate([text_run], split="validation", limit=16, track=str(text_file))
     (row,) = found.rows
     assert found.metric == "nll"
     trained = load_trained(text_run)
@@ -154,7 +154,7 @@ def test_of_text_it_is_the_nll_after_the_middle_of_each_excerpt(text_run: Path) 
     assert set(row.y) == {"variation"}
     assert "No linear probe for run: the task has no hidden real numbers" in table_forms.notes(found)
     with pytest.raises(UserError, match="--cuts counts examples, and markov-text-v1 has none"):
-        tabulate([text_run], split="validation", limit=16, cuts=(2,))
+        tabulate([text_run], split="validation", limit=16, cuts=(2,), track=str(text_file))
 
 
 def test_a_cut_is_after_so_many_examples_of_each_task() -> None:

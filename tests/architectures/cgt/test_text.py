@@ -65,8 +65,11 @@ def test_each_excerpt_is_a_document_of_its_topic(text_track: Track) -> None:
     assert len(few.topics) == np.sort(counts)[-2:].sum()
 
 
-def test_everything_is_measured_and_drawn(text_run: Path, tmp_path: Path) -> None:
-    assert cli.main(["analyze", str(text_run), "--limit", "12", "--rate", "0.1", "--out", str(tmp_path / "a")]) == 0
+def test_everything_is_measured_and_drawn(text_run: Path, text_file: Path, tmp_path: Path) -> None:
+    own = ["--track", str(text_file)]
+    assert (
+        cli.main(["analyze", str(text_run), *own, "--limit", "12", "--rate", "0.1", "--out", str(tmp_path / "a")]) == 0
+    )
     found = json.loads((tmp_path / "a" / "analysis.json").read_text())
     assert found["segments"] == 24
     assert set(found["after_the_prompt"]["specialised"]) == {"nll", "token_accuracy"}
@@ -75,7 +78,7 @@ def test_everything_is_measured_and_drawn(text_run: Path, tmp_path: Path) -> Non
     assert found["topics"]["texts"] == found["topics"]["documents"] == 24
     assert found["activation_patching"]["pairs"] == 22  # each text has a donor in the next instance, but for the last's
     table = tmp_path / "table.md"
-    assert cli.main(["analyze", str(text_run), "--limit", "12", "--table", str(table)]) == 0
+    assert cli.main(["analyze", str(text_run), *own, "--limit", "12", "--table", str(table)]) == 0
     row = json.loads(table.with_suffix(".json").read_text())["rows"][0]
     assert found["variation"] == pytest.approx(row["y"]["variation"]["value"])
     assert found["linear_probe"] is None
