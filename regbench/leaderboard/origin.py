@@ -83,7 +83,7 @@ def source(case: Case) -> Iterator[str]:
     elif record.source != case.configuration.architecture.partition(":")[0] or not record.source.endswith(".py"):
         yield f"{record.source[:80]!r} is neither an architecture of regbench nor the file that the configuration names"
     elif case.source is None:
-        yield f"the file {record.source[:80]!r} is not kept beside the entry"
+        yield f"the file {record.source[:80]!r} is not kept beside the entry; that of a run is named with --source FILE"
     elif hashlib.sha256(case.source).hexdigest() != record.source_sha256:
         yield f"the file {record.source[:80]!r} is not the one that was run"
     elif faults := list(source_faults(case.source)):

@@ -216,7 +216,7 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     ordered = sorted(entries, key=lambda e: (best_first * e.result.score(main).value, e.name))
     behind = {e.name: evidence.get(e.digest, Evidence(entry=e.digest)) for e in ordered}
     budget = _budget(first, own if current else None)
-    shares = {e.name: _budget_share(e, budget) for e in ordered}
+    shares = {e.name: budget_share(e, budget) for e in ordered}
     whole = [e for e in ordered if shares[e.name] >= FULL]
     higher = [e for e in whole if behind[e.name].tier != "claimed"]
     ranked = higher or whole
@@ -262,7 +262,7 @@ def _budget(entry: Entry, own: Track | None) -> int | None:
     return track.definition.budget.train_tokens
 
 
-def _budget_share(entry: Entry, budget: int | None) -> float:
+def budget_share(entry: Entry, budget: int | None) -> float:
     """The share of the budget that the entry's longest training saw. Without a known budget it is 1."""
     return 1.0 if budget is None else max(seed.tokens for seed in entry.result.seeds) / budget
 

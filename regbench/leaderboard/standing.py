@@ -9,6 +9,7 @@ from pathlib import Path
 
 from regbench.evaluation.comparison import KnownScores
 from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.rank import FULL, budget_share
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, stored_in
 from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import Sample
@@ -78,7 +79,7 @@ class Standing:
 
     Attributes:
         rank: 1 for the best. Entries with the same architecture, options and training count as others.
-        entries: How many entries there are without it.
+        entries: How many ranked entries there are without it.
         above: The names and scores of up to three entries that are better, the nearest last.
         below: The same of up to three that are not better, the nearest first.
     """
@@ -97,7 +98,8 @@ def standing_of(result: Result, track: Track) -> Standing | None:
     entries: list[Entry] = []
     for stored in _of_track(track):
         entry, faults = stored.read()
-        if not faults and entry.result.track.digest == result.track.digest:
+        whole = budget_share(entry, track.definition.budget.train_tokens) >= FULL
+        if whole and not faults and entry.result.track.digest == result.track.digest:
             entries.append(entry)
     if not entries:
         return None

@@ -56,6 +56,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench import runner
     from regbench.cli.tables import result_table
     from regbench.config import read_config
+    from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
 
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
@@ -68,6 +69,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
                 reporter.folder = Path(arguments.resume)
             config = None if arguments.resume else _config(arguments)
             if arguments.jobs is not None:
+                if config is not None:
+                    share(arguments.jobs, device=config.device)  # refused before a folder is made
                 folder = Path(arguments.resume) if config is None else runner.begin(config, arguments.out, reporter)
                 reporter.folder = folder
                 result = _side_by_side(folder, arguments.jobs)
@@ -109,6 +112,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     """Prints the rank that the run would have on the leaderboard, the share of the budget it used, and the next command."""
     from regbench.config import read_config
     from regbench.leaderboard.entry import command_of
+    from regbench.leaderboard.rank import FULL
     from regbench.leaderboard.standing import standing_of
     from regbench.tracks import load_track
 
@@ -118,7 +122,10 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     share = f"{100 * used / budget:.0f}" if used >= budget / 100 else "less than 1"
     lines = [f"{share} % of the track's budget of {budget:,} training tokens used"]
     standing = standing_of(result, track)
-    if standing is not None:
+    named = [] if config.track == result.track.name else ["--track", config.track]
+    if standing is not None and used < FULL * budget:
+        lines.append(f"an entry of less than {100 * FULL:.0f} % of the budget has no rank on the leaderboard")
+    elif standing is not None:
         beside = (("above", standing.above[::-1]), ("below", standing.below))
         near = [
             f"{where}: {', '.join(f'{name} {score.value:.3f}' for name, score in some)}"
@@ -128,13 +135,14 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         lines.insert(
             0, f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
         )
-    if len(result.seeds) < 3:
-        more = config.model_copy(update={"seeds": (0, 1, 2)})
-        lines.append(f"next, three seeds, as an entry needs: {command_of(more)}")
+    if len(result.seeds) < 3 or (standing is not None and used < FULL * budget):
+        settings = {key: value for key, value in config.settings.items() if key != "training.train_tokens"}
+        whole = {"settings": settings, "seeds": config.seeds if len(config.seeds) > 2 else (0, 1, 2)}
+        what = "three seeds" if used >= FULL * budget else "three seeds and the whole budget"
+        lines.append(f"next, {what}, as an entry needs: {command_of(config.model_copy(update=whole))}")
     elif standing is not None:
         lines.append(f"next: regbench submit {folder}")
     else:
-        named = [] if config.track == result.track.name else ["--track", config.track]
         lines.append(f"next: {shlex.join(['regbench', 'compare', str(folder), *list(result.baselines)[:2], *named])}")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
