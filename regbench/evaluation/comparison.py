@@ -218,7 +218,7 @@ def distances(
         if not isinstance(one.source, KnownScores)
     ]
     if len(chosen) < 2:
-        raise NoDistances("an entry of the leaderboard has scores, but no predictions: distances need two others")
+        raise NoDistances("entries of the leaderboard have no predictions; distances need two runs or baselines")
     seeds = [predictions_at_scored(source, track, found.test, early, announce) for _, source in chosen]
     distance, stderr = _distances(seeds, early)
     positions, names = int(early.scored.sum()), [name for name, _ in chosen]

@@ -163,7 +163,7 @@ def test_the_command_prints_draws_and_writes(
     assert [row.split()[1] for row in rows] == ["oracle", "unigram", "2-gram", "3-gram", "last"]
     assert all(len(row) <= 80 for row in rows)
     assert "scored positions among the first 9 tokens of 24 instances" in out
-    assert "last: 2 seeds. Of these the mean over pairs" in out
+    assert "last: 2 seeds. A distance is the mean over pairs" in out
     found = compare(["oracle", "ngram", str(runs["two"])], str(tiny_file), tokens=9, order="given")
     rows = list(csv.DictReader(Path("who.csv").read_text().splitlines()))
     assert len(rows) == 25

@@ -68,7 +68,11 @@ def _seeds(found: Comparison) -> str:
         if count > 1:
             by_count.setdefault(count, []).append(name)
     runs = "; ".join(f"{', '.join(names)}: {count} seeds" for count, names in by_count.items())
-    return f"{runs}. Of these the mean over pairs, with itself that between its own seeds." if runs else ""
+    return (
+        f"{runs}. A distance is the mean over pairs of seeds; from itself, over pairs of different seeds."
+        if runs
+        else ""
+    )
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
