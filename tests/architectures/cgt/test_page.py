@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,13 +28,18 @@ TRACK = {
     "budget": {"train_tokens": 2400},
     "main_score": "last_two_accuracy",
 }
-TEXT_TRACK = {
+TEXT_TRACK: dict[str, Any] = {
     "name": "tiny-text-v1",
     "task": "text_mixture",
     "parameters": {"source": "texts", "length": 64, "min_cut": 24, "max_cut": 40, "vocab_size": 300},
     "splits": {"train": 40, "validation": 24, "test": 24, "seed": 0},
     "budget": {"train_tokens": 2400},
     "main_score": "nll",
+}
+SINGLE_TRACK: dict[str, Any] = TEXT_TRACK | {
+    "name": "tiny-single-v1",
+    "task": "text",
+    "parameters": {"source": "texts", "length": 64, "vocab_size": 300},
 }
 TINY_TRAINING = {"train_tokens": 2400, "batch_size": 8}
 SMALL = {
@@ -50,7 +56,9 @@ def replaced(setting: re.Match[str]) -> str:
 
 def smaller(arguments: list[str]) -> list[str]:
     """The same `regbench run`, on a tiny track of its kind, with a tiny model and no GPU."""
-    track = "tiny-text-v1" if "text-mixture-small-v1" in arguments else "tiny-v1"
+    given_track = arguments[arguments.index("--track") + 1] if "--track" in arguments else ""
+    of_text = {"text-mixture-small-v1": "tiny-text-v1", "text-small-v1": "tiny-single-v1"}
+    track = of_text.get(given_track, given_track.removesuffix(".yaml") if given_track.endswith(".yaml") else "tiny-v1")
     architecture = next((name for name in ("transformer", "fast_slow") if name in " ".join(arguments[:3])), "cgt")
     given = {pair.partition("=")[0] for flag, pair in itertools.pairwise(arguments) if flag == "--set"}
     small = (*SMALL[architecture], *(["training.batch_size=8"] if "--config" in arguments else []))
@@ -62,12 +70,23 @@ def smaller(arguments: list[str]) -> list[str]:
     ]
 
 
+def own_tracks() -> list[dict[str, Any]]:
+    """The tracks of the page, smaller: of three texts, with the tokens of the tiny one; of several tasks."""
+    found = []
+    for content in (yaml.safe_load(block) for kind, block in blocks(TEXT) if kind == "yaml"):
+        small = {key: TEXT_TRACK[key] for key in ("splits", "budget")}
+        if content["task"] == "text_mixture":
+            small["parameters"] = {**SINGLE_TRACK["parameters"], "excerpts": content["parameters"]["excerpts"]}
+        found.append(content | small)
+    return found
+
+
 @pytest.mark.ci
 def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In their order, for they build on one another."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "architectures").symlink_to(ROOT / "architectures")
-    for track in (TRACK, TEXT_TRACK):
+    for track in (TRACK, TEXT_TRACK, SINGLE_TRACK, *own_tracks()):
         Path(f"{track['name']}.yaml").write_text(yaml.safe_dump(track))
     write_corpus(tmp_path / "texts", documents=24)
     for command in commands(TEXT):
@@ -78,6 +97,8 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert words[0] == "regbench", command
         if words[1] == "adapt":  # fewer steps of fewer prompts
             words = [{"1,4,16,64": "1,2", "20": "4"}.get(word, word) for word in words]
+        if words[1] == "analyze":
+            words = ["tiny-text-v1.yaml" if word == "text-mixture-small-v1" else word for word in words]
         code = cli.main(smaller(words[1:]) if words[1] == "run" else words[1:])
         said = capsys.readouterr()
         assert code == 0, f"{command}: {said.err}"
