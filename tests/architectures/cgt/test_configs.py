@@ -68,7 +68,8 @@ def step(name: str) -> tuple[int, float, bool]:
 
 
 def test_there_is_one_for_each_experiment() -> None:
-    assert set(CONFIGS) == {"cgt-arithmetic", "cgt-linear-regression", "cgt-text-mixture", "transformer-arithmetic"}
+    vectors_and_text = {"cgt-linear-regression", "cgt-text-mixture"}
+    assert set(CONFIGS) == {"cgt-arithmetic", "cgt-one-task", "transformer-arithmetic", *vectors_and_text}
 
 
 @pytest.mark.ci
@@ -103,3 +104,13 @@ def test_arithmetic_is_the_papers() -> None:
     budget = load_track(config.track).definition.budget.train_tokens
     assert budget == 400_000 * config.settings["training.batch_size"] * model.io.max_length
     assert config.settings["training.warmup"] * 400_000 == 10_000
+
+
+def test_one_task_is_the_papers() -> None:
+    config = read_config(CONFIGS["cgt-one-task"])
+    own, _ = split_settings(config.settings)
+    model = ContextuallyGuided(resolve_options(ContextuallyGuided, own), io_of(config))  # type: ignore[arg-type]
+    assert (len(model.x_blocks), model.y_layer, model.options.d_y) == (8, 5, 32)
+    assert (model.options.rank, model.options.mixing) == (4, "softmax")
+    budget = load_track(config.track).definition.budget.train_tokens
+    assert budget == 400_000 * config.settings["training.batch_size"] * model.io.max_length
