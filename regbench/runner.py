@@ -27,7 +27,6 @@ from regbench.config import Config, read_run
 from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.evaluation.predictions import StoredPredictions, predict
 from regbench.metrics.scores import normalized_scores, score, score_records
-from regbench.models.backbone import resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, parameter_count
 from regbench.ops.backend import require_use, use_backend
 from regbench.report import write_report
@@ -43,7 +42,7 @@ from regbench.results import (
 from regbench.tracks import Track, load_track
 from regbench.training import provenance
 from regbench.training.checkpoint import TRAINED_FILE, Trained, load_tensors, read_trained, save_tensors
-from regbench.training.options import resolve_training
+from regbench.training.options import resolve_settings
 from regbench.training.progress import Reporter
 from regbench.training.provenance import describe_code, describe_environment, peak_memory
 from regbench.training.terminal import TerminalReporter
@@ -338,8 +337,7 @@ def _plan(config: Config, reporter: Reporter) -> _Plan:
     track = load_track(config.track)
     name, cls = registry.short_name(config.architecture), registry.load(registry.ARCHITECTURE, config.architecture)
     source = registry.source_digest(cls)  # at once: the file may be edited while it trains
-    own, training_settings = split_settings(config.settings)
-    options, training = resolve_options(cls, own), resolve_training(cls, training_settings)
+    options, training = resolve_settings(cls, config.settings)
     device = find_device(config.device)
     if track.task_code is not None:  # a task that is not built in
         from regbench.checks.task import examine_task_once

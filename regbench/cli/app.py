@@ -17,7 +17,7 @@ from rich.console import Console
 
 from regbench.cli import commands
 from regbench.training.options import TrainingOptions
-from regbench.utils import threads
+from regbench.utils import registry, threads
 from regbench.utils.errors import UserError, nearest, printable
 
 _EXAMPLES = """\
@@ -71,15 +71,33 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"unknown command '{name}'{nearest(name, names)}")
     # The modules of the other commands stay unread: some import PyTorch and matplotlib, which takes seconds.
     parser, subparsers = _parsers([name] if name is not None else names)
-    parsed, unknown = parser.parse_known_args(arguments)
+    try:
+        parsed, unknown = parser.parse_known_args(arguments)
+    except UserError as error:
+        word = (
+            arguments[1] if len(arguments) == 2 else ""
+        )  # `regbench check my_mixer.py`: what is required lacks its flag
+        raise UserError(f"{error}{_hint(word, subparsers[str(name)])}" if word else str(error)) from None
     if unknown:
-        flags = [flag for action in subparsers[str(name)]._actions for flag in action.option_strings]
-        hint = nearest(unknown[0], flags) if unknown[0].startswith("-") else ""
-        key = unknown[0].removeprefix("--").partition("=")[0].replace("-", "_")
-        if key in TrainingOptions.model_fields and "--set" in flags:
-            hint = f"; did you mean '--set training.{key}=VALUE'?"
-        raise UserError(f"unrecognized argument '{unknown[0]}'{hint}")
+        raise UserError(f"unrecognized argument '{unknown[0]}'{_hint(unknown[0], subparsers[str(name)])}")
     return parsed
+
+
+def _hint(word: str, parser: argparse.ArgumentParser) -> str:
+    """What a word may have meant that the parser of a command does not take."""
+    from regbench.tracks import track_names  # imports Numba
+
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    key = word.removeprefix("--").partition("=")[0].replace("-", "_")
+    if key in TrainingOptions.model_fields and "--set" in flags:
+        return f"; did you mean '--set training.{key}=VALUE'?"
+    if word.startswith("-"):
+        return nearest(word, flags)
+    if "--arch" in flags and (registry.is_file(word) or word in registry.entries(registry.ARCHITECTURE)):
+        return f"; did you mean '--arch {word}'?"
+    if "--track" in flags and word in track_names():
+        return f"; did you mean '--track {word}'?"
+    return ""
 
 
 def _parsers(names: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:

@@ -18,12 +18,12 @@ from regbench.leaderboard import history
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import canonical, command_of
 from regbench.leaderboard.stranger import source_faults, telling_lines
-from regbench.models.backbone import build, resolve_options, split_settings
+from regbench.models.backbone import build, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.report.content import human_growth
 from regbench.results import ArchitectureRecord
-from regbench.training.options import TrainingOptions, resolve_training
+from regbench.training.options import TrainingOptions, resolve_settings
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
 
@@ -209,11 +209,9 @@ def _options(case: Case, cls: type[Any]) -> Iterator[str]:
 
     The result does not have options that are newer. Of these the default must hold.
     """
-    own, of_training = split_settings(case.configuration.settings)
-    resolved = resolve_options(cls, own).model_dump(mode="json")
-    training = resolve_training(cls, of_training).model_dump(mode="json")
+    options, training = (made.model_dump(mode="json") for made in resolve_settings(cls, case.configuration.settings))
     for given, wanted, model in (
-        (case.result.architecture.options, resolved, cls.Options),
+        (case.result.architecture.options, options, cls.Options),
         (case.result.training, training, TrainingOptions),
     ):
         default = model(**(cls.training_defaults if model is TrainingOptions else {})).model_dump(mode="json")

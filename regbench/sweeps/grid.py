@@ -14,11 +14,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from regbench.config import Config
-from regbench.models.backbone import resolve_options, split_settings
 from regbench.models.mixer import Options
 from regbench.sweeps.file import SweepFile, settings_of
 from regbench.tracks import Track, load_track
-from regbench.training.options import TrainingOptions, resolve_training
+from regbench.training.options import TrainingOptions, resolve_settings
 from regbench.training.trainer import training_steps
 from regbench.utils import registry
 from regbench.utils.arrays import IntArray
@@ -180,9 +179,8 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
         settings = {**_joined(sweep.base), **values, **_joined(more)}
         if settings.get("training.train_tokens") == track.definition.budget.train_tokens:
             del settings["training.train_tokens"]  # so it is without it, and a trial may be a seed of what is chosen
-        own, of_training = split_settings(settings)
         try:
-            options, training = resolve_options(cls, own), resolve_training(cls, of_training)
+            options, training = resolve_settings(cls, settings)
         except UserError as error:
             hint = "; what one architecture alone knows stands under options_of" if "unknown key" in str(error) else ""
             raise UserError(f"{architecture}: {error}{hint}") from None

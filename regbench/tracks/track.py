@@ -234,6 +234,13 @@ def load_track(name: str | Path) -> Track:
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and not path.exists():
         hint = nearest(name, track_names(), " (give a track of your own by its YAML file)")
+        if name.endswith(".py"):
+            hint = "; a track is a YAML file, and its `task:` may be a Python file"
+        elif name in registry.entries(registry.TASK):
+            own = [
+                track for track in track_names() if read_mapping(_FOLDER / f"{track}.yaml", "a track")["task"] == name
+            ]
+            hint = f", which is a task; its tracks: {', '.join(own)}"
         raise UserError(f"unknown track '{name}'{hint}")
     content = read_mapping(path, "a track")
     try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pydantic
 
 from regbench.utils.errors import UserError, describe_validation
 from regbench.utils.settings import Settings
+
+if TYPE_CHECKING:
+    from regbench.models.mixer import Options
 
 
 class TrainingOptions(Settings):
@@ -96,6 +99,25 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
         return TrainingOptions(**{**cls.training_defaults, **settings})
     except pydantic.ValidationError as error:
         raise UserError(describe_validation(error, "training option", TrainingOptions.model_fields)) from None
+
+
+def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Options, TrainingOptions]:
+    """The options of an architecture and of its training, with these settings in the place of defaults.
+
+    Args:
+        cls: the architecture.
+        settings: options of the architecture by name, and training options as `training.NAME`.
+
+    Raises:
+        UserError: an unknown key (the message names the nearest) or a value of the wrong type.
+    """
+    from regbench.models.backbone import resolve_options, split_settings  # imports PyTorch, which takes seconds
+
+    own, of_training = split_settings(settings)
+    for key in own:
+        if key in TrainingOptions.model_fields and key not in cls.Options.model_fields:
+            raise UserError(f"option: unknown key '{key}'; did you mean 'training.{key}'?")
+    return resolve_options(cls, own), resolve_training(cls, of_training)
 
 
 def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int = 0) -> float:

@@ -44,7 +44,8 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"unknown device '{name}'{nearest(name, ['auto', 'cpu', 'cuda'])}") from None
+        hint = "; did you mean 'cuda'?" if name == "gpu" else nearest(name, ["auto", "cpu", "cuda"])
+        raise UserError(f"unknown device '{name}'{hint}") from None
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device '{name}' is not supported; known: auto, cpu, cuda")
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -122,7 +122,7 @@ class Folder:
                 finally:
                     os.close(parent)
         except FileNotFoundError:
-            raise Refused(f"{name}: no such file") from None
+            raise Refused(f"{name}: no such file" if self.path.exists() else f"no such folder: {self.path}") from None
         except (OSError, ValueError) as error:
             link = any(os.path.islink(self.path / Path(*parts[: i + 1])) for i in range(len(parts)) if "\0" not in name)
             reason = (

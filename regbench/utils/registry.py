@@ -117,7 +117,8 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
         return _pick(kind, _import_file(path), class_name, str(path))
     known = entries(kind)
     if name not in known:
-        raise UserError(f"unknown {kind.noun} '{name}'{nearest(name, known)}")
+        hint = f"; give one {kind.noun}" if "," in name else nearest(name, known)
+        raise UserError(f"unknown {kind.noun} '{name}'{hint}")
     module_name, _, attribute = known[name].target.partition(":")
     try:
         module = importlib.import_module(module_name)

@@ -27,10 +27,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.checks.architecture import CONTRACT, Subject
     from regbench.checks.contract import examine
     from regbench.checks.task import examine_task_once
-    from regbench.models.backbone import resolve_options, split_settings
     from regbench.ops.backend import require_use, use_backend
     from regbench.tracks import load_track
-    from regbench.training.options import resolve_training
+    from regbench.training.options import resolve_settings
     from regbench.training.trainer import find_device
 
     names = list(registry.entries(registry.ARCHITECTURE)) if arguments.all else [arguments.arch]
@@ -39,13 +38,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     device, backend = find_device(arguments.device or "auto"), arguments.backend or "auto"
     with use_backend(backend):
         pass  # an unknown op or implementation is refused at once
-    own, training = split_settings(given_settings(arguments))
+    settings = given_settings(arguments)
     meaning = {check.__name__: (check.__doc__ or "").partition("\n")[0] for check in CONTRACT}
     faults, progress = 0, Console(stderr=True)
     for name in names:
         with apart_from_stdout():
             cls = registry.load(registry.ARCHITECTURE, name)
-        subject = Subject(cls, resolve_options(cls, own), track.task.io, device, resolve_training(cls, training))
+        options, training = resolve_settings(cls, settings)
+        subject = Subject(cls, options, track.task.io, device, training)
         console.print(f"[bold]{registry.short_name(name)}[/]")
         ran: dict[str, str] = {}
         causes: dict[str, str] = {}  # by fault the check that found it first
