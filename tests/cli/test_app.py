@@ -158,7 +158,6 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
             ["data", "arithmetic"],
             "which is a task; its tracks: arithmetic-one-task-v1, arithmetic-small-v1, arithmetic-v1",
         ),
-        (["submit", "nowhere"], "no such folder: nowhere"),
         (["run", "--resume", "a", "--ngram-after", "2"], "says: --ngram-after cannot change it"),
         (["run", "--resume", "a", "--ngram-heads", ""], "says: --ngram-heads cannot change it"),
         (["run", "--ngram-heads", ""], "--ngram-heads is empty: give numbers, as in --ngram-heads 1,2"),

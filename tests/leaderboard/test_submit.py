@@ -200,7 +200,8 @@ def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "result.json: no such file"),
+        (["nowhere"], "no such folder: nowhere"),
+        (["."], "result.json: no such file"),
         ([".", "--board", "nowhere"], "no such folder: nowhere"),
         (["{run}", "--board", "."], "unknown track 'tiny-v1'"),
         (["{run}", "--board", ".", "--track", "{track}", "--name", "A b"], "cannot name an entry"),
