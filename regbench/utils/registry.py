@@ -117,7 +117,12 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
         return _pick(kind, _import_file(path), class_name, str(path))
     known = entries(kind)
     if name not in known:
-        hint = f"; give one {kind.noun}" if "," in name else nearest(name, known)
+        if "," in name:
+            hint = f"; give one {kind.noun}"
+        elif "/" in name or "." in name:
+            hint = f"; one of your own is a Python file, and `regbench ls {kind.plural}` lists the others"
+        else:
+            hint = nearest(name, known)
         raise UserError(f"unknown {kind.noun} '{name}'{hint}")
     module_name, _, attribute = known[name].target.partition(":")
     try:
