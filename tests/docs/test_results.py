@@ -18,6 +18,7 @@ from tests.helpers.published import ENTRIES, published, score_cells
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
 SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
+SUITES = (Path(__file__).resolve().parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
 PFA = ("legal_accuracy", "token_accuracy", "tvd", "nll")
 
 
@@ -67,6 +68,32 @@ def test_the_best_of_the_grids_trials_is_the_entry() -> None:
         (entry,) = (one for one in of if one.selection.trials == len(group))
         assert entry.training["learning_rate"] == chosen["training.learning_rate"]
         assert len(heads) == 1 or entry.architecture.options["n_heads"] == int(chosen["n_heads"])
+
+
+def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
+    """Of each group the lowest validation loss is chosen and on the leaderboard, with the scores of docs/suites.md."""
+    trials = pd.read_csv(SWEEPS / "board-tasks-trials.csv", dtype={"short_conv": str, "negative_eigenvalues": str})
+    trials = trials.fillna({"short_conv": "", "negative_eigenvalues": ""})
+    page = body_rows(section(SUITES, "## What the leaderboard has so far"))
+    tracks = ["mad-recall-small-v1", "mad-memorization-small-v1"]
+    assert set(trials.track) == set(tracks)
+    for (track, architecture, conv, negative), group in trials.groupby(
+        ["track", "architecture", "short_conv", "negative_eigenvalues"]
+    ):
+        (chosen,) = group[group.chosen == "yes"].to_dict("records")
+        assert chosen["validation_loss"] == group.validation_loss.min()
+        ((name, entry),) = (
+            (name, one)
+            for name, one in published(str(track)).items()
+            if one.architecture.name == architecture
+            and (not conv or one.architecture.options["short_conv"] == int(conv))
+            and (not negative or str(one.architecture.options["negative_eigenvalues"]).lower() == negative)
+        )
+        assert entry.selection.trials == len(group) == 3
+        assert entry.training["learning_rate"] == chosen["training.learning_rate"]
+        (row,) = (row for row in page if row[0] == "+".join(p for p in name.split("+") if "learning_rate" not in p))
+        score = fmean(seed.scores["token_accuracy"].value for seed in entry.seeds)
+        assert row[2 + tracks.index(str(track))] == f"{score:.3f}"
 
 
 def test_the_best_of_the_default_track_is_the_default() -> None:
