@@ -49,7 +49,7 @@ def test_each_trains_a_step(results: dict[str, str]) -> None:
 
 
 def test_all_architectures_and_configurations_are_among_them(results: dict[str, str]) -> None:
-    assert len(CONFIGS) == 4
+    assert CONFIGS, "no configuration was found"
     assert set(CONFIGS) | set(registry.entries(registry.ARCHITECTURE)) == set(results)
 
 
