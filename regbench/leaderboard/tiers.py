@@ -17,7 +17,6 @@ from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.store import Stored
 from regbench.metrics.significance import SEED_NOISE, Change, compare_splits, seed_error
 from regbench.results import ScoreRecord
-from regbench.tasks.base import Splits
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
@@ -236,7 +235,7 @@ def fresh_split(track: Track, seed: int, count: int) -> Instances:
     task = track.task
     seen = {identity for split in SPLITS for identity in task.identities(track.instances(split))}
     for drawn in (count + count // 4, 8 * count):
-        instances = task.generate(Splits(train=0, validation=0, test=drawn, seed=seed), "test")
+        instances = task.fresh(track.definition.splits, drawn, seed)
         new = [i for i, identity in enumerate(task.identities(instances)) if identity not in seen][:count]
         if len(new) == count:
             return instances[np.array(new)]
@@ -261,7 +260,12 @@ def judge(entry: Entry, fresh: dict[str, ScoreRecord], track: Track) -> dict[str
 def differing(changes: dict[str, Change]) -> list[str]:
     """A line for each score that is worse on fresh instances by more than chance explains."""
     return [
-        f"{metric} is worse on fresh instances by {-change.change / change.noise:.1f} standard errors"
+        f"{metric} is worse on fresh instances by "
+        + (
+            f"{-change.change / change.noise:.1f} standard errors"
+            if change.noise
+            else f"{-change.change:.4g}, and no noise"
+        )
         for metric, change in changes.items()
         if change.worse
     ]

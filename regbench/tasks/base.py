@@ -172,6 +172,19 @@ class Task(ABC):
             split: "train", "validation" or "test".
         """
 
+    def fresh(self, splits: Splits, count: int, seed: int) -> Instances:
+        """Instances from a seed of their own: `regbench challenge` asks a trained model about them.
+
+        Where all instances share something that follows from the seed of the splits, e.g. one map, a task overrides this. It
+        keeps what they share, as that is what the model has learned.
+
+        Args:
+            splits: Those on which the model was trained.
+            count: How many instances.
+            seed: Their seed.
+        """
+        return self.generate(Splits(train=0, validation=0, test=count, seed=seed), "test")
+
     @abstractmethod
     def truth(self, instances: Instances) -> FloatArray:
         """The true next-token distributions of instances.

@@ -115,6 +115,13 @@ class Recall(task.Task):
         Raises:
             UserError: There are too few distinct instances.
         """
+        return self._generate(splits, split, splits.seed)
+
+    def fresh(self, splits: task.Splits, count: int, seed: int) -> Instances:
+        """As every task's. The one map of `one_map` is that of the splits: it is what was learned."""
+        return self._generate(task.Splits(train=0, validation=0, test=count, seed=seed), "test", splits.seed)
+
+    def _generate(self, splits: task.Splits, split: str, map_seed: int) -> Instances:
         p, first = self.parameters, splits.first(split)
         sizes = np.array(
             [p.key_tokens, p.value_tokens, p.n_keys, p.longest_key, p.longest_value, p.noise_tokens, p.noise_percent]
@@ -122,7 +129,7 @@ class Recall(task.Task):
 
         def draw(start: int, n: int) -> NDArray[Any]:
             rows = np.empty((n, 2, p.length), smallest_integer_type(self.io.separator))
-            threads.share(_sample, n, splits.seed, start, sizes, p.one_map, rows)
+            threads.share(_sample, n, splits.seed, map_seed, start, sizes, p.one_map, rows)
             return rows
 
         rows, _ = first_distinct(draw, "instances", first + splits.size(split), splits.test + splits.validation)
@@ -191,7 +198,7 @@ def _draw_map(rng, sizes, keys, values):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _sample(begin, end, seed, start, sizes, one_map, rows):  # type: ignore[no-untyped-def]
+def _sample(begin, end, seed, map_seed, start, sizes, one_map, rows):  # type: ignore[no-untyped-def]
     """Fills rows (N, 2, L): tokens, and 1 where they are scored. Row n is number start + n of the seed's stream."""
     n_keys, length = sizes[2], rows.shape[2]
     first_noise = sizes[0] + sizes[1]
@@ -199,7 +206,7 @@ def _sample(begin, end, seed, start, sizes, one_map, rows):  # type: ignore[no-u
     keys, values = np.empty((n_keys, 1 + sizes[3]), np.int64), np.empty((n_keys, 1 + sizes[4]), np.int64)
     order, shown = np.empty(n_keys, np.int64), np.empty(n_keys, np.bool_)
     if one_map:
-        _draw_map(stream(seed, _ONE_MAP, 0), sizes, keys, values)
+        _draw_map(stream(map_seed, _ONE_MAP, 0), sizes, keys, values)
     for n in range(begin, end):
         if not one_map:
             _draw_map(stream(seed, _MAP, start + n), sizes, keys, values)

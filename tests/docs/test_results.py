@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from regbench.leaderboard.store import stored_in
 from regbench.report.content import human_state
 from regbench.training.options import resolve_training
 from regbench.utils import registry
@@ -75,7 +76,9 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
     trials = pd.read_csv(SWEEPS / "board-tasks-trials.csv", dtype={"short_conv": str, "negative_eigenvalues": str})
     trials = trials.fillna({"short_conv": "", "negative_eigenvalues": ""})
     page = body_rows(section(SUITES, "## What the leaderboard has so far"))
-    tracks = ["mad-recall-small-v1", "mad-memorization-small-v1"]
+    tracks = ["mqar-small-v1"] + [
+        f"mad-{kind}-small-v1" for kind in ("recall", "noisy-recall", "fuzzy-recall", "memorization")
+    ]
     assert set(trials.track) == set(tracks)
     for (track, architecture, conv, negative), group in trials.groupby(
         ["track", "architecture", "short_conv", "negative_eigenvalues"]
@@ -134,7 +137,7 @@ def test_the_default_track_has_every_architecture_with_default_options() -> None
 def test_other_tracks_have_all_entries_and_their_baselines(heading: str, track: str) -> None:
     """What the text says of baselines is what they score."""
     part = section(PAGE, heading)
-    assert len(body_rows(part)) == len(list((ENTRIES / track).glob("*.json")))
+    assert len(body_rows(part)) == len(stored_in(ENTRIES / track))
     said = re.findall(r"\b\d\.\d{3}\b", part.partition("|")[0])
     records = next(iter(published(track).values())).baselines.values()
     known = {f"{score.value:.3f}" for record in records for score in record.scores.values()}

@@ -19,6 +19,7 @@ from regbench.evaluation.baselines import default_baselines, predict_baseline, s
 from regbench.evaluation.comparison import find_predictors
 from regbench.evaluation.score_table import score_table
 from regbench.leaderboard.standing import Entries, standing_of
+from regbench.leaderboard.store import stored_in
 from regbench.metrics.significance import SEED_NOISE, Sample, compare, seed_error
 from regbench.results import read_result
 from regbench.runner import write_config
@@ -198,6 +199,6 @@ def test_training_options_and_tracks_are_listed(
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line.rstrip()) <= 80 for line in lines)
     (small,) = (line.split() for line in lines if line.startswith("pfa-small-v1"))
-    count = len(list((ENTRIES / "pfa-small-v1").glob("*.json")))
+    count = len(stored_in(ENTRIES / "pfa-small-v1"))
     assert small[:7] == ["pfa-small-v1", "251", "9", "5,000", "8.0", "M", str(count)]
     assert int(small[7]) >= 1

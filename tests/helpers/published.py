@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 
-from regbench.leaderboard.store import Stored
+from regbench.leaderboard.store import stored_in
 from regbench.results import Result
 
 ENTRIES = Path(__file__).resolve().parents[2] / "leaderboard" / "entries"
@@ -15,7 +15,7 @@ ENTRIES = Path(__file__).resolve().parents[2] / "leaderboard" / "entries"
 @cache
 def published(track: str) -> dict[str, Result]:
     """The result of every entry of a track, by the entry's name."""
-    found = [Stored(path).read()[0] for path in sorted((ENTRIES / track).glob("*.json"))]
+    found = [stored.read()[0] for stored in stored_in(ENTRIES / track)]
     return {entry.name: entry.result for entry in found}
 
 

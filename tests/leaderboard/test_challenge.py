@@ -18,8 +18,9 @@ from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
-from regbench.leaderboard.tiers import fresh_seed, fresh_split, read_evidence
+from regbench.leaderboard.tiers import differing, fresh_seed, fresh_split, read_evidence
 from regbench.leaderboard.verify import verify_entry
+from regbench.metrics.significance import Change
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
 from tests.leaderboard.attacks import seal, store
@@ -53,6 +54,13 @@ def test_fresh_instances_are_in_no_split(tiny: Track, lstm: Made) -> None:
     seen = {identity for split in SPLITS for identity in tiny.task.identities(tiny.instances(split))}
     assert not seen & set(tiny.task.identities(fresh))
     assert fresh_seed(lstm.entry, 7) != fresh_seed(lstm.entry, 8)
+
+
+def test_a_difference_without_noise_is_told() -> None:
+    """Every answer was right, and every fresh one is wrong: neither mean has an error to divide by."""
+    assert differing({"token_accuracy": Change(-1.0, 0.0, 0.0, 9, 0.001)}) == [
+        "token_accuracy is worse on fresh instances by 1, and no noise"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pydantic
 import pytest
 
 from baselines.oracle import Oracle
+from regbench.data.instances import Instances
 from regbench.metrics.scores import score
 from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
@@ -125,6 +126,21 @@ def test_another_seed_has_another_map() -> None:
         maps.append({(int(a), int(b)) for row in instances.tokens for a, b in row.reshape(-1, 2)})
     assert [len(pairs) for pairs in maps] == [6, 6]
     assert maps[0] != maps[1]
+
+
+def test_fresh_instances_have_the_map_of_the_splits() -> None:
+    """A model has learned this map: about another one it could know nothing."""
+    task = task_of(MEMORY)
+
+    def pairs_of(instances: Instances) -> set[tuple[int, int]]:
+        return {(int(a), int(b)) for row in instances.tokens for a, b in row.reshape(-1, 2)}
+
+    fresh = task.fresh(SPLITS, 30, 99)
+    assert pairs_of(fresh) == pairs_of(task.generate(SPLITS, "train"))
+    assert fresh.fingerprint != task.fresh(SPLITS, 30, 98).fingerprint
+    own = task_of(PLAIN)
+    other = Splits(train=0, validation=0, test=30, seed=99)
+    assert own.fresh(SPLITS, 30, 99).fingerprint == own.generate(other, "test").fingerprint
 
 
 def test_too_few_instances_are_refused() -> None:
