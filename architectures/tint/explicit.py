@@ -120,17 +120,25 @@ def auxiliary_of(model: Model) -> tuple[dict[str, Tensor], int]:
     Raises:
         UserError: The model is of another kind, or it has rotary positions, n-gram heads or a short convolution.
     """
+    if (why := refusal(model)) is not None:
+        raise UserError(why)
+    inner: Any = getattr(model, "auxiliary", model)
+    return {name: tensor.detach() for name, tensor in inner.state_dict().items()}, inner.blocks[0].mixer.n_heads
+
+
+def refusal(model: Model) -> str | None:
+    """Why TinT does not simulate a model. None if it does. `regbench adapt` asks it."""
     inner: Any = getattr(model, "auxiliary", model)
     mixer = inner.blocks[0].mixer if isinstance(inner, Backbone) else None
     if not isinstance(inner, Backbone) or not isinstance(mixer, Transformer):
-        raise UserError(f"TinT simulates the transformer on the common backbone, not {type(mixer or inner).__name__}")
+        return f"TinT simulates the transformer on the common backbone, not {type(mixer or inner).__name__}"
     if mixer.rotary:
-        raise UserError("TinT simulates learned positions: this transformer has rotary positions")
+        return "TinT simulates no rotary positions"
     if mixer.orders or inner.ngram_heads:
-        raise UserError("TinT simulates a transformer without n-gram heads: this one has them")
+        return "TinT simulates no n-gram heads"
     if inner.options.short_conv:
-        raise UserError("TinT simulates a transformer without short_conv: this one has it")
-    return {name: tensor.detach() for name, tensor in inner.state_dict().items()}, mixer.n_heads
+        return "TinT simulates no short_conv"
+    return None
 
 
 def simulate(

@@ -91,6 +91,9 @@ class Simulator(Protocol):
             After 0, 1, 2, ... steps, without end: a function from tokens (N, L) to logits (N, L, V).
         """
 
+    def refusal(self, model: Model) -> str | None:
+        """Why it does not simulate a model, in a few words. None if it does. Where it is missing, all models are simulated."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -221,7 +224,22 @@ class Row:
 
 
 def simulator_of(model: Model) -> Simulator | None:
-    """The simulator that the class of a model names, or the class of its mixer."""
+    """The simulator that the class of a model, or of its mixer, names. None if there is none, or if it refuses the model."""
+    named = _named(model)
+    return None if named is None or _refusal(named, model) else named
+
+
+def refusal_of(model: Model) -> str | None:
+    """Why a model has no simulator, in a few words. None if it has one."""
+    named = _named(model)
+    return "there is no simulator for it" if named is None else _refusal(named, model)
+
+
+def _refusal(simulator: Simulator, model: Model) -> str | None:
+    return simulator.refusal(model) if hasattr(simulator, "refusal") else None
+
+
+def _named(model: Model) -> Simulator | None:
     blocks: Any = getattr(model, "blocks", None)
     name = model.simulator or (getattr(getattr(blocks[0], "mixer", None), "simulator", None) if blocks else None)
     if name is None:
@@ -301,13 +319,14 @@ def check_ways(trained: Trained, plan: Plan) -> None:
     """
     if trained.track.task.io.kind != "tokens":
         raise UserError(f"{trained.folder} is of a task of vectors: adapt is for tokens")
-    if simulator_of(trained.model) is not None:
+    why = refusal_of(trained.model)
+    if why is None:
         return
     other = [way for way in plan.ways if way != "full"]
     if other:
-        raise UserError(f"'{trained.architecture}' has no simulator, so {other[0]} is not for it: give --how full")
+        raise UserError(f"{other[0]} is not for {trained.folder}: {why}. Give --how full")
     if plan.layers is not None:
-        raise UserError(f"'{trained.architecture}' has no simulator, so --layers is not for it")
+        raise UserError(f"--layers is not for {trained.folder}: {why}")
 
 
 def _outcomes(

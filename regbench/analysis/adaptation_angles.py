@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from regbench.analysis.adaptation import BATCH, Place, simulator_of
+from regbench.analysis.adaptation import BATCH, Place, refusal_of, simulator_of
 from regbench.analysis.adaptation_tables import plain
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
@@ -92,7 +92,8 @@ def _of_model(
     """By part and measure the values of some instances, (B,), one batch after another."""
     simulator: Any = simulator_of(trained.model)
     if not hasattr(simulator, "angles"):
-        raise UserError(f"--angles needs a simulator with the function angles; '{trained.architecture}' has none")
+        why = refusal_of(trained.model) or "its simulator has no function angles"
+        raise UserError(f"--angles is not for {trained.folder}: {why}")
     for begin in range(0, len(instances), BATCH):
         part = instances[begin : begin + BATCH]
         tokens = token_tensor(part.tokens, torch.device("cpu"))

@@ -19,16 +19,21 @@ from regbench.evaluation.baselines import defaults_of, predict_baseline
 from regbench.models.model import token_tensor
 from regbench.utils.errors import UserError
 
-TINY = {"d_model": 12, "n_heads": 3, "n_layers": 1, "training.train_tokens": 4000, "training.batch_size": 8}
+TINY = {"d_model": 12, "n_layers": 1, "training.train_tokens": 4000, "training.batch_size": 8}
 
 
 @pytest.fixture(scope="module")
 def runs(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A TinT and an LSTM."""
+    """A TinT, an LSTM, and transformers that TinT does not simulate."""
     folder = tmp_path_factory.mktemp("adapt")
-    for name in ("tint", "lstm"):
-        settings = {key: value for key, value in TINY.items() if name != "lstm" or key != "n_heads"}
-        runner.run(str(tiny_file), name, settings=settings, out=folder / name)
+    for name, (architecture, options) in {
+        "tint": ("tint", {"n_heads": 3}),
+        "lstm": ("lstm", {}),
+        "rotary": ("transformer", {"n_heads": 3, "positions": "rotary"}),
+        "heads": ("transformer", {"n_heads": 3, "ngram_heads": [1, 2]}),
+        "conv": ("transformer", {"n_heads": 3, "short_conv": 3}),
+    }.items():
+        runner.run(str(tiny_file), architecture, settings=TINY | options, out=folder / name)
     return folder
 
 
@@ -50,11 +55,11 @@ def by_hand(trained: Trained, cuts: np.ndarray, rate: float, steps: int) -> np.n
     return found
 
 
-@pytest.mark.parametrize("name", ["lstm", "tint"])
+@pytest.mark.parametrize("name", ["lstm", "tint", "rotary", "heads", "conv"])
 def test_a_full_step_is_plain_sgd_on_each_instance(runs: Path, name: str) -> None:
-    """Any model by autograd; a TinT by its simulator."""
+    """A TinT by its simulator; any model by autograd, a transformer that no simulator takes too."""
     trained, place = load_trained(runs / name), Place(share=0.4)
-    assert (simulator_of(trained.model) is None) == (name == "lstm")
+    assert (simulator_of(trained.model) is None) == (name != "tint")
     plan = Plan(("full",), (0.01,), steps=2, limit=3)
     outcome = _outcomes([trained], "test", place, plan, "full", plan.rates)[0.01]
     assert outcome is not None
@@ -164,6 +169,16 @@ def test_the_command(
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_that_no_simulator_takes_has_the_true_gradient(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --how; and where every rate harms, that is told in the place of the end of the rates."""
+    assert cli.main(["adapt", str(runs / "rotary"), "--at", "0.5", "--rates", "0.5,1", "--limit", "8"]) == 0
+    out = capsys.readouterr().out
+    assert "full" in out
+    assert "values" not in out.partition("NLL in nats.")[0]
+    assert "rotary: no rate gains on validation for full at 50 %: give smaller --rates." in " ".join(out.split())
+    assert "the chosen rate is" not in out
+
+
 def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["adapt", str(runs / "tint"), "--at", "0.5", "--angles", "--limit", "8"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "block 1" in line)
@@ -182,8 +197,11 @@ def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixt
         (["tint", "--at", "1.5"], "--at takes shares above 0 and below 1, not '1.5'"),
         (["tint", "--tokens", "900"], "a segment of 900 tokens leaves nothing behind it: the longest instance has "),
         (["tint", "--how", "valeus"], "--how knows no 'valeus'; did you mean 'values'?"),
-        (["lstm", "--how", "tint"], "'lstm' has no simulator, so tint is not for it: give --how full"),
-        (["lstm", "--layers", "1"], "'lstm' has no simulator, so --layers is not for it"),
+        (["lstm", "--how", "tint"], "lstm: there is no simulator for it. Give --how full"),
+        (["rotary", "--how", "tint"], "rotary: TinT simulates no rotary positions. Give --how full"),
+        (["heads", "--how", "full,values"], "heads: TinT simulates no n-gram heads. Give --how full"),
+        (["conv", "--layers", "1"], "conv: TinT simulates no short_conv"),
+        (["lstm", "--layers", "1"], "--layers is not for "),
         (["tint", "--layers", "4"], "4 layers cannot change: the model has 1"),
         (["tint", "--rates", "0"], "--rates takes numbers above 0"),
         (
@@ -192,7 +210,7 @@ def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixt
         ),
         (["tint", "--table", "t.txt"], "--table takes the name of a Markdown file, FILE.md, not 't.txt'"),
         (["gone"], "gone holds no run: there is no config.yaml"),
-        (["lstm", "--angles"], "--angles needs a simulator with the function angles; 'lstm' has none"),
+        (["lstm", "--angles"], "lstm: there is no simulator for it"),
         (["tint", "--angles", "--how", "full"], "--how is not for --angles, which takes no step"),
         (["tint", "--angles", "--rates", "1e-3"], "--rates is not for --angles, which takes no step"),
         (["tint", "--queries", "4"], "--queries is for --how distill: nothing else samples texts"),

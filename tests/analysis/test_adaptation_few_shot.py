@@ -228,7 +228,7 @@ def test_the_command(
         (["tint", "--track", "other-v1"], "was trained on windows-v1, whose tokens are not those of other-v1"),
         (["lstm", "--format", "mutli"], "--format knows no 'mutli'; did you mean 'multi'?"),
         (["lstm", "--targets", "labels"], "--targets knows no 'labels'; did you mean 'label'?"),
-        (["lstm", "--how", "tint"], "'lstm' has no simulator, so tint is not for it: give --how full"),
+        (["lstm", "--how", "tint"], "lstm: there is no simulator for it. Give --how full"),
         (["lstm", "--track", "one-v1", "--calibrate"], "--calibrate needs two queries or more of each problem"),
         (
             ["tint", "--track", "wide-v1", "--format", "multi"],
