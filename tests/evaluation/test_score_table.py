@@ -166,7 +166,7 @@ def test_runs_are_listed_newest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_folder: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["ls", "runs"]) == 0
     assert capsys.readouterr().out == "no runs yet: `regbench run` makes them under runs/\n"
     for name in ("one", "two", "cut", "bad"):
@@ -175,12 +175,16 @@ def test_runs_are_listed_newest_first(
             shutil.copy(run_folder / file, tmp_path / "runs" / name / file)
     (tmp_path / "runs" / "cut" / "result.json").unlink()
     (tmp_path / "runs" / "bad" / "result.json").write_text("{")
+    shutil.copytree(tmp_path / "runs" / "one", tmp_path / "runs" / "deep" / "below" / "three")
     assert cli.main(["ls", "runs"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[2:]}
+    out = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in out if ", in runs" in line] == ["tiny-v1, in runs", "cannot be read, in runs"]
+    lines = {line.split()[0]: line for line in map(str.strip, out) if line}
     value = read_result(run_folder).score("legal_accuracy").value
-    assert re.search(rf"tiny-v1\s+cgt\s+2\s+legal accuracy {value:.3f}\s+-?\d+", lines["one"])
+    for name in ("one", "two", "deep/below/three"):
+        assert re.search(rf"cgt\s+2\s+legal accuracy {value:.3f}\s+-?\d+", lines[name])
     assert "not finished" in lines["cut"]
-    assert "cannot be read" in lines["bad"]
+    assert list(lines).index("bad") > list(lines).index("cannot")
     assert cli.main(["ls", "runs", "gone"]) == 2
     assert "there is no folder gone" in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,6 +16,9 @@ from rich.table import Table
 from regbench.cli.arguments import apart_from_stdout, one_of
 from regbench.utils import registry
 from regbench.utils.errors import UserError
+
+UNREADABLE = "cannot be read"
+"""Stands in the place of the track of a run that cannot be read."""
 
 
 def configure(listing: argparse.ArgumentParser) -> None:
@@ -152,41 +156,54 @@ def _compare_tracks(console: Console) -> int:
 
 
 def _list_runs(folder: Path, console: Console) -> int:
-    """The runs below a folder, newest first: their main score, or how far they are from one."""
-    from regbench.config import read_config
-    from regbench.metrics.metric import METRICS
-    from regbench.results import read_result
-
+    """A table for each track: the runs below a folder, newest first, with their main score or that they are not finished."""
     if not folder.is_dir() and folder == Path("runs"):
         console.print("no runs yet: `regbench run` makes them under runs/", highlight=False)
         return 0
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; runs are under runs/, or say where: regbench ls runs DIR")
     found = {path.parent for name in ("result.json", "config.yaml") for path in folder.rglob(name)}
-    table = Table(title=f"runs in {folder}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for place, head in enumerate(("folder", "track", "architecture", "seeds", "main score", "normalized")):
-        table.add_column(head, justify="right" if place > 2 else "left", overflow="fold", no_wrap=place > 2)
+    tables: dict[str, list[tuple[Path, list[str]]]] = {}
     for run in sorted(found, key=lambda path: (-path.stat().st_mtime, str(path))):
-        name = escape(str(run.relative_to(folder)))
-        try:
-            if not (run / "result.json").exists():
-                config = read_config(run / "config.yaml")
-                facts = (registry.short_name(config.track), registry.short_name(config.architecture))
-                table.add_row(name, *map(escape, facts), str(len(config.seeds)), "not finished", "")
-                continue
-            result = read_result(run)
-        except UserError:
-            table.add_row(name, "cannot be read")
-            continue
-        main = result.track.main_score
-        label = METRICS[main].label if main in METRICS else main
-        ways = [seed.share_of_the_way[main] for seed in result.seeds if main in seed.share_of_the_way]
-        score = f"{label} {result.score(main).value:.3f}"
-        normalized = f"{100 * sum(ways) / len(ways):.0f}" if ways else ""
-        facts = (result.track.name, result.architecture.name)
-        table.add_row(name, *map(escape, facts), str(len(result.seeds)), score, normalized)
-    console.print(table if found else f"no runs in {folder}", highlight=False)
+        track, cells = _run_cells(run)
+        tables.setdefault(track, []).append((run, cells))
+    for number, (track, rows) in enumerate(sorted(tables.items(), key=lambda item: item[0] == UNREADABLE)):
+        if number:
+            console.print()
+        inside = Path(os.path.commonpath([run.parent for run, _ in rows]))
+        title = f"[bold]{escape(track)}[/], in {escape(str(inside))}"
+        table = Table(title=title, title_style="", title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for head in ("folder", "architecture", "seeds", "main score", "normalized"):
+            left = head in ("folder", "architecture")
+            table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+        for run, cells in rows:
+            table.add_row(escape(str(run.relative_to(inside))), *cells)
+        console.print(table, highlight=False)
+    if not found:
+        console.print(f"no runs in {folder}", highlight=False)
     return 0
+
+
+def _run_cells(run: Path) -> tuple[str, list[str]]:
+    """The track of a run, and its cells behind the folder."""
+    from regbench.config import read_config
+    from regbench.metrics.metric import METRICS
+    from regbench.results import read_result
+
+    try:
+        if not (run / "result.json").exists():
+            config = read_config(run / "config.yaml")
+            architecture = escape(registry.short_name(config.architecture))
+            return registry.short_name(config.track), [architecture, str(len(config.seeds)), "not finished"]
+        result = read_result(run)
+    except UserError:
+        return UNREADABLE, []
+    main = result.track.main_score
+    label = METRICS[main].label if main in METRICS else main
+    ways = [seed.share_of_the_way[main] for seed in result.seeds if main in seed.share_of_the_way]
+    normalized = f"{100 * sum(ways) / len(ways):.0f}" if ways else ""
+    score = f"{escape(label)} {result.score(main).value:.3f}"
+    return result.track.name, [escape(result.architecture.name), str(len(result.seeds)), score, normalized]
 
 
 def _type_name(annotation: Any) -> str:
