@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from regbench.leaderboard.origin import is_built_in
@@ -136,33 +136,55 @@ def _about(row: Row) -> tuple[str, str]:
 
 def _findings(lines: Sequence[Line], boards: Sequence[Board], tasks: Sequence[str]) -> list[str]:
     """What is best for each purpose and for all of them, among the architectures that are not given counts."""
-    own, found, asked = [line for line in lines if line.family != COUNTS], [], []
+    own, found, means = [line for line in lines if line.family != COUNTS], [], []
     for purpose, measured_by in PURPOSES.items():
-        for place in (place for place, task in enumerate(tasks) if task in measured_by):
-            there = [(line.name, cell) for line in own if (cell := line.cells[place]) is not None]
-            cells = dict(sorted(there, key=lambda one: (-(one[1].row.normalized or 0.0), one[0])))
-            if len(cells) < 2:
-                continue
-            asked.append(place)
-            least = min(cell.rank for cell in cells.values())
-            first = [name for name, cell in cells.items() if cell.rank == least]
-            score = max(cells[name].row.normalized or 0.0 for name in first)
+        places = [place for place, task in enumerate(tasks) if task in measured_by and _run_on(own, [place])[1:]]
+        everywhere = _run_on(own, places)
+        if not places:
+            continue
+        means.append({line.name: _mean(line, places) for line in everywhere})
+        if len(places) == 1:
+            found.append(_ahead(purpose, lines, everywhere, places[0], boards[places[0]].track))
+        elif len(everywhere) > 1:
             found.append(
-                f"{purpose.capitalize()} ({boards[place].track}): {_listed(first)} {'are level' if first[1:] else 'is ahead'}, "
-                f"of {len(cells)} architectures, with a normalized score of {100 * score:.0f}.{_counts(lines, place, least)}"
+                f"{purpose.capitalize()} ({len(places)} tracks): of the {len(everywhere)} architectures that were run on all of "
+                f"them, {_highest(means[-1])}."
             )
-    means = {
-        line.name: statistics.fmean(one.row.normalized or 0.0 for one in of_line)
-        for line in own
-        if len(of_line := [one for place in asked if (one := line.cells[place]) is not None]) == len(asked) > 1
-    }
-    if len(means) > 1:
-        best = max(means, key=lambda name: means[name])
+    both = {name: statistics.fmean(one[name] for one in means) for name in set.intersection(*map(set, means or [{}]))}
+    if len(means) > 1 and len(both) > 1:
         found.append(
-            f"{' and '.join(PURPOSES).capitalize()} together: of the {len(means)} architectures that were run on all of these "
-            f"tracks, {best} has the highest mean of normalized scores, {100 * means[best]:.0f}."
+            f"{' and '.join(PURPOSES).capitalize()} together, each one half: of the {len(both)} architectures that were run on "
+            f"all of these tracks, {_highest(both)}."
         )
     return found
+
+
+def _run_on(lines: Sequence[Line], places: Sequence[int]) -> list[Line]:
+    return [line for line in lines if all(line.cells[place] is not None for place in places)]
+
+
+def _mean(line: Line, places: Sequence[int]) -> float:
+    """The mean of the normalized scores on the tracks at these places, on all of which the architecture was run."""
+    return statistics.fmean(cell.row.normalized or 0.0 for place in places if (cell := line.cells[place]) is not None)
+
+
+def _highest(means: Mapping[str, float]) -> str:
+    """Which three have the highest means, and what they are."""
+    best = sorted(means, key=lambda name: (-means[name], name))[:3]
+    return f"{_listed([f'{name} ({100 * means[name]:.0f})' for name in best])} have the highest mean normalized scores"
+
+
+def _ahead(purpose: str, lines: Sequence[Line], own: Sequence[Line], place: int, track: str) -> str:
+    """Which of them are ahead on the one track of a purpose, by the significance test."""
+    there = [(line.name, cell) for line in own if (cell := line.cells[place]) is not None]
+    cells = dict(sorted(there, key=lambda one: (-(one[1].row.normalized or 0.0), one[0])))
+    least = min(cell.rank for cell in cells.values())
+    first = [name for name, cell in cells.items() if cell.rank == least]
+    score = max(cells[name].row.normalized or 0.0 for name in first)
+    return (
+        f"{purpose.capitalize()} ({track}): {_listed(first)} {'are level' if first[1:] else 'is ahead'}, "
+        f"of {len(cells)} architectures, with a normalized score of {100 * score:.0f}.{_counts(lines, place, least)}"
+    )
 
 
 def _counts(lines: Sequence[Line], place: int, least: int) -> str:

@@ -38,11 +38,17 @@ RECALL = SimpleNamespace(
     track="assoc-recall-small-v1",
     rows=[row("mine", 0.99, 1, 1), row("transformer", 0.9, 2, 2), row("mamba", 0.5, 3, 3)],
 )
+MORE = SimpleNamespace(track="mqar-small-v1", rows=[row("transformer", 0.3, 1, 1), row("mamba", 0.3, 1, 1)])
 OTHER: Any = SimpleNamespace(track="other-v1", rows=[row("gla", None, 1, 1)])
 
 
 def of(*boards: Any) -> Overview:
-    tasks = {"pfa-small-v1": "pfa", "assoc-recall-small-v1": "associative_recall", "other-v1": "other"}
+    tasks = {
+        "pfa-small-v1": "pfa",
+        "assoc-recall-small-v1": "associative_recall",
+        "mqar-small-v1": "mqar",
+        "other-v1": "other",
+    }
     return overview(boards, [f"id-{board.track}" for board in boards], [tasks[board.track] for board in boards])
 
 
@@ -79,7 +85,15 @@ def test_findings_follow_from_the_entries() -> None:
     )
     assert recall == "Recall (assoc-recall-small-v1): mine is ahead, of 3 architectures, with a normalized score of 99."
     assert both == (
-        "Automata and recall together: of the 2 architectures that were run on all of these tracks, transformer has the "
-        "highest mean of normalized scores, 74."
+        "Automata and recall together, each one half: of the 2 architectures that were run on all of these tracks, "
+        "transformer (74) and mamba (55) have the highest mean normalized scores."
+    )
+    automata, recall, both = of(AUTOMATA, RECALL, MORE).findings
+    assert recall == (
+        "Recall (2 tracks): of the 2 architectures that were run on all of them, transformer (60) and mamba (40) have the "
+        "highest mean normalized scores."
+    )
+    assert "transformer (59) and mamba (50) have" in both, (
+        "0.5 (0.58 + 0.6), though two of the three tracks are of recall"
     )
     assert of(OTHER).findings == ()
