@@ -95,11 +95,10 @@ def without_heads(model: Model, architecture: str, heads: Sequence[tuple[str, in
     layers = attention_layers(model, architecture)
     places = {layer: [number - 1 for of, number in heads if of == layer] for layer in layers}
     if not layers or not all(callable(getattr(layers[layer], "mix", None)) for layer in places if places[layer]):
-        owner = model if not layers else next(iter(layers.values()))
-        raise UserError(
-            f"the heads of '{architecture}' cannot be ablated: {type(owner).__name__} has no mix(x, weights), "
-            "its forward with given weights"
-        )
+        why = "it is a whole model, and heads of mixers alone can be"
+        if layers:
+            why = f"{type(next(iter(layers.values()))).__name__} has no mix(x, weights), its forward with given weights"
+        raise UserError(f"the heads of '{architecture}' cannot be ablated: {why}")
 
     def hook(numbers: list[int]) -> Callable[[Any, tuple[Any, ...], Tensor], Tensor]:
         def mixed(mixer: Any, arguments: tuple[Any, ...], output: Tensor) -> Tensor:

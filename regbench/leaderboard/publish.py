@@ -55,7 +55,12 @@ verified. `regbench reproduce FILE --by NAME` trains it again. Then it is reprod
 def render(boards: Sequence[Board]) -> dict[str, str]:
     """The content of every generated file of the leaderboard's folder, by name."""
     tracks = [load_track(name) for name in track_names()]
-    current = [track for track in tracks if retirement(track.name, track.definition.digest) is None]
+    current = [
+        track
+        for track in tracks
+        if track.task.knows_truth
+        and retirement(track.name, track.definition.digest) is None  # the others take no entries
+    ]
     files = {"README.md": readme(boards, current)}
     for board in boards:
         files[f"{board.file_stem}.md"] = markdown(board)

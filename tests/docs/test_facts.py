@@ -69,7 +69,7 @@ class TestDesign:
     def test_its_layers_are_the_ones_that_are_held(self) -> None:
         tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
         (layers,) = (c["layers"] for c in tools["importlinter"]["contracts"] if c["type"] == "layers")
-        shown = [" : ".join(re.findall(r"\w+", row[0])) for row in body_rows(section(self.PAGE, "## Rooms and layers"))]
+        shown = [" | ".join(re.findall(r"\w+", row[0])) for row in body_rows(section(self.PAGE, "## Rooms and layers"))]
         assert shown == layers
 
     @pytest.mark.parametrize("row", body_rows(section(PAGE, "## The walk of one run")), ids=lambda row: row[0])

@@ -415,7 +415,7 @@ def test_the_caption_of_a_heat_map_is_inside_the_picture(tmp_path: Path) -> None
     caption = (
         "pfa-small-v1, test split: 43,626 scored positions among the first 100 tokens of 500 instances\nmamba: 3 seeds."
     )
-    title = "Who predicts like whom: pfa-small-v1, the first 100 tokens"
+    title = "Distances between predictors: pfa-small-v1, the first 100 tokens"
     plot_heat_map(["2-gram", "oracle"], np.array([[0.0, 0.4], [0.4, 0.0]]), title, caption, tmp_path / "map.png")
     picture = imread(tmp_path / "map.png")[..., :3]
     assert picture.min() < 0.5

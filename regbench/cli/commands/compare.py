@@ -204,7 +204,7 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
         console.print(seeds, highlight=False, soft_wrap=True)
     with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
         if arguments.out:
-            title = f"Who predicts like whom: {found.track}, the first {found.tokens} tokens"
+            title = f"Distances between predictors: {found.track}, the first {found.tokens} tokens"
             plot_heat_map(found.names, found.distance, title, f"{what}\n{seeds}".strip(), Path(arguments.out))
             console.print(f"picture: {arguments.out}", highlight=False, soft_wrap=True)
         if arguments.csv:

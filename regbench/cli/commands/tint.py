@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
@@ -31,6 +32,7 @@ def configure(tint: argparse.ArgumentParser) -> None:
         help="d, heads, layers and positions of the auxiliary, and slots (default: those of OPT-125M with 4 slots)",
     )
     which.add_argument("--size-of", metavar="DIR", help="the run folder of a tint")
+    tint.add_argument("--track", metavar="FILE", help="with --size-of, if the run is on a track of your own")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -46,10 +48,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         counts: dict[str, tuple[int, int]] = {}
     else:
         from regbench.analysis.trained import load_named
+        from regbench.config import read_run
 
-        trained = load_named(arguments.size_of, None, "validation", read_track=True)
-        if not isinstance(trained.model, cls):
-            raise UserError(f"{arguments.size_of} is a run of '{trained.architecture}', not of 'tint'")
+        if (architecture := read_run(Path(arguments.size_of)).architecture) != "tint":
+            raise UserError(f"{arguments.size_of} is a run of '{architecture}', not of 'tint'")
+        trained = load_named(arguments.size_of, None, "validation", track=arguments.track, read_track=True)
+        assert isinstance(trained.model, cls)
         sizes, counts = trained.model.sizes()
     table = Table(title="by the paper's formula", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("what")
