@@ -171,8 +171,8 @@ def _list_runs(folder: Path, console: Console) -> int:
         if number:
             console.print()
         inside = Path(os.path.commonpath([run.parent for run, _ in rows]))
-        title = f"[bold]{escape(track)}[/], in {escape(str(inside))}"
-        table = Table(title=title, title_style="", title_justify="left", box=None, padding=(0, 2, 0, 0))
+        console.print(f"[bold]{escape(track)}[/], in {escape(str(inside))}", highlight=False, soft_wrap=True)
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for head in ("folder", "architecture", "seeds", "main score", "normalized"):
             left = head in ("folder", "architecture")
             table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left)
@@ -194,7 +194,8 @@ def _run_cells(run: Path) -> tuple[str, list[str]]:
         if not (run / "result.json").exists():
             config = read_config(run / "config.yaml")
             architecture = escape(registry.short_name(config.architecture))
-            return registry.short_name(config.track), [architecture, str(len(config.seeds)), "not finished"]
+            # A run of a track file names the file until it has a result, which names the track.
+            return Path(config.track).name.removesuffix(".yaml"), [architecture, str(len(config.seeds)), "not finished"]
         result = read_result(run)
     except UserError:
         return UNREADABLE, []
