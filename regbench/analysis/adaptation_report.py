@@ -117,12 +117,34 @@ def terminal(rows: Sequence[Row]) -> list[Table]:
 
 
 def markdown(rows: Sequence[Row], heading: str) -> str:
-    """As Markdown: the title, the table, the table beside the reference if there is one, the notes."""
+    """As Markdown: the title, the table, the tables beside the reference if there is one and by distance, the notes."""
     lines = [f"{heading}.", "", *markdown_table(columns(rows), [cells(rows, row) for row in rows], 3), ""]
     if rows[0].outcome.reference:
         beside = markdown_table(reference_columns(rows), [reference_cells(rows, row) for row in rows], 3)
-        lines += [*beside, "", REFERENCE_NOTE]
+        lines += [*beside, "", REFERENCE_NOTE, ""]
+    for place in dict.fromkeys(row.place for row in rows):
+        lines += [f"Segment {place}, by the mean distance behind it in tokens:", ""]
+        lines += [*_distance_table([row for row in rows if row.place == place]), ""]
     return "\n".join([*lines, *notes(rows), ""])
+
+
+def _distance_table(rows: Sequence[Row]) -> list[str]:
+    """For one segment: each metric before, its change for each way, and that of the reference, by distance."""
+    width = bin_width(rows[0].outcome)
+    heads = [f"{place:.0f}" for place in rows[0].outcome.by_distance("nll", width)[0]]
+    lines = []
+    for metric in [metric for metric in SHORT if metric in rows[0].outcome.before]:
+        for run in dict.fromkeys(row.run for row in rows):
+            of = [row for row in rows if row.run == run]
+            before = of[0].outcome.by_distance(metric, width, "before")[1]
+            lines.append([run, SHORT[metric], "before", *(f"{score.value:.3f}" for score in before)])
+            for row in of:
+                changes = row.outcome.by_distance(metric, width)[1]
+                lines.append([run, SHORT[metric], f"{row.way} difference", *(signed(score, 4) for score in changes)])
+        if metric in rows[0].outcome.reference:
+            reference = rows[0].outcome.by_distance(metric, width, "reference")[1]
+            lines.append(["Bayes", SHORT[metric], "", *(f"{score.value:.3f}" for score in reference)])
+    return markdown_table(["run", "metric", "what", *heads], lines, 3)
 
 
 def reference_columns(rows: Sequence[Row]) -> list[str]:

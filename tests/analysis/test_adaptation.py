@@ -149,7 +149,7 @@ def test_the_command(
     assert cli.main(["adapt", *arguments, "--table", str(tmp_path / "t.md")]) == 0
     out = capsys.readouterr().out
     assert "tiny-v1, test split, at most 8 instances: behind a segment, before and after one step on it" in out
-    table = (tmp_path / "t.md").read_text()
+    table, _, by_distance = (tmp_path / "t.md").read_text().partition("Segment 50 %, by the mean distance behind it")
     assert [line.split(" | ")[:3] for line in table.splitlines() if line.startswith(("| tint", "| lstm"))] == 2 * [
         ["| tint", "50 %", "full"],
         ["| tint", "50 %", "values"],
@@ -162,6 +162,17 @@ def test_the_command(
         rows = list(csv.DictReader(file))
     assert {row["split"] for row in rows} == {"validation", "test"}
     whole = [row for row in rows if row["distance"] == "all" and row["split"] == "test" and row["metric"] == "nll"]
+    cells = [line.strip("| ").split(" | ") for line in by_distance.splitlines() if line.startswith("|")]
+    for row in (row for row in rows if row["split"] == "test" and row["metric"] in ("nll", "tvd")):
+        if row["distance"] != "all":
+            column = cells[0].index(f"{float(row['distance']):.0f}")
+            own = {tuple(line[:3]): line[column] for line in cells}
+            metric = {"nll": "NLL", "tvd": "TVD"}[row["metric"]]
+            assert float(own[row["run"], metric, "before"]) == pytest.approx(float(row["before"]), abs=6e-4)
+            change = own[row["run"], metric, f"{row['way']} difference"].split(" ±")
+            assert float(change[0]) == pytest.approx(float(row["difference"]), abs=6e-5)
+            assert float(change[1]) == pytest.approx(float(row["stderr"]), abs=6e-5)
+            assert float(own["Bayes", metric, ""]) == pytest.approx(float(row["reference"]), abs=6e-4)
     for row in whole:
         assert float(row["after"]) - float(row["before"]) == pytest.approx(float(row["difference"]), abs=1e-5)
         assert float(row["reference"]) > 0
