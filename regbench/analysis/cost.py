@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -11,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regbench.models.backbone import held_bytes
 from regbench.models.model import Model, shift_in
+from regbench.ops.backend import use_backend
 from regbench.tasks.base import VectorIO
 
 
@@ -19,7 +22,7 @@ def total_flops(model: Model, tokens: Tensor) -> int:
 
     Attention counts over all L positions, although a kernel may skip those in the future.
     """
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+    with _counting() as counter, torch.no_grad():
         model(tokens)
     return int(counter.get_total_flops())
 
@@ -34,9 +37,16 @@ def training_flops(model: Model, tokens: Tensor, scored: Tensor) -> int:
         tokens: (B, L).
         scored: (B, L) bool.
     """
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    with _counting() as counter:
         torch.stack([term.reshape(()) for term in model.losses(tokens, scored).values()]).sum().backward()
     return int(counter.get_total_flops())
+
+
+@contextlib.contextmanager
+def _counting() -> Iterator[FlopCounterMode]:
+    """Attention is PyTorch's matrix products, as the counter does not see into kernels."""
+    with use_backend("attention=torch"), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        yield counter
 
 
 def training_bytes(model: Model, tokens: Tensor, scored: Tensor) -> int:

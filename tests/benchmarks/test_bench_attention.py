@@ -1,8 +1,8 @@
-"""Causal attention on a GPU, forward and backward: our kernels against PyTorch's fused form and the naive one.
+"""Causal attention, forward and backward: our kernels against PyTorch's fused form and the naive one, on a GPU and on the CPU.
 
-Run with `pytest tests/benchmarks/test_bench_attention.py --benchmark-only -m gpu` where there is a CUDA device. All forms do the
-same work in one run, and the ratios are of that run. A least ratio of times is not held until a GPU has shown one; that memory
-grows as L is.
+Run with `pytest tests/benchmarks/test_bench_attention.py --benchmark-only`, and `-m gpu` where there is a CUDA device. All forms
+do the same work in one run, and the ratios are of that run. A least ratio of times is not held on a GPU until one has shown it;
+that memory grows as L is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regbench.ops.attention import attention
 from tests.benchmarks.ngram_cost import exponent
+from tests.benchmarks.step_speed import least_seconds
 
 FORMS = ("triton", "torch", "naive")
 BATCH, HEADS = 4, 8
@@ -54,6 +55,24 @@ def peak_bytes(form: str, length: int) -> int:
     there_and_back(form, leaves, above)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(("length", "least"), [(32, 0.7), (128, 1.4), (256, 1.8)])
+def test_narrow_heads_on_the_cpu(benchmark: Any, length: int, least: float) -> None:
+    """Eight heads of 8 channels, as the transformer of the boards has them. The ratio grows with the length."""
+    leaves, above = inputs(16, HEADS, length, 8)
+    assert furthest(there_and_back("cpu", leaves, above), there_and_back("torch", leaves, above)) <= 1e-5
+    calls = {form: lambda form=form: there_and_back(form, leaves, above) for form in ("cpu", "torch", "naive")}
+    seconds = least_seconds(calls, rounds=10)
+    faster = seconds["torch"] / seconds["cpu"]
+    benchmark.extra_info |= {
+        "ms": round(1e3 * seconds["cpu"], 2),
+        "times faster than PyTorch's": round(faster, 2),
+        "times faster than naive": round(seconds["naive"] / seconds["cpu"], 1),
+    }
+    benchmark.pedantic(calls["cpu"], rounds=10)
+    assert faster >= least
 
 
 @pytest.mark.gpu

@@ -6,30 +6,74 @@ import importlib.util
 
 import pytest
 import torch
+from torch import Tensor
 
 from regbench.ops.attention import OP, attention
 from regbench.ops.backend import use_backend
 from regbench.utils.errors import UserError
+from tests.helpers.tensors import assert_same_bits_for_any_threads
 
 
-@pytest.mark.parametrize("length", [1, 2, 17, 64, 65])
-def test_fused_equals_naive_with_all_gradients(length: int) -> None:
+def everything(inputs: list[Tensor], backend: str) -> list[Tensor]:
+    """The outputs, and the gradient of each input, for a fixed gradient from above."""
+    out = attention(*inputs, backend=backend)
+    above = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view(out.shape)
+    return [out, *torch.autograd.grad(out, inputs, above)]
+
+
+def leaves(batch: int, heads: int, length: int, widths: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
+    """q, k and v as a mixer makes them: heads beside each other, so they are not contiguous."""
     torch.manual_seed(length)
-    inputs = [torch.randn(2, 3, length, k, dtype=torch.float64, requires_grad=True) for k in (8, 8, 5)]
-    weight = torch.randn(2, 3, length, 5, dtype=torch.float64)
-    results = []
-    for backend in ("torch", "naive"):
-        out = attention(*inputs, backend=backend)
-        results.append([out, *torch.autograd.grad((out * weight).sum(), inputs)])
-    for fused, naive in zip(*results, strict=True):
-        torch.testing.assert_close(fused, naive, rtol=1e-9, atol=1e-11)
+    shapes = [(batch, length, heads, width) for width in (widths[0], *widths)]
+    return [torch.randn(shape, dtype=dtype).transpose(1, 2).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 64, 65])
+@pytest.mark.parametrize("widths", [(8, 5), (3, 12), (16, 16)])
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_fast_forms_equal_naive_with_all_gradients(backend: str, widths: tuple[int, int], length: int) -> None:
+    inputs = leaves(2, 3, length, widths, torch.float64)
+    for fast, naive in zip(everything(inputs, backend), everything(inputs, "naive"), strict=True):
+        torch.testing.assert_close(fast, naive, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("length", "scale"), [(1, 1.0), (70, 1.0), (70, 30.0), (70, 1e4)])
+def test_narrow_heads_in_float32_are_as_exact_as_pytorch(length: int, scale: float) -> None:
+    """Against the formula in float64; also where one weight is all there is, and the others are below what a float32 holds."""
+    inputs = leaves(2, 3, length, (8, 8), torch.float32)
+    with torch.no_grad():
+        inputs[0] *= scale
+    exact = everything([x.detach().double().requires_grad_() for x in inputs], "naive")
+    fused, fast = everything(inputs, "torch"), everything(inputs, "cpu")
+    for ours, theirs, right in zip(fast, fused, exact, strict=True):
+        error, least = (theirs - right).abs().max().item(), 1e-6 * max(1.0, right.abs().max().item())
+
+        assert (ours - right).abs().max().item() <= 4 * error + least
+
+
+def test_narrow_heads_give_the_same_bits_for_any_number_of_threads() -> None:
+    inputs = leaves(2, 3, 50, (8, 8), torch.float32)
+    assert_same_bits_for_any_threads(lambda: everything(inputs, "cpu"), (1, 2, 5, 64))
+
+
+def test_what_is_no_number_reaches_the_positions_that_read_it() -> None:
+    reached = []
+    for place in range(3):
+        inputs = [x.detach() for x in leaves(1, 1, 40, (8, 8), torch.float32)]
+        inputs[place][0, 0, 20, 3] = float("nan")
+        reached.append(attention(*inputs, backend="cpu")[0, 0].isnan())
+    positions = torch.arange(40)
+    assert torch.equal(reached[0], (positions == 20)[:, None].expand(40, 8))
+    assert torch.equal(reached[1], (positions >= 20)[:, None].expand(40, 8))
+    assert reached[2][20:, 3].all()
+    assert not reached[2][:, :3].any()
 
 
 def test_uniform_scores_average_the_past() -> None:
     v = torch.randn(1, 1, 6, 4)
     zero = torch.zeros(1, 1, 6, 4)
     expected = v.cumsum(2) / torch.arange(1, 7)[:, None]
-    for backend in ("torch", "naive"):
+    for backend in ("cpu", "torch", "naive"):
         torch.testing.assert_close(attention(zero, zero, v, backend=backend), expected)
 
 
@@ -40,8 +84,13 @@ def test_what_ran_is_recorded_and_no_other_is_taken() -> None:
     assert ran == {"attention": "naive"}
     with use_backend("auto") as ran:
         attention(x, x, x)
+    assert ran == {"attention": "cpu"}
+    with use_backend("auto") as ran:
+        attention(*(3 * [x.bfloat16()]))
     assert ran == {"attention": "torch"}
-    with pytest.raises(UserError, match="^attention has no backend 'fused'; known: flash-attn, naive, torch, triton$"):
+    with pytest.raises(
+        UserError, match="^attention has no backend 'fused'; known: cpu, flash-attn, naive, torch, triton$"
+    ):
         attention(x, x, x, backend="fused")
 
 
@@ -63,7 +112,9 @@ def test_the_kernels_of_our_own_are_chosen_and_refused_by_name() -> None:
             OP.choose("auto", torch.device("cuda"), dtype)
         assert ran == {"attention": "triton"}
     x = torch.randn(1, 1, 3, 2)
-    with pytest.raises(UserError, match="^backend 'triton' of attention does not run on cpu; there: torch, naive$"):
+    with pytest.raises(
+        UserError, match="^backend 'triton' of attention does not run on cpu; there: cpu, torch, naive$"
+    ):
         attention(x, x, x, backend="triton")
     with pytest.raises(
         UserError, match="^backend 'triton' of attention takes float16, bfloat16, float32, not float64$"

@@ -19,6 +19,7 @@ OP = Op(
             dtypes=(torch.float16, torch.bfloat16, torch.float32),
             exact=(torch.float16, torch.bfloat16),
         ),
+        "cpu": Implementation("regbench.ops.attention.cpu:attention", ("cpu",), dtypes=(torch.float32, torch.float64)),
         "torch": Implementation("regbench.ops.attention.fused:attention", ("cpu", "cuda")),
         # It stands below PyTorch's, which runs everywhere. So "auto" never takes it, as no GPU has timed it yet.
         "triton": Implementation(
