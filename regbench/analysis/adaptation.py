@@ -208,7 +208,7 @@ class Row:
         run: The name of the run.
         place: Where the segment ends.
         way: "full", "values" or "tint".
-        gains: By rate, the mean gain in NLL (nats) on validation. NaN where the weights diverge.
+        gains: By rate, the mean gain in NLL (nats) on validation. NaN where the weights diverge. Empty for a single rate.
         rate: The rate that was chosen.
         outcome: On the split that was asked for, with this rate.
         share_of_full: The gain, as a share of the gain of `full`. None if `full` was not asked for or has no gain.
@@ -249,7 +249,7 @@ def _named(model: Model) -> Simulator | None:
 
 
 def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, split: str) -> list[Row]:
-    """All ways of one run at one place. Rates are chosen on validation, over all seeds.
+    """All ways of one run at one place. Rates are chosen on validation, over all seeds. A single rate is taken as it is.
 
     Args:
         models: The run's models, one a seed.
@@ -264,20 +264,19 @@ def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, sp
     check_ways(models[0], plan)
     rows: list[Row] = []
     for way in plan.ways:
-        tried = _outcomes(models, "validation", place, plan, way, plan.rates)
+        nothing_to_choose = len(plan.rates) == 1 and split != "validation"
+        tried = {} if nothing_to_choose else _outcomes(models, "validation", place, plan, way, plan.rates)
         gains = {
             rate: -outcome.score("difference", "nll").value if outcome else float("nan")
             for rate, outcome in tried.items()
         }
         known = {rate: gain for rate, gain in gains.items() if np.isfinite(gain)}
-        if not known:
+        if tried and not known:
             raise UserError(f"{name}: every rate diverges for {way} at {place}: give smaller --rates")
-        rate = max(known, key=lambda rate: known[rate])
+        rate = max(known, key=lambda rate: known[rate]) if known else plan.rates[0]
         outcome = tried[rate] if split == "validation" else _outcomes(models, split, place, plan, way, (rate,))[rate]
         if outcome is None:
-            raise UserError(
-                f"{name}: the rate {rate:g} was chosen on validation and diverges on {split} for {way} at {place}"
-            )
+            raise UserError(f"{name}: the rate {rate:g} diverges on {split} for {way} at {place}: give smaller --rates")
         rows.append(Row(name, place, way, gains, rate, outcome))
     full = next((-row.outcome.score("difference", "nll").value for row in rows if row.way == "full"), 0.0)
     if full <= 0.0:

@@ -94,7 +94,7 @@ class FewShotRow:
         targets: "label" or "all"; "" without a step.
         way: "full", "values" or "tint"; "none" without a step.
         steps: How many.
-        gains: By rate, the accuracy that chooses, on validation. NaN where the weights diverge.
+        gains: By rate, the accuracy that chooses, on validation. NaN where the weights diverge. Empty for a single rate.
         rate: The rate that was chosen; 0 without a step.
         values: By metric (P, Q).
         before: The same without a step, in the same format.
@@ -144,7 +144,9 @@ def on_exemplars(trained: Trained, track: Track) -> Trained:
 
 
 def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, split: str) -> list[FewShotRow]:
-    """All formats, losses, ways and numbers of steps of one run. Rates are chosen on validation problems, over all seeds.
+    """All formats, losses, ways and numbers of steps of one run.
+
+    Rates are chosen on validation problems, over all seeds. A single rate is taken as it is.
 
     Args:
         models: The run's models, one a seed, on a track of the task `classification`.
@@ -182,24 +184,23 @@ def _adapted(
 ) -> Iterator[FewShotRow]:
     """A row for each number of steps, of one format, loss and way."""
     name, layout, _, targets, way = arguments
-    tried = {
-        rate: _values(models, validation, layout, targets, way, rate, asked.steps, asked) for rate in asked.plan.rates
-    }
+    rates = () if len(asked.plan.rates) == 1 and split != "validation" else asked.plan.rates
+    tried = {rate: _values(models, validation, layout, targets, way, rate, asked.steps, asked) for rate in rates}
     found: dict[float, dict[int, dict[str, FloatArray]]] = tried if split == "validation" else {}
     for steps in asked.steps:
         gains = {rate: float(each[steps][asked.chosen_by].mean()) for rate, each in tried.items()}
         known = {rate: gain for rate, gain in gains.items() if np.isfinite(tried[rate][steps]["nll"]).all()}
-        if not known:
+        if tried and not known:
             raise UserError(
                 f"{name}: every rate diverges for {way} after {steps} step{'s' * (steps > 1)}: give smaller --rates"
             )
         gains = {rate: known.get(rate, float("nan")) for rate in gains}
-        rate = max(sorted(known), key=lambda rate: known[rate])
+        rate = max(sorted(known), key=lambda rate: known[rate]) if known else asked.plan.rates[0]
         if rate not in found:
             found[rate] = _values(models, problems, layout, targets, way, rate, asked.steps, asked)
         values = found[rate][steps]
         if not np.isfinite(values["nll"]).all():
-            raise UserError(f"{name}: the rate {rate:g} was chosen on validation and diverges on {split} for {way}")
+            raise UserError(f"{name}: the rate {rate:g} diverges on {split} for {way}: give smaller --rates")
         yield FewShotRow(*arguments, steps, gains, rate, values, before)
 
 

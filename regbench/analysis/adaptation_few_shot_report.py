@@ -51,9 +51,10 @@ def notes(rows: Sequence[FewShotRow]) -> list[str]:
             "Calibrated: each label's probability is divided by that without an excerpt. At the median: the log ratio of both is "
             "compared with its median over the queries of a problem, which uses the other queries."
         )
-    found.append(
-        f"The rate has the highest accuracy{' at the median' if MEDIAN in shown else ''} on validation problems."
-    )
+    if any(row.gains for row in rows):
+        found.append(
+            f"The rate has the highest accuracy{' at the median' if MEDIAN in shown else ''} on validation problems."
+        )
     for row in rows:
         lost = [f"{rate:g}" for rate, gain in row.gains.items() if gain != gain]
         if lost:

@@ -78,17 +78,16 @@ def cells(rows: Sequence[Row], row: Row) -> list[str]:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What the numbers mean, each rate at which weights diverge, and where no rate gains."""
-    found = [
-        "NLL in nats. ± is the standard error of the paired difference over instances. The rate has the largest mean gain on the "
-        "validation split."
-    ]
+    found = ["NLL in nats. ± is the standard error of the paired difference over instances."]
+    if any(row.gains for row in rows):
+        found.append("The rate has the largest mean gain on the validation split.")
     ends: dict[tuple[str, str], list[str]] = {}
     harm: dict[str, list[str]] = {}
     for row in rows:
         lost = [f"{rate:g}" for rate, gain in row.gains.items() if gain != gain]
         if lost:
             found.append(f"{row.run}, {row.place}, {row.way}: the weights diverge at {', '.join(lost)}.")
-        if row.gains[row.rate] <= 0:
+        if row.gains and row.gains[row.rate] <= 0:
             harm.setdefault(row.run, []).append(f"{row.way} at {row.place}")
             continue  # whether a smaller rate gains is all that is left to ask
         if len(row.gains) > 1 and row.rate in (min(row.gains), max(row.gains)):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from regbench import cli, runner
 from regbench.analysis import adaptation
 from regbench.analysis.adaptation import Place, Plan, Row, _outcomes, adapt_run, beside, explicit, simulator_of
+from regbench.analysis.adaptation_report import notes
 from regbench.analysis.trained import Trained, load_trained
 from regbench.evaluation.baselines import defaults_of, predict_baseline
 from regbench.models.model import token_tensor
@@ -90,7 +91,18 @@ def test_the_rate_is_chosen_on_validation(runs: Path) -> None:
     if gain[0] > 0:
         assert rows[1].share_of_full == pytest.approx(gain[1] / gain[0])
     with pytest.raises(UserError, match="tint: every rate diverges for full at 9 tokens: give smaller --rates"):
-        adapt_run([trained], "tint", Place(tokens=9), Plan(("full",), (1e30,), limit=8), "test")
+        adapt_run([trained], "tint", Place(tokens=9), Plan(("full",), (1e30, 1e31), limit=8), "test")
+
+
+def test_a_single_rate_is_taken_without_validation(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, asked = load_trained(runs / "tint"), []
+    monkeypatch.setattr(adaptation, "_outcomes", lambda *a: asked.append(a[1]) or _outcomes(*a))
+    (row,) = adapt_run([trained], "tint", Place(tokens=9), Plan(("full",), (1e-3,), limit=8), "test")
+    assert asked == ["test"]
+    assert (row.rate, row.gains) == (1e-3, {})
+    assert "validation" not in " ".join(notes([row]))
+    (row,) = adapt_run([trained], "tint", Place(tokens=9), Plan(("full",), (1e-3,), limit=8), "validation")
+    assert list(row.gains) == [1e-3]
 
 
 def test_scores_of_an_outcome(runs: Path) -> None:
@@ -217,7 +229,7 @@ def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixt
         (["tint", "--rates", "0"], "--rates takes numbers above 0"),
         (
             ["tint", "--rates", "1e30", "--at", "0.5"],
-            "tint: every rate diverges for full at 50 %: give smaller --rates",
+            "tint: the rate 1e+30 diverges on test for full at 50 %: give smaller --rates",
         ),
         (["tint", "--table", "t.txt"], "--table takes the name of a Markdown file, FILE.md, not 't.txt'"),
         (["gone"], "gone holds no run: there is no config.yaml"),

@@ -62,7 +62,7 @@ def configure(adapt: argparse.ArgumentParser) -> None:
     adapt.add_argument(
         "--rates",
         metavar="R,R,...",
-        help=f"learning rates to choose from, for the summed loss (default: {RATES})",
+        help=f"learning rates to choose from on validation, for the summed loss; one alone is taken as it is (default: {RATES})",
     )
     adapt.add_argument(
         "--steps",
