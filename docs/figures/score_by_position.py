@@ -16,6 +16,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from regbench.leaderboard.store import stored_in
+
 TRACK, METRIC = "pfa-small-v1", "legal_accuracy"
 FOLDER = Path(__file__).resolve().parent
 ENTRIES = FOLDER.parents[1] / "leaderboard" / "entries" / TRACK
@@ -58,7 +60,7 @@ Curve = tuple[list[float], list[float]]
 
 def curves(names: Iterable[str] = STYLES) -> dict[str, Curve]:
     """The curve of each predictor, by its name."""
-    entries = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ENTRIES.glob("*.json"))]
+    entries = [json.loads(one.path.read_text(encoding="utf-8")) for one in stored_in(ENTRIES)]
     by_name = {entry["name"]: [seed["curves"][METRIC] for seed in entry["result"]["seeds"]] for entry in entries}
     baselines = entries[0]["result"]["baselines"]
     by_name |= {name: [record["curves"][METRIC]] for name, record in baselines.items()}

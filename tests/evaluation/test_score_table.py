@@ -103,7 +103,7 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
     for name in ("mamba", "rwkv"):
         assert rows[name].scores["tvd"].value == pytest.approx(entries[name].score("tvd").value)
         assert rows[name].seeds == 3
-    path = next((ENTRIES / "pfa-small-v1").glob("lstm-*.json"))
+    (path,) = (one.path for one in stored_in(ENTRIES / "pfa-small-v1") if one.path.name.startswith("lstm-"))
     assert find_predictors(["2-gram", str(path)], "pfa-small-v1", Entries()).names[1] == "lstm"
     with pytest.raises(UserError, match=r"unknown predictor 'mmaba'; did you mean 'mamba'\?"):
         find_predictors(["2-gram", "mmaba"], "pfa-small-v1", Entries())
