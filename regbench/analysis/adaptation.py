@@ -113,6 +113,10 @@ class Plan:
     layers: int | None = None
     limit: int = 200
 
+    def chooses(self, split: str) -> bool:
+        """Whether the validation split is to be measured: to choose a rate there, or because it is the split asked for."""
+        return len(self.rates) > 1 or split == "validation"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -264,8 +268,7 @@ def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, sp
     check_ways(models[0], plan)
     rows: list[Row] = []
     for way in plan.ways:
-        nothing_to_choose = len(plan.rates) == 1 and split != "validation"
-        tried = {} if nothing_to_choose else _outcomes(models, "validation", place, plan, way, plan.rates)
+        tried = _outcomes(models, "validation", place, plan, way, plan.rates) if plan.chooses(split) else {}
         gains = {
             rate: -outcome.score("difference", "nll").value if outcome else float("nan")
             for rate, outcome in tried.items()

@@ -157,7 +157,7 @@ def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, spl
     Raises:
         UserError: The exemplars do not fit the model, the problems have one query, or every rate diverges.
     """
-    validation = problems_of(models[0].track, "validation", asked.plan.limit)
+    validation = problems_of(models[0].track, "validation", asked.plan.limit) if asked.plan.chooses(split) else []
     problems = validation if split == "validation" else problems_of(models[0].track, split, asked.plan.limit)
     if asked.calibrate and len(problems[0].queries) < 2:
         raise UserError(f"--calibrate needs two queries or more of each problem: {models[0].track.name} has one")
@@ -184,7 +184,7 @@ def _adapted(
 ) -> Iterator[FewShotRow]:
     """A row for each number of steps, of one format, loss and way."""
     name, layout, _, targets, way = arguments
-    rates = () if len(asked.plan.rates) == 1 and split != "validation" else asked.plan.rates
+    rates = asked.plan.rates if asked.plan.chooses(split) else ()
     tried = {rate: _values(models, validation, layout, targets, way, rate, asked.steps, asked) for rate in rates}
     found: dict[float, dict[int, dict[str, FloatArray]]] = tried if split == "validation" else {}
     for steps in asked.steps:

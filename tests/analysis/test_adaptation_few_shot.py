@@ -169,10 +169,11 @@ def test_the_rate_is_chosen_on_validation_problems(runs: Path) -> None:
         assert row.difference("nll").value == pytest.approx(change)
     with pytest.raises(UserError, match="tint: every rate diverges for tint after 1 step: give smaller --rates"):
         adapt_few_shot([trained], "tint", FewShotPlan(Plan(("tint",), (1e30, 1e31))), "test")
-    alone = FewShotPlan(Plan(("tint",), (0.3,)), (1, 4), calibrate=True)
-    for row, chosen in zip(adapt_few_shot([trained, trained], "tint", alone, "test")[1:], rows[1:], strict=True):
-        assert (row.rate, row.gains) == (0.3, {})
-        assert chosen.rate != 0.3 or np.array_equal(row.values["nll"], chosen.values["nll"])
+    for chosen in rows[1:]:
+        alone = FewShotPlan(Plan(("tint",), (chosen.rate,)), (chosen.steps,), calibrate=True)
+        row = adapt_few_shot([trained, trained], "tint", alone, "test")[1]
+        assert (row.rate, row.gains) == (chosen.rate, {})
+        np.testing.assert_array_equal(row.values["nll"], chosen.values["nll"])
     with pytest.raises(UserError, match="tint: the rate 1e\\+30 diverges on test for tint: give smaller --rates"):
         adapt_few_shot([trained], "tint", FewShotPlan(Plan(("tint",), (1e30,))), "test")
 

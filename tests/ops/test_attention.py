@@ -47,7 +47,6 @@ def test_narrow_heads_in_float32_are_as_exact_as_pytorch(length: int, scale: flo
     fused, fast = everything(inputs, "torch"), everything(inputs, "cpu")
     for ours, theirs, right in zip(fast, fused, exact, strict=True):
         error, least = (theirs - right).abs().max().item(), 1e-6 * max(1.0, right.abs().max().item())
-
         assert (ours - right).abs().max().item() <= 4 * error + least
 
 

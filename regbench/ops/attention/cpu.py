@@ -1,7 +1,7 @@
 """Causal attention with narrow heads on the CPU: Numba kernels that go through the keys of one query in vectors of positions.
 
-PyTorch's kernel works on vectors of channels. With heads of 8 channels most of such a vector is empty, and it takes two to three
-times as long. From 16 channels on it is as fast, and is taken.
+PyTorch's kernel works on vectors of channels, 16 of them with AVX-512. With heads of 8 channels half of such a vector is empty.
+From about 100 positions on it then takes twice as long as the kernels here. With 16 channels it is as fast. So it is taken there.
 
 Keys and values lie channel by channel. So a vector has the same channel of many positions. The (L, L) weights are never held. The
 backward pass computes a row of them again from the logarithm of its sum. Sequences, each of one batch row and one head, are
