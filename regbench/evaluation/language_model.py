@@ -73,6 +73,20 @@ class Prompting(Settings):
         return value
 
 
+def _hub_answers(name: str, revision: str | None) -> bool:
+    """Whether the Hub answers one short question about a model. Without network, transformers would try for a minute."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().model_info(name, revision=revision, timeout=15.0)
+    except HfHubHTTPError:
+        return True  # it answers that there is no such model, or that it is not for everyone
+    except Exception:  # what is raised without network depends on the library's version
+        return False
+    return True
+
+
 class LanguageModel:
     """A causal language model with its tokenizer.
 
@@ -93,13 +107,19 @@ class LanguageModel:
             raise UserError("transformers is not installed: pip install 'regbench[hf]'") from None
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        given: dict[str, Any] = {"revision": prompting.revision, "trust_remote_code": False}
+        here = Path(name).is_dir()
+        if not here and name.startswith((".", "/", "~")):
+            raise UserError(f"the language model {name} cannot be loaded: there is no such folder")
+        reached = here or _hub_answers(name, prompting.revision)
+        given = {"revision": prompting.revision, "trust_remote_code": False, "local_files_only": not reached}
         try:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **given)
             dtype = getattr(torch, prompting.precision)
             self.model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **given).eval().to(device)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            if not reached:
+                reason = "it was never downloaded, and the Hugging Face Hub cannot be reached: check the network"
             raise UserError(f"the language model {name} cannot be loaded: {reason}") from None
         self.device = device
         start = self.tokenizer.bos_token_id

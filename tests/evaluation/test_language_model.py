@@ -119,7 +119,7 @@ def test_the_command_prints_and_keeps(
     ("given", "message"),
     [
         (["gpt2"], "a language model is given as hf:NAME or hf:DIR, not 'gpt2'; did you mean 'hf:gpt2'?"),
-        (["hf:/nowhere/at/all"], "the language model /nowhere/at/all cannot be loaded: "),
+        (["hf:/nowhere/at/all"], "the language model /nowhere/at/all cannot be loaded: there is no such folder"),
         (["MODEL", "--separator", "ab"], "the separator 'ab' is 2 tokens of this model, not one: give another one"),
         (["MODEL", "--symbols", "words"], "the task has 4 symbols, and the model's single tokens are 0 words"),
         (["MODEL", "--symbols", "wrds"], "did you mean 'words'?"),
@@ -142,3 +142,19 @@ def test_bad_input_is_one_line(
     assert cli.main(["evaluate", *words, *track, "--device", "cpu"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert message in error
+
+
+def test_without_network_one_question_is_asked_and_one_line_printed(
+    tiny_file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def model_info(self: object, name: str, **_: Any) -> None:
+        asked.append(name)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
+    assert cli.main(["evaluate", "hf:nobody/no-such-model", "--track", str(tiny_file), "--device", "cpu"]) == 2
+    _, error = capfd.readouterr().err.splitlines()  # "loading", and the one line
+    assert "nobody/no-such-model cannot be loaded: it was never downloaded, and the Hugging Face Hub cannot be" in error
+    assert asked == ["nobody/no-such-model"]
