@@ -371,13 +371,15 @@ def _new_folder(plan: _Plan) -> Path:
     """Makes a folder that no other run has. Two runs that begin in one second get two folders."""
     base = Path("runs") / plan.track.name / f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, number = base, 1
-    while True:
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            number += 1
-            folder = base.with_name(f"{base.name}-{number}")
+    with explain_full_disk(base):
+        base.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                number += 1
+                folder = base.with_name(f"{base.name}-{number}")
 
 
 def _execute(plan: _Plan, folder: Path, reporter: Reporter) -> Result:

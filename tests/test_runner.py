@@ -59,6 +59,15 @@ def whole(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> regbench
     return regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=QUICK, out=folder / "out")
 
 
+def test_a_file_in_the_way_of_the_default_folder_is_told(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(UserError, match="cannot write runs/tiny-v1: a part of that path is a file, no folder"):
+        regbench.run(str(tiny_file), "lstm", settings=QUICK)
+
+
 def test_a_class_is_run_as_a_file_is(whole: regbench.Result, tiny_file: Path, tmp_path: Path) -> None:
     """The same scores. Its folder names the class, and this program goes on with it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -110,13 +111,12 @@ def best_entry(result: Result, metrics: Metrics) -> str:
     from regbench.leaderboard.store import find_board, stored_in
 
     means: dict[str, float] = {}
-    try:
+    with contextlib.suppress(UserError):  # there is no board
         for stored in stored_in(find_board(None) / "entries" / result.track.name):
-            entry, faults = stored.read()
-            if not faults and entry.result.track.digest == result.track.digest:
-                means[entry.name] = entry.result.score(result.track.main_score).value
-    except UserError:  # there is no board, or an entry cannot be read
-        return "—" if not means else _best(means, metrics, result.track.main_score)
+            with contextlib.suppress(UserError):  # this entry cannot be read
+                entry, faults = stored.read()
+                if not faults and entry.result.track.digest == result.track.digest:
+                    means[entry.name] = entry.result.score(result.track.main_score).value
     return _best(means, metrics, result.track.main_score)
 
 

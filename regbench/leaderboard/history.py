@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from regbench.utils import registry
 from regbench.utils.errors import UserError
+from regbench.utils.imports import imported_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout that regbench runs from. An installed regbench has none."""
@@ -65,7 +65,7 @@ def source_digest_at(commit: str, module: str) -> str | None:
             if content is not None:
                 found[path] = content
                 try:
-                    waiting += registry.imported_modules(content, package, module.partition(".")[0])
+                    waiting += imported_modules(content, package, module.partition(".")[0])
                 except (SyntaxError, ValueError, RecursionError):
                     return None
                 break

@@ -97,7 +97,10 @@ def standing_of(result: Result, track: Track) -> Standing | None:
         return None
     entries: list[Entry] = []
     for stored in _of_track(track):
-        entry, faults = stored.read()
+        try:
+            entry, faults = stored.read()
+        except Refused:  # `regbench leaderboard` says so; it is no fault of the run
+            continue
         whole = budget_share(entry, track.definition.budget.train_tokens) >= FULL
         if whole and not faults and entry.result.track.digest == result.track.digest:
             entries.append(entry)

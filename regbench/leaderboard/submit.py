@@ -19,7 +19,7 @@ from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
 from regbench.utils.guard import Folder, Refused
-from regbench.utils.registry import modules_beside
+from regbench.utils.imports import modules_beside
 
 
 @dataclass

@@ -147,8 +147,10 @@ def compare(
         raise UserError(f"seed_noise must be 0 or more, not {seed_noise}")
     change = got.mean - expected.mean
     prior = SEED_NOISE * abs(expected.mean) if seed_noise is None else seed_noise
-    seeds, freedom = seed_error(expected.seeds, got.seeds, prior)
-    parts = [(1 / len(sample.seeds), sample.trained) for sample in (expected, got)]
+    # The spread of what was not trained, such as over a language model's draws of tokens, says nothing about trainings.
+    values = [sample.seeds if sample.trained else [sample.mean] for sample in (expected, got)]
+    seeds, freedom = seed_error(*values, prior)
+    parts = [(1 / len(own), sample.trained) for own, sample in zip(values, (expected, got), strict=True)]
     seeds *= math.sqrt(sum(part for part, trained in parts if trained) / sum(part for part, _ in parts))
     instances = _paired_error(got.instances - expected.instances, counts)
     total = seeds**2 + instances**2

@@ -29,6 +29,7 @@ from regbench.sweeps.local import Share
 from regbench.sweeps.work import Ended, Event, Job, Note, do
 from regbench.utils import registry, threads
 from regbench.utils.errors import UserError
+from regbench.utils.imports import modules_beside
 
 RETRIES = 3
 """How often a job begins again, on another node or process, because its node or process died."""
@@ -373,7 +374,8 @@ def _own_files(config: Config) -> Files:
     names = []
     if registry.is_file(config.architecture):
         path = Path(re.sub(r"\.py:\w+$", ".py", config.architecture))
-        names += [str(path), *(str(path.parent / other.name) for other in registry.modules_beside(path))]
+        beside = (other.relative_to(path.resolve().parent) for other in modules_beside(path))
+        names += [str(path), *(str(path.parent / other) for other in beside)]
     if config.track.endswith((".yaml", ".yml")):
         from regbench.tracks import load_track
 

@@ -151,7 +151,9 @@ class SweepFolder:
         for cell in cells:
             seed = folder / f"seed-{cell.seed}"
             seed.mkdir(parents=True)
-            for name in _SEED_FILES:
+            course = (path.relative_to(self.cell(cell)).as_posix() for path in self.cell(cell).glob("course/*"))
+            for name in (*_SEED_FILES, *course):
+                (seed / name).parent.mkdir(exist_ok=True)
                 _link(self.cell(cell) / name, seed / name)
         write_config(folder, config)
         return folder

@@ -143,12 +143,25 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
                     job.config, job.seed, folder, reporter
                 )
     except UserError as error:
-        # A full disk is told as a UserError too, and says nothing about the configuration.
-        return Ended(str(error), refused=not isinstance(error.__cause__, OSError))
+        return Ended(str(error), refused=not _is_of_the_machine(error))
     except Exception as error:
         traceback.print_exc()
         return Ended(blame(error))
     return Ended()
+
+
+def _is_of_the_machine(error: BaseException) -> bool:
+    """Whether a full disk or too little memory is behind a failure: another time the configuration may train."""
+    import torch
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError | MemoryError | torch.OutOfMemoryError):
+            return True
+        if isinstance(cause, RuntimeError) and "can't allocate memory" in str(cause):  # PyTorch's on the CPU
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _wait_for(folder: Path) -> None:

@@ -122,6 +122,8 @@ class Task(ABC):
             called, and of each prediction no more is kept than these two need.
         portable: Whether instances follow from the code and the parameters alone. Instances that are cut from text of the
             user's machine do not. Then `source_name` and `source_digest` tell which text it is, and a track cannot be frozen.
+        test_is_harder: Whether the test split is harder by design, such as by longer instances. An entry's test loss may then be
+            far above its validation loss.
         parameters: The parameters of this task.
     """
 
@@ -133,6 +135,7 @@ class Task(ABC):
     progress_label: ClassVar[str] = ""
     knows_truth: ClassVar[bool] = True
     portable: ClassVar[bool] = True
+    test_is_harder: ClassVar[bool] = False
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters

@@ -27,6 +27,7 @@ class Progress:
         plateau_loss: the validation loss that a plateau is measured from.
         plateau_epochs: evaluations since then without a better one.
         curve: a row for each evaluation.
+        terms: the names of the terms of the loss.
     """
 
     step: int = 0
@@ -39,6 +40,7 @@ class Progress:
     plateau_loss: float = math.inf
     plateau_epochs: int = 0
     curve: list[dict[str, float]] = field(default_factory=list)
+    terms: list[str] = field(default_factory=list)
 
     def note_epoch(self, loss: float, options: TrainingOptions) -> None:
         """Lowers the learning rate after more than `plateau_patience` epochs without a better validation loss.

@@ -235,6 +235,12 @@ class Trainer:
             group["lr"] = group["share"] * learning_rate(self.progress.step, total, self.options, self.progress.lowered)
         with blaming(f"training fails at step {self.progress.step + 1} of {total}:"):
             terms = train_step(self.model, self.optimizer, _tensors(batch, self.device), self.options)
+        self.progress.terms = self.progress.terms or list(terms)
+        if list(terms) != self.progress.terms:
+            raise UserError(
+                f"the terms of the loss were {', '.join(self.progress.terms)}, and at step {self.progress.step + 1} they are "
+                f"{', '.join(terms)}: let every step have the same, with 0 for a term that has not begun"
+            )
         self.progress.step += 1
         self.progress.tokens += tokens
         return terms
@@ -249,6 +255,8 @@ class Trainer:
             for i in range(0, len(self.validation), at_once):
                 batch = self.validation[i : i + at_once]
                 scored = int(batch.scored.sum())
+                if not scored:
+                    continue
                 total += float(next(iter(self.model.losses(*_tensors(batch, self.device)).values()))) * scored
                 count += scored
         self.model.train()

@@ -14,7 +14,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +23,14 @@ from types import ModuleType
 from typing import Any
 
 from regbench.utils.errors import UserError, blame, nearest
+from regbench.utils.imports import (
+    files_of,
+    forget_modules_beside,
+    imported_modules,
+    loaded_from,
+    modules_beside,
+    outermost_imports,
+)
 
 _CLASS = "class:"
 """Begins the name of a class that has no other name."""
@@ -200,77 +207,25 @@ def source_files(cls: type[Any]) -> list[Path]:
     """The file that defines `cls` and the files of the same outermost package that it imports, also indirectly, sorted.
 
     A module of an inner package brings the `__init__.py` of that package with it. Of a file that is in no package, these are
-    the modules that lie beside it.
+    the modules and packages that lie beside it.
     """
     root = cls.__module__.partition(".")[0]
+    own = Path(inspect.getfile(cls))
+    if root.startswith(_PLUGIN):
+        return sorted([own, *modules_beside(own)])
     found: set[Path] = set()
-    waiting = [(Path(inspect.getfile(cls)), sys.modules[cls.__module__].__package__ or "")]
+    waiting = [(own, sys.modules[cls.__module__].__package__ or "")]
     while waiting:
         path, package = waiting.pop()
         if path in found:
             continue
         found.add(path)
-        if root.startswith(_PLUGIN):
-            waiting += [(beside, "") for beside in modules_beside(path)]
         for name in imported_modules(path.read_bytes(), package, root):
             imported = sys.modules.get(name)
             file = getattr(imported, "__file__", None)
             if imported is not None and file is not None:
                 waiting.append((Path(file), imported.__package__ or ""))
     return sorted(found)
-
-
-def imported_modules(content: bytes, package: str, root: str) -> set[str]:
-    """Names of the modules inside the package `root` that a file imports, with the inner packages that they are in.
-
-    A name may be no module: `from a.b import c` gives a.b and a.b.c, whatever c is.
-
-    Args:
-        content: The file.
-        package: The package that it is in. Relative imports start there.
-        root: An outermost package.
-
-    Raises:
-        SyntaxError: The file does not parse.
-    """
-    names = []
-    for node in ast.walk(ast.parse(content)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            with contextlib.suppress(ImportError):  # relative to nothing: such a line has not run
-                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                names += [f"{base}.{alias.name}" for alias in node.names]
-    parts = [name.split(".") for name in names]
-    return {".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1)}
-
-
-def modules_beside(path: Path) -> list[Path]:
-    """The files in the folder of `path` that it imports as modules. Nothing is run.
-
-    Raises:
-        SyntaxError: The file does not parse.
-    """
-    folder = path.resolve().parent
-    here = ((folder / f"{name}.py", sys.modules.get(name)) for name in sorted(_imports(path)))
-    # An installed module of the same name comes first, so that the file beside is not what is imported.
-    return [file for file, module in here if file.is_file() and (module is None or _file_of(module) == file)]
-
-
-def _imports(path: Path) -> set[str]:
-    """The outermost names of the modules that a file imports, apart from relative ones."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names.add(node.module.partition(".")[0])
-    return names
-
-
-def _file_of(module: ModuleType) -> Path | None:
-    file = getattr(module, "__file__", None)
-    return None if file is None else Path(file).resolve()
 
 
 def _built_in(kind: Kind) -> list[Entry]:
@@ -338,6 +293,7 @@ def _import_file(path: Path) -> ModuleType:
     if str(resolved.parent) not in sys.path:  # at the end: what lies beside the file hides nothing that is installed
         sys.path.append(str(resolved.parent))
         _FOLDERS.add(resolved.parent)
+    forget_modules_beside(resolved)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -353,16 +309,14 @@ def _refuse_modules_of_another_folder(path: Path) -> None:
     Raises:
         UserError: A module that `path` imports was loaded from beside another file, and there is one of its name beside `path`.
     """
-    others = tuple(f"{folder}{os.sep}" for folder in _FOLDERS - {path.parent})
-    for name, module in list(sys.modules.items()) if others else ():
-        file = getattr(module, "__file__", None)
-        if file is None or not file.startswith(others) or name.startswith(_PLUGIN):
-            continue
-        if f"{os.path.dirname(file)}{os.sep}" not in others:
-            continue
-        own = path.parent / os.path.basename(file)
-        if own.is_file() and name in _imports(path):
-            raise UserError(f"{path} imports '{name}', which is {file} in this process: give {own} another name")
+    for folder in _FOLDERS - {path.parent}:
+        for name in outermost_imports(path):
+            own = files_of(path.parent, name)
+            if own and loaded_from(name, folder):
+                theirs = files_of(folder, name)[0]
+                raise UserError(
+                    f"{path} imports '{name}', which is {theirs} in this process: give {own[0]} another name"
+                )
 
 
 def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) -> type[Any]:

@@ -130,6 +130,23 @@ def test_the_rank_that_a_result_would_have() -> None:
         assert [name for name, _ in standing.below] == order[place : place + 3]
 
 
+def test_an_entry_that_cannot_be_read_has_no_rank_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one with the marks of an unfinished merge."""
+    folder = tmp_path / "leaderboard" / "entries" / "pfa-small-v1"
+    folder.mkdir(parents=True)
+    (tmp_path / "leaderboard" / "RULES.md").write_text("")
+    for stored in stored_in(ENTRIES / "pfa-small-v1"):
+        if stored.read()[0].name in ("lstm", "mamba"):
+            (folder / stored.path.name).write_bytes(stored.path.read_bytes())
+    (folder / "gla-12345678.json").write_text("<<<<<<< HEAD")
+    monkeypatch.chdir(tmp_path)
+    standing = standing_of(published("pfa-small-v1")["lstm"], load_track("pfa-small-v1"))
+    assert standing is not None
+    assert (standing.rank, standing.entries) == (2, 2)
+
+
 def test_a_run_ends_with_its_rank_its_budget_and_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_file: Path
 ) -> None:

@@ -103,6 +103,23 @@ def test_what_cannot_be(lstm: Made, change: Callable[[dict[str, Any]], object], 
     assert any(fault in line for line in found(lstm, alone))
 
 
+def test_where_the_test_split_is_harder_its_loss_may_be_higher_but_not_lower(
+    lstm: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in state tracking, whose test walks are four times as long as those of training."""
+
+    def shift(by: float) -> Callable[[dict[str, Any]], object]:
+        def change(content: dict[str, Any]) -> None:
+            for row in content["result"]["seeds"][1]["training_curve"]:
+                row["validation_loss"] += by
+
+        return change
+
+    monkeypatch.setattr(type(lstm.track.task), "test_is_harder", True)
+    assert found(lstm, shift(-1.5)) == []
+    assert any("the kept validation loss is" in line for line in found(lstm, shift(1.5)))
+
+
 def test_nearly_the_truth_is_far_below_the_bayes_baseline(lstm: Made) -> None:
     """Where the track has one."""
 

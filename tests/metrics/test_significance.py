@@ -48,6 +48,16 @@ def test_the_seed_error_pools_what_was_found_with_what_was_expected() -> None:
     assert seed_error([0.8], [0.7], prior=0.01) == (pytest.approx(0.01 * 2**0.5), SEED_NOISE_WEIGHT)
 
 
+def test_the_spread_of_what_was_not_trained_says_nothing_about_seeds() -> None:
+    """As over a language model's draws of tokens: the trained side's noise is the same, however far they are apart."""
+    run, counts = Sample([0.560, 0.561, 0.562], np.full(50, 0.561)), np.ones(50, int)
+    near, far = (
+        compare(Sample(seeds, np.full(50, 0.5), trained=False), run, counts, higher_is_better=True)
+        for seeds in ([0.499, 0.5, 0.501], [0.4, 0.5, 0.6])
+    )
+    assert near.seeds == far.seeds > 0.0
+
+
 def test_the_instance_error_is_that_of_the_paired_differences() -> None:
     """With equal lengths it is the textbook's paired standard error; what both models find hard adds nothing."""
     rng = np.random.default_rng(0)

@@ -35,6 +35,20 @@ class Diverges(regbench.Mixer):
         return x * float("nan") if self.steps > 9 and self.options.d_model == 16 else 2 * x
 """
 
+TOO_LARGE = """
+import regbench
+
+
+class TooLarge(regbench.Mixer):
+    steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        if self.steps > 9 and self.options.d_model == 16:
+            raise MemoryError("no memory")
+        return 2 * x
+"""
+
 SEEN: list[tuple[str, str]] = []
 """Which splits each action made."""
 
@@ -45,7 +59,9 @@ def swept(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("sweep")
     rates = [1e-3, 1e-2]
     grid = {"arch": [str(folder / "average.py")], "n_layers": [1, 2, 3], "training.learning_rate": rates}
-    sweep = Sweep.read(write_sweep(folder, tiny_file, grid=grid, seeds=[0, 1, 2]))
+    base = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3, "training.train_tokens": 3000}
+    base["training.keep_checkpoints"] = True
+    sweep = Sweep.read(write_sweep(folder, tiny_file, grid=grid, base=base, seeds=[0, 1, 2]))
     heard, action, instances = Heard(), ["none"], Track.instances
 
     def work(job: Job, where: Path, tell: Callable[[Note], None]) -> Ended:
@@ -79,7 +95,7 @@ def test_trials_never_touch_the_test_split(swept: tuple[Sweep, Swept, Heard]) ->
     assert len(lost) == 3
     for folder in map(Path, lost):
         names = {path.name for path in folder.iterdir()}
-        assert names == {".lock", "metrics.jsonl", "checkpoint.safetensors", "trained.json"}
+        assert names == {".lock", "metrics.jsonl", "checkpoint.safetensors", "trained.json", "course"}
         assert "legal_accuracy" not in (folder / "trained.json").read_text()
     assert done.failures == []
 
@@ -211,6 +227,21 @@ def test_a_diverging_configuration_is_told_and_the_rest_goes_on(
     assert done.rows[0].trials == 2
     trials = lines(tmp_path / "out" / "trials.csv")
     assert [(row["validation_loss"] == "", row["chosen"]) for row in trials] == [(True, "no"), (False, "yes")]
+
+
+def test_too_little_memory_is_no_verdict_on_a_configuration(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its group waits, so that nothing is chosen, and scored on the test split, while it may still win."""
+    monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
+    (tmp_path / "large.py").write_text(TOO_LARGE)
+    base = {"training.batch_size": 8, "training.train_tokens": 2000}
+    grid = {"arch": [str(tmp_path / "large.py")], "d_model": [16, 8]}
+    sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, base=base, select={"over": ["d_model"]}, seeds=[0]))
+    done = sweep.run(Heard(), out=tmp_path / "out")
+    (failure,) = done.failures
+    assert "MemoryError: no memory" in failure.message
+    assert (failure.refused, done.rows) == (False, [])
 
 
 def test_a_seeds_folder_of_another_training(tiny_file: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -300,6 +301,32 @@ def test_named_terms_are_logged_and_summed(trainer: Callable[..., Trainer]) -> N
     plain.run()
     moved, unmoved = (x.model.state_dict()["blocks.0.mixer.decay"].mean() for x in (t, plain))
     assert moved > unmoved + 0.02
+
+
+def test_terms_that_change_are_refused(trainer: Callable[..., Trainer]) -> None:
+    """Such as a penalty that begins after a warm-up."""
+    t = trainer("late")
+    original = t.model.losses
+
+    def losses(tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
+        terms = original(tokens, scored)
+        return terms if t.progress.step < 5 else {**terms, "late": 0.0 * terms["cross_entropy"]}
+
+    t.model.losses = losses  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"were cross_entropy, and at step 6 they are cross_entropy, late: let every"):
+        t.run()
+
+
+def test_a_batch_in_which_nothing_is_scored_is_no_divergence(trainer: Callable[..., Trainer]) -> None:
+    """Nor is such a part of the validation split: its loss is that of the rest."""
+    t = trainer("sparse")
+    t.train_split.scored[:] = np.arange(len(t.train_split))[:, None] % 24 == 0  # of three batches at least one has none
+    whole = Trainer._evaluate(t)
+    apart = t.validation
+    t.validation = apart[np.r_[np.arange(len(apart)), np.zeros(64, int)]]
+    t.validation.scored[len(apart) :] = False
+    assert t._evaluate() == pytest.approx(whole, rel=1e-5)
+    assert math.isfinite(t.run().best_validation_loss)
 
 
 def test_weight_decay_spares_vectors_and_the_marked() -> None:

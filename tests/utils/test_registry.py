@@ -185,6 +185,34 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pyte
     assert registry.source_files(cls) == [first / "mine.py"]
 
 
+def test_an_edited_module_beside_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module, a module that it imports, and a package without `__init__.py`: each counts, and what runs is what is digested."""
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "mine.py").write_text(
+        "from layers_a import A\nfrom layers_c.deep import C\n" + MIXER.format(name="Mine") + "    found = (A, C)\n"
+    )
+    (tmp_path / "layers_a.py").write_text("from layers_b import A\n")
+    (tmp_path / "layers_c").mkdir()
+    edited = [tmp_path / "layers_b.py", tmp_path / "layers_c" / "deep.py"]
+    digests = []
+    for size in (1, 22):  # another length: Python compares times in whole seconds, and lengths
+        for file, name in zip(edited, "AC", strict=True):
+            file.write_text(f"{name} = {size}\n")
+        cls = registry.load(ARCHITECTURE, str(tmp_path / "mine.py"))
+        assert cls.found == (size, size)
+        assert set(registry.source_files(cls)) == {tmp_path / "mine.py", tmp_path / "layers_a.py", *edited}
+        digests.append(registry.source_digest(cls))
+    assert digests[0] != digests[1]
+
+
+def test_regbench_beside_a_file_is_no_part_of_its_source(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MIXER.format(name="Mine"))
+    (tmp_path / "regbench").mkdir()
+    (tmp_path / "regbench" / "__init__.py").write_text("")
+    cls = registry.load(ARCHITECTURE, str(tmp_path / "mine.py"))
+    assert registry.source_files(cls) == [tmp_path / "mine.py"]
+
+
 def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:
     path = tmp_path / "mamba.py"
     path.write_text(MIXER.format(name="Impostor"))

@@ -59,6 +59,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
 
+    if arguments.resume == "":
+        raise UserError("--resume is empty: it names the folder of a run")
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
         return _suite(arguments, console)
     # What is going on goes to stderr, so that stdout holds the table alone.
