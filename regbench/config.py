@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pydantic
 
 from regbench.utils.errors import UserError, describe_validation, nearest
-from regbench.utils.files import read_mapping
+from regbench.utils.files import read_mapping, runs_in
 
 Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
 """A whole number that the generators of NumPy and PyTorch both take."""
@@ -74,5 +74,5 @@ def read_run(folder: Path) -> Config:
     """
     path = folder / "config.yaml"
     if not path.exists():
-        raise UserError(f"{folder} holds no run: there is no config.yaml")
+        raise UserError(f"{folder} holds no run: there is no config.yaml{runs_in(folder)}")
     return read_config(path)

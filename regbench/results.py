@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.files import runs_in
 from regbench.utils.guard import Folder, Refused, parse_json
 from regbench.utils.settings import Strict
 
@@ -308,6 +309,21 @@ class Result(Strict):
         return ScoreRecord.over_seeds([seed.scores[metric] for seed in self.seeds])
 
 
+def require_finished(folder: Path) -> None:
+    """Checks that a folder holds a result.
+
+    Raises:
+        UserError: It is no folder, it holds no run, or a run that is not finished.
+    """
+    if not folder.is_dir():
+        raise UserError(f"no such folder: {folder}")
+    if (folder / "result.json").exists():
+        return
+    if (folder / "config.yaml").exists():
+        raise UserError(f"{folder} holds a run that is not finished; go on with: regbench run --resume {folder}")
+    raise UserError(f"{folder} holds no run: there is no result.json{runs_in(folder)}")
+
+
 def read_result(path: str | Path) -> Result:
     """Reads and checks a result file, or the `result.json` of a run folder.
 
@@ -317,7 +333,9 @@ def read_result(path: str | Path) -> Result:
         UserError: no such file, not JSON, or not of the schema.
     """
     path = Path(path)
-    path = path / "result.json" if path.is_dir() else path
+    if path.is_dir():
+        require_finished(path)
+        path = path / "result.json"
     try:
         content = parse_json(Folder(path.parent).read(path.name, RESULT_BYTES), path.name)
     except Refused as error:

@@ -143,7 +143,10 @@ def _faults(
     elif digest in retired.get(name, ()):
         yield from retired_faults(entry)
     else:
-        yield f"track: {name} with the digest {digest[:12]!a} is no track of today, and {RETIRED} does not list it"
+        yield (
+            f"track: {name} with the digest {digest[:12]!a} is no track of today, and {RETIRED} does not list it; "
+            "if it is yours, give its file: --track FILE.yaml"
+        )
 
 
 def _is_here(name: str, digest: str, track: Track | None) -> bool:

@@ -20,7 +20,6 @@ from regbench.tracks import Track, load_track, track_names
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import training_steps
 from regbench.utils.arrays import IntArray
-from regbench.utils.errors import nearest
 from regbench.utils.guard import Refused
 
 
@@ -116,8 +115,7 @@ def find_reference(name: str, given: Track | None = None) -> Reference:
     """
     if given is None or given.name != name:
         if name not in track_names():
-            hint = nearest(name[:80], track_names(), " (one of your own: --track FILE.yaml)")
-            raise Refused(f"unknown track {name[:80]!a}{hint}")
+            raise Refused(f"{name[:80]!a} is no built-in track; if it is yours, give its file: --track FILE.yaml")
         given = _built_in(name)
     reference = _reference(given)
     if not given.task.knows_truth:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import stat
 from dataclasses import dataclass
@@ -105,6 +106,23 @@ def find_board(given: str | None) -> Path:
         if (folder / "RULES.md").is_file():
             return folder
     raise UserError("no leaderboard/ here or beside regbench's source: say which with --board DIR")
+
+
+def find_entry(given: str) -> Path:
+    """The file of one entry.
+
+    Raises:
+        UserError: There is no such file. The message names the file of the entry that is called so, if there is one.
+    """
+    if Path(given).is_file():
+        return Path(given)
+    hint = ""
+    with contextlib.suppress(UserError):  # without a board there is no hint
+        files = [stored.path for stored in stored_entries(find_board(None))]
+        called = [path for path in files if path.stem.rpartition("-")[0] == given]
+        example = called or [path for path in files if path.name.startswith("mamba-")]
+        hint = f", such as {example[0]}" if example else ""
+    raise UserError(f"no such file: {given}; an entry is a file{hint}")
 
 
 def stored_entries(board: Path) -> list[Stored]:

@@ -148,9 +148,9 @@ def compare(
     change = got.mean - expected.mean
     prior = SEED_NOISE * abs(expected.mean) if seed_noise is None else seed_noise
     # The spread of what was not trained, such as over a language model's draws of tokens, says nothing about trainings.
-    values = [sample.seeds if sample.trained else [sample.mean] for sample in (expected, got)]
-    seeds, freedom = seed_error(*values, prior)
-    parts = [(1 / len(own), sample.trained) for own, sample in zip(values, (expected, got), strict=True)]
+    then, now = (sample.seeds if sample.trained else [sample.mean] for sample in (expected, got))
+    seeds, freedom = seed_error(then, now, prior)
+    parts = [(1 / len(then), expected.trained), (1 / len(now), got.trained)]
     seeds *= math.sqrt(sum(part for part, trained in parts if trained) / sum(part for part, _ in parts))
     instances = _paired_error(got.instances - expected.instances, counts)
     total = seeds**2 + instances**2

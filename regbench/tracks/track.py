@@ -17,7 +17,7 @@ from regbench.metrics.metric import metrics_of
 from regbench.results import TrackName, TrackRecord
 from regbench.tasks.base import Splits, Task, unfinished
 from regbench.utils import registry
-from regbench.utils.errors import UserError, blaming, describe_validation, nearest
+from regbench.utils.errors import UserError, blaming, closest, describe_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
 
@@ -233,7 +233,7 @@ def load_track(name: str | Path) -> Track:
     name = str(name)
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and not path.exists():
-        hint = nearest(name, track_names(), " (give a track of your own by its YAML file)")
+        hint = "; `regbench ls tracks` lists the built-in ones; give one of your own by its YAML file"
         if name.endswith(".py"):
             hint = "; a track is a YAML file, and its `task:` may be a Python file"
         elif name in registry.entries(registry.TASK):
@@ -241,6 +241,8 @@ def load_track(name: str | Path) -> Track:
                 track for track in track_names() if read_mapping(_FOLDER / f"{track}.yaml", "a track")["task"] == name
             ]
             hint = f", which is a task; its tracks: {', '.join(own)}"
+        elif (near := closest(name, track_names())) is not None:
+            hint = f"; did you mean '{near}'?"
         raise UserError(f"unknown track '{name}'{hint}")
     content = read_mapping(path, "a track")
     try:

@@ -113,6 +113,14 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
+def runs_in(folder: Path) -> str:
+    """The end of a message: the runs that are one folder below."""
+    inside = sorted(path.parent for path in folder.glob("*/config.yaml"))
+    if not inside:
+        return ""
+    return f"; it has {len(inside)} folder{'s' * (len(inside) > 1)} with runs, such as {inside[-1]}"
+
+
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
     """Turns errors of the file system (space, permission, a file in the way) into one line that tells where and why."""

@@ -190,7 +190,7 @@ def test_the_command_prints_draws_and_writes(
         (["2-gram", "oracle", "--tokens", "1"], "nothing is scored among the first 1 tokens"),
         (["2-gram", "oracle", "--out", "picture.jpg"], "--out takes the name of a PNG picture, not 'picture.jpg'"),
         (["2-gram", "oracle", "--order", "simlar"], "unknown choice 'simlar'; did you mean 'similar'"),
-        ([".", "oracle"], "cannot read result.json"),
+        ([".", "oracle"], ". holds no run: there is no result.json"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -136,7 +136,7 @@ def test_the_metric(tiny: Track) -> None:
 
 
 def test_measuring_where_there_is_no_run(tiny: Track, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read .*result\.json"):
+    with pytest.raises(UserError, match=r"holds no run: there is no result\.json"):
         measure(tmp_path, tiny, "tvd", None)
 
 

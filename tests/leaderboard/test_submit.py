@@ -201,9 +201,10 @@ def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys
     ("arguments", "message"),
     [
         (["nowhere"], "no such folder: nowhere"),
-        (["."], "result.json: no such file"),
+        (["."], ". holds no run: there is no result.json"),
+        (["{run}/.."], "with runs, such as "),
         ([".", "--board", "nowhere"], "no such folder: nowhere"),
-        (["{run}", "--board", "."], "unknown track 'tiny-v1'"),
+        (["{run}", "--board", "."], "'tiny-v1' is no built-in track; if it is yours, give its file: --track FILE.yaml"),
         (["{run}", "--board", ".", "--track", "{track}", "--name", "A b"], "cannot name an entry"),
     ],
 )

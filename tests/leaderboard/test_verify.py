@@ -55,7 +55,7 @@ def test_another_runs_predictions_are_refused(lstm: Made, stranger: Made) -> Non
 
 def test_a_track_that_is_not_here_cannot_be_verified(lstm: Made) -> None:
     findings = verify_entry(lstm.path)
-    assert str(findings.faults[0]).startswith("track: unknown track 'tiny-v1'")
+    assert str(findings.faults[0]).startswith("track: 'tiny-v1' is no built-in track; if it is yours, give")
 
 
 def test_nothing_is_imported_or_executed(stranger: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_on_the_command_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "no such file or folder: nowhere"),
+        (["mamba"], "no such file: mamba; an entry is a file, such as "),
         (["."], "holds neither a run nor entries"),
         (["{board}", "--run", "{run}"], "go with one entry"),
         (["{entry}", "--checkpoint", "--track", "{track}"], "--checkpoint needs the run"),

@@ -168,7 +168,7 @@ class TestTheCommand:
             (["{run}", "--instance", "24"], "there is no test instance 24: they are numbered 0 to 23"),
             (["{run}", "--instance", "-1"], "there is no test instance -1"),
             (["{run}/nowhere"], "nowhere is not the folder of a run"),
-            (["{run}/seed-0"], "cannot read"),
+            (["{run}/seed-0"], "seed-0 holds no run: there is no result.json"),
             (["{run}/result.json"], "is not the folder of a run"),
         ],
     )

@@ -40,10 +40,11 @@ def configure(challenge: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each score, and what is wrong."""
     from regbench.leaderboard.challenge import challenge
+    from regbench.leaderboard.store import find_entry
     from regbench.report.content import label
     from regbench.tracks import load_track
 
-    path = Path(arguments.entry)
+    path = find_entry(arguments.entry)
     found = challenge(
         path,
         Path(arguments.run),

@@ -38,8 +38,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     folder: Path = arguments.folder
     if not folder.is_dir():
         raise UserError(f"{folder} is not the folder of a run")
-    if not (folder / "result.json").exists() and (folder / "config.yaml").exists():
-        raise UserError(f"{folder} holds a run that is not finished; go on with: regbench run --resume {folder}")
     result = read_result(folder)
     track = track_of(result, arguments.track)
     with explain_full_disk(folder):

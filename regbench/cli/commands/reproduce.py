@@ -45,19 +45,21 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains, and prints a row a score."""
     from regbench.leaderboard.reproduce import check_reproducer, keep_reproduction, reproduce
+    from regbench.leaderboard.store import find_entry
     from regbench.report.content import label
     from regbench.tracks import load_track
 
+    entry_file = find_entry(arguments.entry)
     if arguments.run and (arguments.seed or arguments.out):
         raise UserError("--run takes a finished run as it is: leave --seed and --out away")
     if arguments.by is not None:
-        check_reproducer(Path(arguments.entry), arguments.by)
+        check_reproducer(entry_file, arguments.by)
         if arguments.seed:
             raise UserError("--by goes with all seeds: leave --seed away")
     with TerminalReporter(Console(stderr=True)) as reporter:
         try:
             made = reproduce(
-                Path(arguments.entry),
+                entry_file,
                 seeds=arguments.seed,
                 out=Path(arguments.out) if arguments.out else None,
                 run=Path(arguments.run) if arguments.run else None,
@@ -85,6 +87,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print(f"the run: {made.folder}", highlight=False, soft_wrap=True)
     if arguments.by and not made.differs:
         own = load_track(arguments.track) if arguments.track else None
-        keep_reproduction(made, Path(arguments.entry), arguments.by, own)
+        keep_reproduction(made, entry_file, arguments.by, own)
         print_line(f"{arguments.entry}: reproduced by {arguments.by}", console)
     return 1 if made.differs else 0

@@ -43,21 +43,24 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.language_models import language_model_result, submit_language_model
     from regbench.leaderboard.store import find_board
     from regbench.leaderboard.submit import submit
+    from regbench.results import require_finished
     from regbench.tracks import load_track
 
-    board = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
+    place = find_board(arguments.board)
+    require_finished(Path(arguments.run))
+    given = [(option, value) for option in ("board", "track") if (value := getattr(arguments, option))]
+    options = "".join(f" --{option} {shlex.quote(value)}" for option, value in given)
     result = language_model_result(Path(arguments.run))
     if result is not None:
         for option in ("by", "publish_predictions", "source", "track"):
             if getattr(arguments, option, None):
                 raise UserError(f"--{option.replace('_', '-')} is not for a language model")
-        place = find_board(arguments.board)
         path = submit_language_model(Path(arguments.run), result, place, name=arguments.name, replace=arguments.replace)
-        print_line(f"{path}; next: regbench leaderboard{board}", console)
+        print_line(f"{path}; next: regbench leaderboard{options}", console)
         return 0
     made = submit(
         Path(arguments.run),
-        find_board(arguments.board),
+        place,
         name=arguments.name,
         by=arguments.by,
         publish_predictions=arguments.publish_predictions,
@@ -75,5 +78,5 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     for what, files in (("overwrote", made.replaced), ("removed", made.removed)):
         for old in files:
             print_line(f"{what} {old}", console)
-    print_line(f"{made.path}; next: regbench leaderboard{board}", console)
+    print_line(f"{made.path}; next: regbench leaderboard{options}", console)
     return 0

@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each fault."""
     from regbench.leaderboard.case import Findings, RunFolder
     from regbench.leaderboard.evidence import repredict
-    from regbench.leaderboard.store import stored_in
+    from regbench.leaderboard.store import find_entry, stored_in
     from regbench.leaderboard.submit import read_source
     from regbench.leaderboard.verify import verify_entry, verify_run
     from regbench.tracks import load_track
@@ -57,9 +57,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
         found: dict[Path, Findings] = {path: verify_run(path, track, source, announce)[1]}
     else:
-        if not path.exists():
-            raise UserError(f"no such file or folder: {path}")
-        single = path if not path.is_dir() else None
+        single = find_entry(arguments.what) if not path.is_dir() else None
         files = [path] if single else [stored.path for stored in stored_in(path)]
         if not files:
             raise UserError(f"{path} holds neither a run nor entries")
