@@ -194,14 +194,14 @@ def moments(y: Tensor, covariance: Tensor) -> Tensor:
     return mean.square().sum() / max(length, 1) + (squared - 2.0 * crossed + fixed) / max(length, 1) ** 2
 
 
-def moments_by_position(y: Tensor, variance: float) -> Tensor:
-    """R'_D: as `moments`, each position alone: the mean over s of |mu_s|^2 + |<dy_s dy_s^T> - v I|^2.
+def moments_by_position(y: Tensor, variance: Tensor) -> Tensor:
+    """R'_D: as `moments`, each position alone: the mean over s of |mu_s|^2 + |<dy_s dy_s^T> - v_s I|^2.
 
     CGT A.2; 2024, Appendix B, where v = 1.
 
     Args:
         y: (B, N, d).
-        variance: v.
+        variance: v, (N,): K_ss.
 
     Returns:
         A scalar.
@@ -209,5 +209,5 @@ def moments_by_position(y: Tensor, variance: float) -> Tensor:
     mean = y.mean(0)
     centred = (y - mean).transpose(0, 1)
     found = centred.transpose(1, 2) @ centred / y.shape[0]
-    wanted = variance * torch.eye(y.shape[2], device=y.device, dtype=y.dtype)
+    wanted = variance[:, None, None] * torch.eye(y.shape[2], device=y.device, dtype=y.dtype)
     return (mean.square().sum(-1) + (found - wanted).square().sum((1, 2))).sum() / max(y.shape[1], 1)

@@ -55,20 +55,24 @@ class Prior(nn.Module):
         whiten: C^-1, (n, n), lower triangular.
         log_determinant: log|K| of the leading blocks of 1, 2, ... n positions, (n,).
         precision: Diagonals of the inverses of the leading blocks, (n, n), one block a row, then 0.
+        deviation: The standard deviation of each position, (n,).
     """
 
     whiten: Tensor
     log_determinant: Tensor
     precision: Tensor
+    deviation: Tensor
 
     def __init__(self, length: int, scale: float, noise: float, width: float = 1.0, share: float | None = None) -> None:
         super().__init__()
-        factor = torch.linalg.cholesky(covariance(length, scale, noise, width, share))
+        whole = covariance(length, scale, noise, width, share)
+        factor = torch.linalg.cholesky(whole)
         whiten = torch.linalg.solve_triangular(factor, torch.eye(length, dtype=torch.float64), upper=False)
         # They follow from the options, so they are not in checkpoints.
         self.register_buffer("whiten", whiten.float(), persistent=False)
         self.register_buffer("log_determinant", 2.0 * factor.diagonal().log().cumsum(0).float(), persistent=False)
         self.register_buffer("precision", (whiten**2).cumsum(0).float(), persistent=False)
+        self.register_buffer("deviation", whole.diagonal().sqrt().float(), persistent=False)
 
     def divergence(self, mean: Tensor, log_variance: Tensor, lengths: Tensor) -> Tensor:
         """D_KL of the encoder from the prior, summed over components.

@@ -319,10 +319,11 @@ class SlowModel(Model):
     def _moments(self, y: Tensor, real: Tensor) -> Tensor:
         """R_P over the positions that are real in every row. The first position is left out: its y has read nothing."""
         y = y[:, real.all(0)][:, 1:]
+        of = slice(1, y.shape[1] + 1)
+        covariance = self.covariance[of, of]  # type: ignore[index]
         if self.options.moments == "positions":
-            return moments_by_position(y, self.options.gp_scale**2)
-        length = y.shape[1]
-        return moments(y, self.covariance[:length, :length])  # type: ignore[index]
+            return moments_by_position(y, covariance.diagonal())
+        return moments(y, covariance)
 
 
 def check_options(options: Any, io: IO) -> None:

@@ -57,7 +57,7 @@ def measure_angles(models: Sequence[Trained], run: str, place: Place, split: str
         limit: The most instances of it.
 
     Raises:
-        UserError: The model has no simulator that tells angles.
+        UserError: The model has no simulator that tells angles, or a segment has one token.
     """
     instances = models[0].track.instances(split)[:limit]
     cuts = place.cuts(instances.lengths)
@@ -94,6 +94,8 @@ def _of_model(
     if not hasattr(simulator, "angles"):
         why = refusal_of(trained.model) or "its simulator has no function angles"
         raise UserError(f"--angles is not for {trained.folder}: {why}")
+    if (cuts < 2).any():
+        raise UserError("a segment of one token has no scores to look at: give --tokens 2 or more, or a larger --at")
     for begin in range(0, len(instances), BATCH):
         part = instances[begin : begin + BATCH]
         tokens = token_tensor(part.tokens, torch.device("cpu"))

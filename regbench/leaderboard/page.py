@@ -40,7 +40,12 @@ _FACTS = (
         "bytes",
     ),
     ("short conv", "Width of the short convolution, where there is one.", "descending", "few"),
-    ("tokens/s", "Training speed on the entry's machine, median over seeds.", "descending", "speed"),
+    (
+        "tokens/s",
+        "Training speed on the entry's machine, median over seeds. Runs beside other programs are slower: do not compare rows.",
+        "descending",
+        "speed",
+    ),
     ("trials", "Configurations tried on the validation split.", "ascending", "few"),
     ("seeds", "Trained models.", "descending", "few"),
     ("tier", "What stands behind the entry: claimed, verified or reproduced.", "descending", "tier"),

@@ -46,10 +46,17 @@ regbench leaderboard
 ```
 
 `regbench submit` makes the checks of [RULES.md](RULES.md). It refuses a run with a line for each fault. `regbench verify FILE`
-makes the same checks on an entry that is here. With `--run DIR` it also compares the entry with its run.
+checks an entry that is here. With `--run DIR` it also compares the entry with its run.
 
 An entry is claimed at first. `regbench challenge FILE --run DIR --by NAME` asks its weights about fresh instances. Then it is
-verified. `regbench reproduce FILE --by NAME` trains it again. Then it is reproduced."""
+verified. `regbench reproduce FILE --by NAME` trains it again. Then it is reproduced.
+
+## Reading the tables
+
+- A name has the options that differed from the defaults when the entry was made. Defaults may have changed since. The column
+  `command` of the CSV table has the whole command.
+- Tokens/s is what the run itself measured. Some runs shared their cores with other programs, and some are older than today's fast
+  ops. So do not compare rows by it."""
 
 
 def render(boards: Sequence[Board]) -> dict[str, str]:

@@ -292,7 +292,8 @@ def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Cur
 def normalized_scores(scores: Mapping[str, ScoreRecord], baselines: Mapping[str, BaselineRecord]) -> dict[str, float]:
     """How far every score has come from that of the unigram model (0) to that of the oracle (1).
 
-    The result is empty where the baselines lack one of the two.
+    On tracks of vectors the predictor that always says zero takes the place of the unigram model. The result is empty where the
+    baselines lack one of the two.
     """
     start, end = (
         next((baseline.scores for baseline in baselines.values() if baseline.anchor == anchor), None)

@@ -152,9 +152,9 @@ class Task(ABC):
         return None
 
     def extent(self) -> tuple[int, str]:
-        """The length of the longest instance, and for people the size of the vocabulary, or how many numbers a vector has."""
+        """The length of the longest instance, and for people the size of the vocabulary, or of vectors, such as "3-d"."""
         io = self.io
-        return io.max_length, f"{io.d_in} numbers" if isinstance(io, VectorIO) else f"{io.vocab_size:,}"
+        return io.max_length, f"{io.d_in}-d" if isinstance(io, VectorIO) else f"{io.vocab_size:,}"
 
     @property
     def topic_names(self) -> tuple[str, ...]:

@@ -30,7 +30,11 @@ class TrainingOptions(Settings):
         default=None, ge=1, description="only the first so many of the training split are seen; None: all"
     )
     batch_size: int = pydantic.Field(default=16, ge=1, description="instances in a batch")
-    learning_rate: float = pydantic.Field(default=5e-3, gt=0)
+    learning_rate: float = pydantic.Field(
+        default=5e-3,
+        gt=0,
+        description="the highest rate; an architecture can have its own: `regbench ls architectures NAME`",
+    )
     optimizer: Literal["adamw", "sgd"] = pydantic.Field(
         default="adamw", description="AdamW, or stochastic gradient descent with momentum"
     )

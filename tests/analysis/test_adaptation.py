@@ -202,6 +202,15 @@ def test_a_run_that_no_simulator_takes_has_the_true_gradient(runs: Path, capsys:
     assert "the chosen rate is" not in out
 
 
+def test_a_rate_that_is_given_twice_counts_once(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for rates in ("0.01", "1e-2,0.01"):
+        given = ["--how", "full", "--at", "0.5", "--limit", "8", "--split", "validation", "--rates", rates]
+        assert cli.main(["adapt", str(runs / "rotary"), *given]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
 def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["adapt", str(runs / "tint"), "--at", "0.5", "--angles", "--limit", "8"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "block 1" in line)
@@ -233,6 +242,7 @@ def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixt
         ),
         (["tint", "--table", "t.txt"], "--table takes the name of a Markdown file, FILE.md, not 't.txt'"),
         (["gone"], "gone holds no run: there is no config.yaml"),
+        (["tint", "--angles", "--tokens", "1"], "a segment of one token has no scores to look at: give --tokens 2 or"),
         (["lstm", "--angles"], "lstm: there is no simulator for it"),
         (["tint", "--angles", "--how", "full"], "--how is not for --angles, which takes no step"),
         (["tint", "--angles", "--rates", "1e-3"], "--rates is not for --angles, which takes no step"),

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regbench.analysis.cost import state_at, stream_bytes, training_bytes, training_flops
+from regbench.analysis.cost import flops_per_token, state_at, stream_bytes, training_bytes, training_flops
 from regbench.models.backbone import build, resolve_options
+from regbench.models.model import parameter_count
 from regbench.tasks.base import TokenIO, VectorIO
+from regbench.tracks import load_track
 from regbench.utils import registry
 
 
@@ -52,6 +54,15 @@ def test_operations_are_two_for_each_product_and_twice_as_many_on_the_way_back()
     model: Any = Two()
     products = 7 * 5 * 6 * 10
     assert training_flops(model, *given(7)) == 2 * products * (2 + 1 + 2)
+
+
+def test_operations_of_an_lstm_are_counted() -> None:
+    """A counter of PyTorch's sees nothing of the fused kernel: two layers of four gates, and what is around them."""
+    cls = registry.load(registry.ARCHITECTURE, "lstm")
+    model = build(cls, resolve_options(cls, {"d_model": 16, "n_layers": 2}), load_track("pfa-small-v1").task.io)
+    layers = 2 * 2 * 4 * 16 * 32
+    per_token = flops_per_token(model, torch.zeros(1, 50, dtype=torch.long))
+    assert layers < per_token < 3 * parameter_count(model)
 
 
 @pytest.mark.parametrize("name", ["transformer", "hyena", "forgetting_transformer", "cgt"])

@@ -160,7 +160,7 @@ def encoder(model: Any, instances: Instances, batch_size: int = 32) -> Encoder |
     """What the encoder of y says. None if y is no sample.
 
     Args:
-        model: A model with `encode`, `prior` and the option `gp_scale`, if it has a VAE form.
+        model: A model with `encode` and `prior`, if it has a VAE form.
         instances: Instances of the task.
         batch_size: Instances at a time.
     """
@@ -175,7 +175,8 @@ def encoder(model: Any, instances: Instances, batch_size: int = 32) -> Encoder |
         mean, log_variance = encode(token_tensor(part.tokens, torch.device("cpu")))
         nats.append(model.prior.by_component(mean, log_variance, lengths).sum(0).double().numpy())
         real = torch.arange(mean.shape[1]) < lengths[:, None]
-        spread += float((log_variance / 2).exp().mean(-1)[real].sum()) / model.options.gp_scale
+        share = (log_variance / 2).exp().mean(-1) / model.prior.deviation[: mean.shape[1]]
+        spread += float(share[real].sum())
         positions += int(lengths.sum())
     each = np.sum(nats, axis=0) / positions
     every = torch.from_numpy(np.asarray(instances.lengths, np.int64))

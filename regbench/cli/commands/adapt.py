@@ -171,7 +171,7 @@ def _read(arguments: argparse.Namespace) -> _Asked:
     steps = tuple(_whole("--steps", "1" if arguments.steps is None else arguments.steps))
     if arguments.limit < 4:
         raise UserError(f"--limit {arguments.limit} is too few: 4 or more")
-    rates = tuple(_numbers("--rates", RATES if arguments.rates is None else arguments.rates))
+    rates = tuple(dict.fromkeys(_numbers("--rates", RATES if arguments.rates is None else arguments.rates)))
     if not all(0 < rate < float("inf") for rate in rates):
         raise UserError("--rates takes numbers above 0")
     ways = None if arguments.how is None else _chosen("how", arguments.how, (*WAYS, DISTIL))

@@ -58,8 +58,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if source is not None:
         console.print(f"text: {source}; with another, fingerprints are others", highlight=False)
     console.print(f"budget: {track.definition.budget.train_tokens:,} training tokens", highlight=False)
-    lines = ", ".join(check.__name__.replace("_", " ") for check in CONTRACT)
-    console.print(f"the task keeps its contract: {lines}", highlight=False)
+    console.print(f"the task keeps its contract: {len(CONTRACT)} checks", highlight=False)
     console.print()
     with track.blaming_task():
         shown = track.task.show(test, arguments.instance)

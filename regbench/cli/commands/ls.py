@@ -110,6 +110,10 @@ def _describe_architecture(name: str, console: Console) -> int:
         link = f", arXiv:{cls.paper.arxiv}" if cls.paper.arxiv else ""
         console.print(f"{cls.paper.authors} ({cls.paper.year}). {cls.paper.title}{link}", highlight=False)
     console.print(_options_table(f"options of {registry.short_name(name)}, for --set", cls.Options), highlight=False)
+    if cls.training_defaults:
+        own = " ".join(f"training.{key}={value}" for key, value in cls.training_defaults.items())
+        console.print(f"its own training defaults: {own}", highlight=False, soft_wrap=True)
+    console.print("`regbench ls training` lists all training options", highlight=False)
     return 0
 
 
@@ -132,15 +136,16 @@ def _compare_tracks(console: Console) -> int:
     table = Table(title="tracks", title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     heads = ("", "longest", "tokens", "instances", "budget", "entries", "minutes")
     for head in heads:
-        table.add_column(head, justify="right" if head else "left", no_wrap=bool(head), overflow="fold")
+        table.add_column(head, justify="right" if head else "left", no_wrap=True)
     for name in track_names():
         track = load_track(name)
         definition, entries, (longest, width) = track.definition, Entries(), track.task.extent()
+        millions = definition.budget.train_tokens / 1e6
         sizes = (
             f"{longest:,}",
             width,
             f"{definition.splits.train:,}",
-            f"{definition.budget.train_tokens / 1e6:,.1f} M",
+            f"{millions:,.{0 if millions >= 100 else 1}f} M",
         )
         seconds = entries.seconds(track)
         table.add_row(
@@ -148,7 +153,8 @@ def _compare_tracks(console: Console) -> int:
         )
     console.print(table, highlight=False, soft_wrap=True)
     console.print(
-        "longest: length of the longest instance; tokens: in the vocabulary; instances: of the training split; budget: tokens; "
+        "longest: the greatest length that an instance can have; tokens: in the vocabulary, or "
+        "-d: numbers in a vector; instances: of the training split; budget: tokens; "
         "minutes: of training one seed, the median over entries. `regbench ls` says what each track is.",
         highlight=False,
     )

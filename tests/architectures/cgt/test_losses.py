@@ -124,13 +124,13 @@ def test_moments() -> None:
 
 def test_moments_by_position() -> None:
     y, _ = example()
-    expected = 0.0
+    expected, variance = 0.0, torch.linspace(0.2, 1.0, 9, dtype=torch.float64)
     for s in range(9):
         at = y[:, s]
         mean = at.mean(0)
         spread = sum(torch.outer(row - mean, row - mean) for row in at) / 3
-        expected += float(mean @ mean + ((spread - 0.5 * torch.eye(4)) ** 2).sum())
-    assert float(moments_by_position(y, 0.5)) == pytest.approx(expected / 9, rel=1e-9)
+        expected += float(mean @ mean + ((spread - variance[s] * torch.eye(4, dtype=torch.float64)) ** 2).sum())
+    assert float(moments_by_position(y, variance)) == pytest.approx(expected / 9, rel=1e-9)
 
 
 def test_moments_are_small_for_samples_of_the_process_and_large_for_others() -> None:
@@ -139,8 +139,21 @@ def test_moments_are_small_for_samples_of_the_process_and_large_for_others() -> 
     drawn = torch.linalg.cholesky(covariance) @ torch.randn(4000, 6, 3, generator=generator)
     white = torch.randn(4000, 6, 3, generator=generator)
     assert moments(drawn, covariance) < 0.02 * moments(white, covariance)
-    assert moments_by_position(white, 1.0) < 0.02
-    assert moments_by_position(2.0 * white, 1.0) > 9.0 * 3 * 0.9
+    assert moments_by_position(white, torch.ones(6)) < 0.02
+    assert moments_by_position(2.0 * white, torch.ones(6)) > 9.0 * 3 * 0.9
+
+
+@pytest.mark.parametrize("form", ["sequence", "positions"])
+def test_a_prior_that_is_not_stationary_is_met_at_its_own_positions(form: str) -> None:
+    """Samples of the prior itself are near zero, those of its neighbours' positions are not."""
+    model = make(w_p=1.0, gp_kernel="estimate", gp_share=0.1, gp_noise=0.01, moments=form)
+    length = len(model.covariance)  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(0)
+    factor = torch.linalg.cholesky(model.covariance.double()).float()  # type: ignore[operator]
+    drawn = factor @ torch.randn(4000, length, 3, generator=generator)
+    real = torch.ones(4000, length, dtype=torch.bool)
+    early = torch.cat([drawn[:, :1], drawn[:, :-1]], 1)
+    assert model._moments(drawn, real) < 0.2 * model._moments(early, real)
 
 
 @pytest.mark.parametrize(("horizon", "context"), [(None, 0), (5, 0), (5, 3), (100, 2)])
@@ -221,7 +234,8 @@ def test_the_terms_have_their_weights() -> None:
     torch.testing.assert_close(terms["continuity"], 0.5 / 0.8 * continuity(y, real))
     torch.testing.assert_close(terms["diversity"], 0.25 / 0.8 * diversity(y, real))
     shortest = int(real.sum(1).min())
-    expected = 0.125 / 0.8 * moments(y[:, 1:shortest], model.covariance[: shortest - 1, : shortest - 1])  # type: ignore[index]
+    inner = slice(1, shortest)  # the first position is left out, of y and of its covariance
+    expected = 0.125 / 0.8 * moments(y[:, inner], model.covariance[inner, inner])  # type: ignore[index]
     torch.testing.assert_close(terms["moments"], expected)
 
 

@@ -129,6 +129,15 @@ def test_the_encoder_is_measured_against_the_least_that_it_can_be(tiny: Track) -
     least = model.prior.divergence(torch.zeros(1, length, 1), best[None, :, None], rows)
     torch.testing.assert_close(model.prior.least(rows), least)
     assert still.least == pytest.approx(4 * float(least) / length, rel=1e-4)
+    # The prior of an estimate has less and less variance, and the spread is measured against that of each position.
+    narrow = ContextuallyGuided(ContextuallyGuided.Options(**settings, gp_kernel="estimate"), tiny.task.io).eval()
+    torch.nn.init.zeros_(narrow.posterior.weight)  # type: ignore[union-attr]
+    torch.nn.init.zeros_(narrow.posterior.bias)  # type: ignore[union-attr]
+    deviation = narrow.prior.deviation[:length]
+    assert deviation[-1] < 0.8 * deviation[0]
+    shares = encoder(narrow, alike)
+    assert shares is not None
+    assert shares.spread == pytest.approx(float((1 / deviation).mean()), rel=1e-5)
     # Of a white prior the encoder can be the prior itself.
     white = ContextuallyGuided(ContextuallyGuided.Options(**settings, gp_noise=1.0), tiny.task.io).eval()
     assert white.posterior is not None
