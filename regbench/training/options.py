@@ -119,8 +119,9 @@ def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Optio
 
     own, of_training = split_settings(settings)
     for key in own:
-        if key in TrainingOptions.model_fields and key not in cls.Options.model_fields:
-            raise UserError(f"option: unknown key '{key}'; did you mean 'training.{key}'?")
+        last = key.rpartition(".")[2]  # such as of trainng.batch_size
+        if last in TrainingOptions.model_fields and key not in cls.Options.model_fields:
+            raise UserError(f"option: unknown key '{key}'; did you mean 'training.{last}'?")
     return resolve_options(cls, own), resolve_training(cls, of_training)
 
 

@@ -140,6 +140,7 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
             "'train_tokens'; did you mean 'training.train_tokens'?",
         ),
         (["run", "--arch", "mamba", "--set", "d_state=big"], "option: d_state: input should be a valid integer"),
+        (["run", "--set", "trainng.batch_size=8"], "'trainng.batch_size'; did you mean 'training.batch_size'?"),
         (["run", "--set", "d_model"], "--set takes KEY=VALUE, not 'd_model'"),
         (["run", "--set", "a=1", "--set", "a=2"], "--set gives 'a' twice"),
         (["run", "--seed", "one"], "argument --seed: invalid int value: 'one'"),
