@@ -96,7 +96,7 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
             continue
         assert words[0] == "regbench", command
         if words[1] == "adapt":  # fewer steps of fewer prompts
-            words = [{"1,4,16,64": "1,2", "20": "4"}.get(word, word) for word in words]
+            words = [{"1,4,16,64": "1,2", "20": "4", "100": "4"}.get(word, word) for word in words]
         if words[1] == "analyze":
             words = ["tiny-text-v1.yaml" if word == "text-mixture-small-v1" else word for word in words]
         code = cli.main(smaller(words[1:]) if words[1] == "run" else words[1:])
