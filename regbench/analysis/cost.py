@@ -45,8 +45,12 @@ def training_flops(model: Model, tokens: Tensor, scored: Tensor) -> int:
 @contextlib.contextmanager
 def _counting() -> Iterator[FlopCounterMode]:
     """Attention and the LSTM are PyTorch's matrix products, as the counter does not see into kernels."""
-    plain = use_backend("attention=torch"), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False)
-    with plain[0], plain[1], plain[2], FlopCounterMode(display=False) as counter:
+    with (
+        use_backend("attention=torch"),
+        sdpa_kernel(SDPBackend.MATH),
+        torch.backends.mkldnn.flags(enabled=False),
+        FlopCounterMode(display=False) as counter,
+    ):
         yield counter
 
 

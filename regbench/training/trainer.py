@@ -234,13 +234,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["share"] * learning_rate(self.progress.step, total, self.options, self.progress.lowered)
         with blaming(f"training fails at step {self.progress.step + 1} of {total}:"):
+            inputs = _tensors(batch, self.device)
             if batch.scored.any():
-                terms = train_step(self.model, self.optimizer, _tensors(batch, self.device), self.options)
+                terms = train_step(self.model, self.optimizer, inputs, self.options)
             else:  # there is nothing to learn, and a mean over no positions is NaN
                 with torch.no_grad():
-                    terms = {
-                        k: torch.zeros_like(v) for k, v in self.model.losses(*_tensors(batch, self.device)).items()
-                    }
+                    terms = {name: torch.zeros_like(term) for name, term in self.model.losses(*inputs).items()}
         self.progress.terms = self.progress.terms or list(terms)
         if list(terms) != self.progress.terms:
             raise UserError(

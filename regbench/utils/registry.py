@@ -309,10 +309,10 @@ def _refuse_modules_of_another_folder(path: Path) -> None:
     Raises:
         UserError: A module that `path` imports was loaded from beside another file, and there is one of its name beside `path`.
     """
-    for folder in _FOLDERS - {path.parent}:
-        for name in outermost_imports(path):
-            own = files_of(path.parent, name)
-            if own and loaded_from(name, folder):
+    for name in outermost_imports(path):
+        own = files_of(path.parent, name)
+        for folder in _FOLDERS - {path.parent} if own else ():
+            if loaded_from(name, folder):
                 theirs = files_of(folder, name)[0]
                 raise UserError(
                     f"{path} imports '{name}', which is {theirs} in this process: give {own[0]} another name"

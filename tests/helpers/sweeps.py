@@ -29,12 +29,16 @@ class Average(regbench.Mixer):
 """
 
 
+BASE = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3, "training.train_tokens": 3000}
+"""What all configurations of `write_sweep` share."""
+
+
 def write_sweep(folder: Path, track: Path | str, **changes: Any) -> Path:
     """Writes `sweep.yaml` for a mixer `average.py` beside it: two depths, two rates to choose from, two seeds."""
     (folder / "average.py").write_text(AVERAGE)
     content = {
         "track": str(track),
-        "base": {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3, "training.train_tokens": 3000},
+        "base": BASE,
         "grid": {"arch": [str(folder / "average.py")], "n_layers": [1, 2], "training.learning_rate": [1e-3, 1e-2]},
         "select": {"over": ["training.learning_rate"]},
         "seeds": [0, 1],

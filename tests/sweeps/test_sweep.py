@@ -21,7 +21,7 @@ from regbench.sweeps.work import Ended, Job, Note, do
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors
 from regbench.utils.errors import UserError
-from tests.helpers.sweeps import Heard, InProcess, write_sweep
+from tests.helpers.sweeps import BASE, Heard, InProcess, write_sweep
 
 DIVERGES = """
 import regbench
@@ -59,8 +59,7 @@ def swept(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("sweep")
     rates = [1e-3, 1e-2]
     grid = {"arch": [str(folder / "average.py")], "n_layers": [1, 2, 3], "training.learning_rate": rates}
-    base = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3, "training.train_tokens": 3000}
-    base["training.keep_checkpoints"] = True
+    base = BASE | {"training.keep_checkpoints": True}
     sweep = Sweep.read(write_sweep(folder, tiny_file, grid=grid, base=base, seeds=[0, 1, 2]))
     heard, action, instances = Heard(), ["none"], Track.instances
 
@@ -211,15 +210,20 @@ def test_fewer_instances_are_said_in_the_result(
     assert "training" in {fault.check for fault in faults}
 
 
+def two_widths(source: str, tiny_file: Path, folder: Path) -> Swept:
+    """A sweep of this mixer with the widths 16 and 8, of which one is chosen."""
+    (folder / "mixer.py").write_text(source)
+    base = {"training.batch_size": 8, "training.train_tokens": 2000}
+    grid = {"arch": [str(folder / "mixer.py")], "d_model": [16, 8]}
+    sweep = Sweep.read(write_sweep(folder, tiny_file, grid=grid, base=base, select={"over": ["d_model"]}, seeds=[0]))
+    return sweep.run(Heard(), out=folder / "out")
+
+
 def test_a_diverging_configuration_is_told_and_the_rest_goes_on(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
-    (tmp_path / "diverges.py").write_text(DIVERGES)
-    base = {"training.batch_size": 8, "training.train_tokens": 2000}
-    grid = {"arch": [str(tmp_path / "diverges.py")], "d_model": [16, 8]}
-    sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, base=base, select={"over": ["d_model"]}, seeds=[0]))
-    done = sweep.run(Heard(), out=tmp_path / "out")
+    done = two_widths(DIVERGES, tiny_file, tmp_path)
     assert [row.point.axes for row in done.rows] == [{"d_model": 8}]
     (failure,) = done.failures
     assert failure.refused
@@ -234,11 +238,7 @@ def test_too_little_memory_is_no_verdict_on_a_configuration(
 ) -> None:
     """Its group waits, so that nothing is chosen, and scored on the test split, while it may still win."""
     monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
-    (tmp_path / "large.py").write_text(TOO_LARGE)
-    base = {"training.batch_size": 8, "training.train_tokens": 2000}
-    grid = {"arch": [str(tmp_path / "large.py")], "d_model": [16, 8]}
-    sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, base=base, select={"over": ["d_model"]}, seeds=[0]))
-    done = sweep.run(Heard(), out=tmp_path / "out")
+    done = two_widths(TOO_LARGE, tiny_file, tmp_path)
     (failure,) = done.failures
     assert "MemoryError: no memory" in failure.message
     assert (failure.refused, done.rows) == (False, [])

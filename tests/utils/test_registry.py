@@ -15,6 +15,7 @@ from torch import Tensor
 import regbench
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blame
+from regbench.utils.imports import files_of
 from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK, Kind
 
 MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
@@ -205,12 +206,11 @@ def test_an_edited_module_beside_is_read_again(tmp_path: Path, monkeypatch: pyte
     assert digests[0] != digests[1]
 
 
-def test_regbench_beside_a_file_is_no_part_of_its_source(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MIXER.format(name="Mine"))
-    (tmp_path / "regbench").mkdir()
-    (tmp_path / "regbench" / "__init__.py").write_text("")
-    cls = registry.load(ARCHITECTURE, str(tmp_path / "mine.py"))
-    assert registry.source_files(cls) == [tmp_path / "mine.py"]
+def test_regbench_beside_a_file_is_no_part_of_its_source() -> None:
+    """As beside a file in the root of a clone, where other packages do count."""
+    root = Path(__file__).resolve().parents[2]
+    assert files_of(root, "regbench") == []
+    assert Path(__file__) in files_of(root, "tests")
 
 
 def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:
