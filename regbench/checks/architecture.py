@@ -111,7 +111,10 @@ class Subject:
         shape = (batch, min(length or self.io.max_length, self.io.max_length))
         if isinstance(self.io, VectorIO):
             return torch.randn(*shape, self.io.d_in, generator=generator).to(self.device)
-        return torch.randint(self.io.vocab_size, shape, generator=generator).to(self.device)
+        tokens = torch.randint(self.io.vocab_size, shape, generator=generator)
+        if self.io.bottleneck is not None:  # most positions are after it, as in the task's instances
+            tokens[:, shape[1] // 4] = self.io.bottleneck
+        return tokens.to(self.device)
 
 
 def shape(subject: Subject) -> str | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.given import Given, check_shape, given
-from regbench.evaluation.guards import Evidence, probe
+from regbench.evaluation.guards import Evidence, probe, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.predictor import rows_at_once
@@ -44,6 +44,7 @@ def evaluate_predictor(
         raise UserError(f"unknown split '{split}'{nearest(split, _SPLITS)}")
     if name is not None and not (name.strip() and name.isprintable()):
         raise UserError(f"a name for tables is needed, not {name!r}")
+    require_bottleneck(predictor, track)
     one = given(predictor, track.task, predicts, kind, device)
     instances = track.instances(split)
     announce(f"predicting the {split} split of {track.name}")

@@ -39,6 +39,9 @@ WORTH_KEEPING = 1.0
 def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
     """Every registered baseline that fits the track's task. A task without a known truth has no oracle.
 
+    Where a model sees no more than one vector, a baseline that reads the whole prompt says nothing about models. Only the two are
+    there then between which scores are normalized.
+
     Raises:
         UserError: The task or a baseline is not built in and breaks its contract, or two baselines share a name or an anchor.
     """
@@ -49,6 +52,8 @@ def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
     built_on = {None, *(base.__module__.rpartition(".")[2] for base in type(track.task).__mro__)}
     names = [name for name, entry in registry.entries(registry.BASELINE).items() if entry.only_task in built_on]
     found = [baseline for name in names for baseline in defaults_of(name, track, instances)]
+    if track.task.has_bottleneck:
+        found = [baseline for baseline in found if baseline.anchor is not None]
     anchors = [str(b.anchor) for b in found if b.anchor is not None]
     for what, names in (("called", [b.name for b in found]), ("the anchor", anchors)):
         twice = next((name for name in names if names.count(name) > 1), None)

@@ -16,6 +16,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.given import Given
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import IO, Task, VectorIO
+from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 
@@ -30,6 +31,20 @@ LARGEST_Z = 6.0
 
 LEAST_GAIN = 0.1
 """Nats a token. A shift is named only where it makes predictions better by more than this."""
+
+
+def require_bottleneck(predictor: Any, track: Track) -> None:
+    """Refuses a predictor that would read the whole prompt on a track that asks what one vector holds.
+
+    Raises:
+        UserError: The track's task has a bottleneck, and the predictor is no model of regbench that has it.
+    """
+    model = getattr(predictor, "model", predictor)  # of what `regbench.load` gives
+    if track.task.has_bottleneck and getattr(getattr(model, "io", None), "bottleneck", None) is None:
+        raise UserError(
+            f"{track.name} asks what one vector of a model holds, and this predictor reads the whole prompt: only a mixer that "
+            "regbench trains can be scored on it (regbench run --arch)"
+        )
 
 
 # --- What a model sees: it is asked. ---

@@ -25,7 +25,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.any_predictor import record_of, result_of, stored_of, weights_digest
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.given import Given
-from regbench.evaluation.guards import probe
+from regbench.evaluation.guards import probe, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions
 from regbench.models.model import token_tensor
 from regbench.results import ArchitectureRecord, Evaluation, Result
@@ -236,6 +236,7 @@ def evaluate_language_model(
     if not isinstance(io, TokenIO) or track.task.source_digest() is not None:
         kind = "text" if isinstance(io, TokenIO) else "vectors"
         raise UserError(f"a language model needs a track of symbols; {track.name} is of {kind}")
+    require_bottleneck(name, track)
     place, plain = find_device(device), name.removeprefix(PREFIX)
     announce(f"loading {plain}")
     model = LanguageModel(plain, prompting, place)

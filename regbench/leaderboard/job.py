@@ -63,7 +63,8 @@ def fill(folder: Path, job: Job, weights: Sequence[bytes], asked: Sequence[Insta
         "architecture": name,
         "of_a_file": job.source is not None,
         "options": job.options,
-        "io": {"kind": io.kind, **asdict(io)},
+        # The source of an old commit knows no field that came later. Those are None for every task that was there then.
+        "io": {"kind": io.kind, **{name: value for name, value in asdict(io).items() if value is not None}},
         "seeds": len(weights),
         "at_once": [rows_at_once(io, instances.tokens.shape[1], 64) for instances in asked],
     }

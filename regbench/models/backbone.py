@@ -10,11 +10,12 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
+from regbench.models.bottleneck import Bottleneck, BottleneckState
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
 from regbench.models.short_conv import ShortConv
 from regbench.ops.gelu import gelu
-from regbench.tasks.base import IO, VectorIO
+from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.utils.errors import UserError, blame, describe_validation
 
 if TYPE_CHECKING:
@@ -139,15 +140,17 @@ class StreamState:
         position: how many tokens it has read.
         mixers: the state of each block's mixer.
         heads: the sums of the n-gram heads, by the block they follow.
+        bottleneck: what the task's bottleneck keeps, if it has one.
     """
 
     position: int
     mixers: list[Any]
     heads: dict[str, list[NGramState]]
+    bottleneck: BottleneckState | None = None
 
     def state_bytes(self) -> int:
         """Bytes that it holds now, for all streams together."""
-        return held_bytes([self.mixers, self.heads])
+        return held_bytes([self.mixers, self.heads, self.bottleneck])
 
     def ngram_bytes(self) -> int:
         """Bytes that n-gram heads hold now. They grow with the number of distinct n-grams, not with the length."""
@@ -216,6 +219,10 @@ class Backbone(Model):
             with torch.no_grad():
                 self.positions.weight.copy_(sinusoids(io.max_length, options.d_model) * 0.02 * 2**0.5)
         self.norm = nn.LayerNorm(options.d_model)
+        self.bottleneck: Bottleneck | None = None
+        if isinstance(io, TokenIO) and io.bottleneck is not None:
+            decoder = FeedForward(options.d_model)
+            self.bottleneck = Bottleneck(io.bottleneck, decoder, options.d_model, io.max_length)
         self.unembed = unembedding(io, options.d_model)
         self.dropout = nn.Dropout(options.dropout)
 
@@ -241,7 +248,10 @@ class Backbone(Model):
             x = block(x, index)
             if str(number) in self.ngram_heads:
                 x = self.ngram_heads[str(number)](x, index)
-        logits: Tensor = self.unembed(self.norm(x))
+        x = self.norm(x)
+        if self.bottleneck is not None:
+            x = self.bottleneck(x, inputs)
+        logits: Tensor = self.unembed(x)
         return logits
 
     def init_state(self, batch: int) -> StreamState:
@@ -256,7 +266,8 @@ class Backbone(Model):
         except NotImplementedError:
             raise UserError(f"{type(self.blocks[0].mixer).__name__} has no recurrent form to stream by") from None
         heads = {place: heads.init_state() for place, heads in self.ngram_heads.items()}  # type: ignore[operator]
-        return StreamState(0, mixers, heads)
+        bottleneck = None if self.bottleneck is None else self.bottleneck.init_state(batch, weight)
+        return StreamState(0, mixers, heads, bottleneck)
 
     def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
         """One token of each stream. The logits are those of `forward`, but for rounding. There is no dropout.
@@ -284,7 +295,11 @@ class Backbone(Model):
             mixers.append(after)
             if str(number) in self.ngram_heads:
                 x = self.ngram_heads[str(number)].step(x, inputs, state.heads[str(number)])  # type: ignore[operator]
-        return self.unembed(self.norm(x)), StreamState(state.position + 1, mixers, state.heads)
+        x, bottleneck = self.norm(x), None
+        if self.bottleneck is not None:
+            assert state.bottleneck is not None
+            x, bottleneck = self.bottleneck.step(x, inputs, state.bottleneck)
+        return self.unembed(x), StreamState(state.position + 1, mixers, state.heads, bottleneck)
 
     def state_bytes(self) -> int | None:
         """Bytes of recurrent state for one sequence in float32. None: it grows with L, or is not known, or has n-gram heads.
@@ -292,7 +307,9 @@ class Backbone(Model):
         The state of n-gram heads grows with the number of distinct n-grams. `StreamState.state_bytes` counts it.
         """
         one = self._layer_state_bytes
-        return None if one is None or self.ngram_heads else one * len(self.blocks)
+        if one is None or self.ngram_heads:
+            return None
+        return one * len(self.blocks) + (0 if self.bottleneck is None else self.bottleneck.state_bytes())
 
 
 def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
@@ -382,6 +399,11 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
             raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take short_conv")
         if io.kind not in cls.takes:
             raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
+        if isinstance(io, TokenIO) and io.bottleneck is not None:
+            raise UserError(
+                f"{cls.__name__} is a whole model, and this task asks what one vector of a model holds: "
+                "only architectures made of a mixer can be asked"
+            )
         model: Model = cls(options, io)
     except UserError:
         raise

@@ -65,6 +65,9 @@ class TokenIO:
         separator: The token that begins every model's input and pads instances on the right.
         max_length: The length of the longest instance that the task can make.
         names: How each token is shown to people, V strings.
+        bottleneck: A token after which a model sees no more than one vector: its own output where it reads this token. All later
+            tokens are predicted from this vector and from their distance to it. None: each token is predicted from the output
+            at the token before it.
         kind: "tokens".
     """
 
@@ -72,6 +75,7 @@ class TokenIO:
     separator: int
     max_length: int
     names: tuple[str, ...]
+    bottleneck: int | None = None
     kind: ClassVar[str] = "tokens"
 
     @property
@@ -155,6 +159,11 @@ class Task(ABC):
         """The length of the longest instance, and for people the size of the vocabulary, or of vectors, such as "3-d"."""
         io = self.io
         return io.max_length, f"{io.d_in}-d" if isinstance(io, VectorIO) else f"{io.vocab_size:,}"
+
+    @property
+    def has_bottleneck(self) -> bool:
+        """Whether a model is asked what one vector holds; see `TokenIO.bottleneck`."""
+        return isinstance(self.io, TokenIO) and self.io.bottleneck is not None
 
     @property
     def topic_names(self) -> tuple[str, ...]:

@@ -10,6 +10,14 @@ arXiv:2312.00752), and part of the MAD suite (Poli et al. 2024, arXiv:2403.17844
 
 Difference from both: there a model reads blanks while it writes the copy. Here a predictor sees every earlier token, so it sees
 what it has copied already. It still has to know how far it is, as symbols repeat.
+
+With `one_vector` a model sees nothing while it writes. It has to write the whole copy from one vector: its output at the token
+that begins the copy. Without blanks this is the *compression* task of the MAD suite:
+
+    b a b d  >  b a b d
+
+Every architecture on the common backbone has the same decoder for it (`regbench.models.bottleneck`, which says what differs from
+MAD's). Another difference: there the last symbol that is to be written is always the token that begins the copy.
 """
 
 from __future__ import annotations
@@ -41,11 +49,13 @@ class SelectiveCopyingParameters(task.Parameters):
         n_symbols: The number of different symbols.
         n_copied: Symbols to be copied.
         length: Tokens in an instance: the places, the token that begins the copy, and the copy.
+        one_vector: Whether a model has to write the copy from one vector.
     """
 
     n_symbols: int = pydantic.Field(default=14, ge=2, le=8192)
     n_copied: int = pydantic.Field(default=16, ge=1)
     length: int = pydantic.Field(default=256, ge=3, le=65536)
+    one_vector: bool = False
 
     @property
     def n_places(self) -> int:
@@ -77,7 +87,11 @@ class SelectiveCopying(task.Task):
         n = self.parameters.n_symbols
         symbols = string.ascii_lowercase[:n] if n <= 26 else tuple(f"s{i}" for i in range(n))
         return task.TokenIO(
-            vocab_size=n + 3, separator=n + 2, max_length=self.parameters.length, names=(*symbols, ".", ">", "|")
+            vocab_size=n + 3,
+            separator=n + 2,
+            max_length=self.parameters.length,
+            names=(*symbols, ".", ">", "|"),
+            bottleneck=n + 1 if self.parameters.one_vector else None,
         )
 
     def generate(self, splits: task.Splits, split: str) -> Instances:

@@ -55,12 +55,14 @@ def _wrong_io(io: Any) -> str | None:
     if not isinstance(io, TokenIO | VectorIO):
         return f"its io is {type(io).__name__}, not a TokenIO or a VectorIO"
     for field in fields(io):
-        if field.name not in ("names", "separator") and not _is_whole(getattr(io, field.name), 1):
+        if field.name not in ("names", "separator", "bottleneck") and not _is_whole(getattr(io, field.name), 1):
             return f"the {field.name} of its io must be a whole number of at least 1, not {getattr(io, field.name)!r}"
     if isinstance(io, VectorIO):
         return f"d_out of its io ({io.d_out}) is larger than d_in ({io.d_in})" if io.d_out > io.d_in else None
-    if not _is_whole(io.separator, 0) or io.separator >= io.vocab_size:
-        return f"the separator of its io, {io.separator!r}, is no token in [0, {io.vocab_size})"
+    for name in ("separator", "bottleneck"):
+        token = getattr(io, name)
+        if not (_is_whole(token, 0) and token < io.vocab_size) and (name, token) != ("bottleneck", None):
+            return f"the {name} of its io, {token!r}, is no token in [0, {io.vocab_size})"
     if len(io.names) != io.vocab_size or not all(isinstance(name, str) for name in io.names):
         return f"the names of its io must be {io.vocab_size} texts, one for each token; there are {len(io.names)}"
     return None

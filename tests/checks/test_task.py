@@ -175,6 +175,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("forms", "its io is int", {"io": 7}),
     ("forms", "must be 6 texts", io_otherwise(names=("a", "b"))),
     ("forms", "separator of its io, 6, is no token in [0, 6)", io_otherwise(separator=6)),
+    ("forms", "bottleneck of its io, 6, is no token in [0, 6)", io_otherwise(bottleneck=6)),
     ("forms", "vocab_size of its io must be a whole number", io_otherwise(vocab_size=6.0)),
     ("forms", "a length is 12, but tokens has 12 places and io.max_length is 11", io_otherwise(max_length=11)),
     ("metrics", "'mse' is no metric of tokens", {"scores": ("tvd", "mse")}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,12 +17,13 @@ from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.evidence import repredict
 from regbench.leaderboard.history import missing, tree_at
+from regbench.leaderboard.job import Job, fill
 from regbench.leaderboard.past import past_of
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import read_evidence
 from regbench.leaderboard.verify import verify_entry, verify_run
-from regbench.tracks import Track
+from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
 from tests.leaderboard.conftest import SETTINGS, Made
 from tests.leaderboard.test_verify import commit_of
@@ -118,6 +120,13 @@ def there(old: Made, monkeypatch: pytest.MonkeyPatch) -> Path:
     repository = old.run.parent / "repository"
     monkeypatch.setattr(history, "ROOT", repository)
     return repository
+
+
+def test_an_old_source_is_told_no_more_of_the_io_than_the_task_sets(tiny: Track, tmp_path: Path) -> None:
+    for task, told in ((tiny.task, False), (load_track("mad-compression-small-v1").task, True)):
+        folder = tmp_path / str(told)
+        fill(folder, Job("lstm", {}, task), [], [])
+        assert ("bottleneck" in json.loads((folder / "job.json").read_text())["io"]) == told
 
 
 @pytest.mark.ci

@@ -27,6 +27,7 @@ SPLITS = Splits(train=60, validation=10, test=30, seed=0)
         {"n_symbols": 4, "n_copied": 4, "length": 14},
         {"n_symbols": 30, "n_copied": 1, "length": 20},
         {"n_symbols": 300, "n_copied": 5, "length": 11},  # no blank
+        {"n_symbols": 16, "n_copied": 6, "length": 13, "one_vector": True},
         {},
     ],
 )
@@ -46,6 +47,15 @@ def test_instances_are_what_the_definition_says(parameters: dict[str, int]) -> N
         assert [task.io.names[i] for i in truth[row, begins + 1 :].argmax(-1)] == copied
         assert (truth[row].sum(-1) == instances.scored[row]).all()
         assert task.show(instances, row).plain.split() == names
+
+
+def test_with_one_vector_the_bottleneck_is_the_token_that_begins_the_copy() -> None:
+    task = SelectiveCopying(SelectiveCopyingParameters(one_vector=True))
+    assert task.io.bottleneck == task.io.names.index(">")
+    assert task.has_bottleneck
+    assert not SMALL.has_bottleneck
+    same = SelectiveCopying(SMALL.parameters.model_copy(update={"one_vector": True}))  # the instances are the same
+    assert same.generate(SPLITS, "test").fingerprint == SMALL.generate(SPLITS, "test").fingerprint
 
 
 def test_every_set_of_places_is_equally_likely_and_symbols_are_uniform() -> None:

@@ -1,0 +1,115 @@
+"""The bottleneck of a task: what a model predicts after one token follows from one vector, in both forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import regbench
+from regbench.checks.architecture import CONTRACT, Subject, overfits, streams
+from regbench.checks.contract import examine
+from regbench.models.backbone import Backbone, build, held_bytes, resolve_options
+from regbench.models.bottleneck import Bottleneck
+from regbench.models.mixer import Mixer
+from regbench.tasks.base import TokenIO
+from regbench.utils import registry
+from regbench.utils.errors import UserError
+from tests.helpers.mixers import MIXERS
+
+IO = TokenIO(vocab_size=6, separator=5, max_length=17, names=("a", "b", "c", "d", ">", "|"), bottleneck=4)
+INPUTS = torch.tensor([[5, 0, 4, 1, 2, 4, 3], [5, 1, 1, 1, 1, 1, 1], [4, 0, 0, 0, 0, 0, 0], [5, 2, 3, 0, 1, 2, 4]])
+
+
+def mixer(name: str) -> Any:
+    return registry.load(registry.ARCHITECTURE, name)
+
+
+def model(name: str = "lstm", **options: Any) -> Backbone:
+    torch.manual_seed(0)
+    made = build(mixer(name), resolve_options(mixer(name), {"d_model": 16, "n_layers": 1, **options}), IO)
+    assert isinstance(made, Backbone)
+    return made.eval()
+
+
+def test_every_output_after_the_token_is_decoded_from_the_output_there_and_the_distance() -> None:
+    torch.manual_seed(0)
+    decoder = Bottleneck(4, torch.nn.Linear(8, 8), 8, 7)
+    outputs = torch.randn(4, 7, 8)
+    decoded = decoder(outputs, INPUTS)
+    for row, tokens in enumerate(INPUTS.tolist()):
+        first = tokens.index(4) if 4 in tokens else 7
+        assert torch.equal(decoded[row, :first], outputs[row, :first])
+        for t in range(first, 7):
+            z = outputs[row, first] + decoder.distances.weight[t - first]
+            torch.testing.assert_close(decoded[row, t], decoder.norm(z + decoder.network(z)))
+
+
+def test_the_recurrent_form_decodes_the_same_and_keeps_as_many_bytes_as_it_says() -> None:
+    torch.manual_seed(0)
+    decoder = Bottleneck(4, torch.nn.Linear(8, 8), 8, 7)
+    outputs = torch.randn(4, 7, 8)
+    state, whole = decoder.init_state(4, outputs), decoder(outputs, INPUTS)
+    for t in range(7):
+        decoded, state = decoder.step(outputs[:, t], INPUTS[:, t], state)
+        torch.testing.assert_close(decoded, whole[:, t])
+        assert held_bytes(state) == 4 * decoder.state_bytes()
+
+
+@pytest.mark.parametrize("name", ["transformer", "mamba", "lstm"])
+def test_tokens_after_the_bottleneck_change_no_prediction_and_those_before_change_all(name: str) -> None:
+    made = model(name)
+    tokens = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
+    predicted = made(tokens)
+    later, earlier = tokens.clone(), tokens.clone()
+    later[0, 5:] = torch.tensor([3, 3, 0, 1])
+    earlier[0, 0] = 2
+    assert torch.equal(made(later), predicted)
+    assert ((made(earlier) - predicted)[0, 5:].abs().amax(-1) > 1e-6).all()
+    assert not torch.equal(predicted[0, 5], predicted[0, 6])  # the distance is told
+
+
+@pytest.mark.parametrize("name", ["lstm", pytest.param("*", marks=pytest.mark.slow)])
+def test_every_mixer_keeps_the_contract_with_a_bottleneck(name: str) -> None:
+    for each in MIXERS if name == "*" else [name]:
+        cls = mixer(each)
+        subject = Subject(cls, resolve_options(cls, {"d_model": 16, "n_heads": 2} if each != "lstm" else {}), IO)
+        checks = [check for check in CONTRACT if check is not overfits]  # its instances are those of another task
+        assert [outcome for outcome in examine(subject, checks) if outcome.fault] == []
+
+
+def test_n_gram_heads_stream_through_a_bottleneck() -> None:
+    cls = mixer("retnet")
+    options = resolve_options(cls, {"d_model": 16, "n_heads": 2, "ngram_heads": (1, 2), "short_conv": 3})
+    with torch.no_grad():
+        assert streams(Subject(cls, options, IO)) is None
+
+
+def test_a_whole_model_is_refused() -> None:
+    cls = mixer("learned_ngram")
+    assert not issubclass(cls, Mixer)
+    with pytest.raises(UserError, match="only architectures made of a mixer can be asked"):
+        build(cls, resolve_options(cls, {}), IO)
+
+
+def test_what_reads_the_whole_prompt_is_not_scored() -> None:
+    track = regbench.load_track("mad-compression-small-v1")
+    with pytest.raises(UserError, match="asks what one vector of a model holds"):
+        regbench.evaluate(track, lambda tokens: np.zeros(1), predicts="this", kind="logits")
+    with pytest.raises(UserError, match="asks what one vector of a model holds"):
+        regbench.evaluate(track, "hf:somewhere")
+
+
+def test_a_trained_model_is_scored_as_its_run_was(tmp_path: Any) -> None:
+    run = regbench.run(
+        "mad-compression-small-v1",
+        "lstm",
+        settings={"d_model": 8, "n_layers": 1, "training.train_tokens": 3000, "training.train_instances": 100},
+        out=tmp_path / "run",
+    )
+    assert set(run.baselines) == {"unigram", "oracle"}  # the others read the whole prompt
+    again = regbench.evaluate("mad-compression-small-v1", regbench.load(tmp_path / "run"))
+    for name in ("token_accuracy", "nll"):
+        assert again.score(name) == run.score(name)
