@@ -26,7 +26,7 @@ class Cell:
 
     Attributes:
         row: The row of its board.
-        rank: 1 + the number of rows of the overview that are significantly better there.
+        rank: 1 + the number of ranked rows of the overview that are significantly better there. 0 of an entry without a rank.
         section: The id of the board's section on the page.
     """
 
@@ -43,27 +43,30 @@ class Line:
         name: Its name, with "+ n-gram heads" where it has them.
         family: One of `regbench.models.mixer.FAMILIES`. With n-gram heads it is "counts".
         paper: Authors and year, or "".
-        cells: The best entry on each track, in the order of the tracks. None: not run.
+        cells: The best entry with a rank on each track, in the order of the tracks.
+        unranked: The best entry on each track where it has no entry with a rank, such as a claimed one beside verified ones. It
+            counts in no mean and in no finding.
     """
 
     name: str
     family: str
     paper: str
     cells: tuple[Cell | None, ...]
+    unranked: tuple[Cell | None, ...]
 
     @property
     def run(self) -> list[Cell]:
-        """The cells of the tracks that it was run on."""
+        """The cells of the tracks on which it has a rank."""
         return [cell for cell in self.cells if cell is not None]
 
     @property
-    def mean_rank(self) -> float:
-        """The mean of its ranks on the tracks that it was run on."""
-        return statistics.fmean(cell.rank for cell in self.run)
+    def mean_rank(self) -> float | None:
+        """The mean of its ranks."""
+        return statistics.fmean(cell.rank for cell in self.run) if self.run else None
 
     @property
     def normalized(self) -> float | None:
-        """The mean of its normalized scores, where tracks have one."""
+        """The mean of their normalized scores, where tracks have one."""
         known = [cell.row.normalized for cell in self.run if cell.row.normalized is not None]
         return statistics.fmean(known) if known else None
 
@@ -86,7 +89,7 @@ class Overview:
 def overview(boards: Sequence[Board], sections: Sequence[str], tasks: Sequence[str]) -> Overview:
     """The overview of some boards.
 
-    Only entries with a rank count. An architecture is represented by its best one on each track.
+    An architecture is represented by its best entry with a rank on each track.
 
     Args:
         boards: Current boards.
@@ -94,21 +97,34 @@ def overview(boards: Sequence[Board], sections: Sequence[str], tasks: Sequence[s
         tasks: The name of each board's task.
     """
     best: dict[tuple[str, bool], dict[int, Row]] = {}
+    others: dict[tuple[str, bool], dict[int, Row]] = {}
     for place, board in enumerate(boards):
         for row in board.rows:  # best first
-            if row.entry is not None and row.rank is not None:
+            if row.entry is not None:
                 record = row.entry.result.architecture
-                best.setdefault((record.name, bool(record.options.get("ngram_heads"))), {}).setdefault(place, row)
+                key = record.name, bool(record.options.get("ngram_heads"))
+                (others if row.rank is None else best).setdefault(key, {}).setdefault(place, row)
     ranks = [_ranks([rows[place] for rows in best.values() if place in rows]) for place in range(len(boards))]
     lines = []
-    for (name, heads), rows in best.items():
+    for name, heads in best | others:
+        ranked, rest = best.get((name, heads), {}), others.get((name, heads), {})
         cells = [
-            Cell(rows[place], ranks[place][rows[place].name], sections[place]) if place in rows else None
+            Cell(ranked[place], ranks[place][ranked[place].name], sections[place]) if place in ranked else None
             for place in range(len(boards))
         ]
-        family, paper = _about(next(iter(rows.values())))
+        unranked = [
+            Cell(rest[place], 0, sections[place]) if place in rest and place not in ranked else None
+            for place in range(len(boards))
+        ]
+        family, paper = _about(next(iter((ranked or rest).values())))
         lines.append(
-            Line(f"{name} + n-gram heads" if heads else name, COUNTS if heads else family, paper, tuple(cells))
+            Line(
+                f"{name} + n-gram heads" if heads else name,
+                COUNTS if heads else family,
+                paper,
+                tuple(cells),
+                tuple(unranked),
+            )
         )
     lines.sort(key=lambda line: (2 * len(line.run) < len(boards), -(line.normalized or 0.0), line.name))
     return Overview(tuple(boards), tuple(lines), tuple(_findings(lines, boards, tasks)))
@@ -147,13 +163,13 @@ def _findings(lines: Sequence[Line], boards: Sequence[Board], tasks: Sequence[st
             found.append(_ahead(purpose, lines, everywhere, places[0], boards[places[0]].track))
         elif len(everywhere) > 1:
             found.append(
-                f"{purpose.capitalize()} ({len(places)} tracks): of the {len(everywhere)} architectures that were run on all of "
+                f"{purpose.capitalize()} ({len(places)} tracks): of the {len(everywhere)} architectures with a rank on all of "
                 f"them, {_highest(means[-1])}."
             )
     both = {name: statistics.fmean(one[name] for one in means) for name in set.intersection(*map(set, means or [{}]))}
     if len(means) > 1 and len(both) > 1:
         found.append(
-            f"{' and '.join(PURPOSES).capitalize()} together, each one half: of the {len(both)} architectures that were run on "
+            f"{' and '.join(PURPOSES).capitalize()} together, each one half: of the {len(both)} architectures with a rank on "
             f"all of these tracks, {_highest(both)}."
         )
     return found

@@ -54,11 +54,16 @@ def of(*boards: Any) -> Overview:
 
 def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
     found = {line.name: line for line in of(AUTOMATA, RECALL).lines}
-    assert list(found) == ["mine", "transformer", "gla + n-gram heads", "mamba", "gla"]
+    assert list(found) == ["mine", "transformer", "gla + n-gram heads", "mamba", "gla", "lstm"]
     assert [cell and (cell.row.name, cell.rank) for cell in found["mamba"].cells] == [("mamba", 2), ("mamba", 3)]
     assert found["transformer"].cells[0].rank == 2, "chance alone puts mamba before it"  # type: ignore[union-attr]
     assert found["gla"].cells[0].rank == 4, "mamba has one line, of two entries"  # type: ignore[union-attr]
     assert found["gla"].cells[1] is None
+    assert found["gla"].unranked == (None, None)
+    lstm = found["lstm"]
+    assert (lstm.run, lstm.mean_rank, lstm.normalized) == ([], None, None), "its entry has no rank"
+    assert lstm.unranked[0] is not None
+    assert lstm.unranked[0].row.name == "lstm"
     assert found["transformer"].mean_rank == 2.0
     assert found["transformer"].normalized == 0.74
     about = {name: (line.family, line.paper) for name, line in found.items()}
@@ -70,7 +75,7 @@ def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
 
 def test_few_tracks_come_last_and_a_score_may_be_missing() -> None:
     lines = of(AUTOMATA, RECALL, OTHER).lines
-    assert [line.name for line in lines] == ["transformer", "mamba", "gla", "mine", "gla + n-gram heads"]
+    assert [line.name for line in lines] == ["transformer", "mamba", "gla", "mine", "gla + n-gram heads", "lstm"]
     (gla,) = (line for line in lines if line.name == "gla")
     assert (len(gla.run), gla.normalized) == (2, 0.3)
     (only,) = of(OTHER).lines
@@ -85,12 +90,12 @@ def test_findings_follow_from_the_entries() -> None:
     )
     assert recall == "Recall (assoc-recall-small-v1): mine is ahead, of 3 architectures, with a normalized score of 99."
     assert both == (
-        "Automata and recall together, each one half: of the 2 architectures that were run on all of these tracks, "
+        "Automata and recall together, each one half: of the 2 architectures with a rank on all of these tracks, "
         "transformer (74) and mamba (55) have the highest mean normalized scores."
     )
     automata, recall, both = of(AUTOMATA, RECALL, MORE).findings
     assert recall == (
-        "Recall (2 tracks): of the 2 architectures that were run on all of them, transformer (60) and mamba (40) have the "
+        "Recall (2 tracks): of the 2 architectures with a rank on all of them, transformer (60) and mamba (40) have the "
         "highest mean normalized scores."
     )
     assert "transformer (59) and mamba (50) have" in both, (
