@@ -25,12 +25,12 @@ def test_commands_are_understood(command: str) -> None:
 def test_tables_name_what_is_printed() -> None:
     sets = [
         name.strip("` ")
-        for row in body_rows(section(PAGE, "## What heads attend to"))[:6]
+        for row in body_rows(section(PAGE, "## Attention: what heads attend to"))[:6]
         for name in row[0].split(",")
     ]
     assert sets == [*KINDS, *CONTRASTS]
     assert set(SHARP) <= set(sets)
-    probes = [row[0] for row in body_rows(section(PAGE, "## What probes read"))]
+    probes = [row[0] for row in body_rows(section(PAGE, "## Probes: what hidden states hold"))]
     kinds = dict.fromkeys(target.name.rsplit("-", 1)[0] for targets in TARGETS.values() for target in targets)
     assert probes[:4] == [f"{kind}-n" if kind != "state" else kind for kind in kinds]
-    assert len(body_rows(section(PAGE, "## Where it errs"))) == len(FEATURES)
+    assert len(body_rows(section(PAGE, "## Errors: where it errs"))) == len(FEATURES)

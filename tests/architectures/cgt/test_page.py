@@ -1,4 +1,4 @@
-"""`docs/cgt.md` keeps its word: its commands run, one after another, and its options are the model's."""
+"""`docs/cgt.md` and `docs/cgt-claims.md` keep their word: their commands run in order, and the options are the model's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from architectures.cgt import ContextuallyGuided
 from architectures.cgt.analysis import load_specialised
 from regbench import cli
 from tests.data.text.conftest import write_corpus
-from tests.helpers.documents import blocks, commands
+from tests.helpers.documents import blocks, body_rows, commands, section
 
 ROOT = Path(__file__).resolve().parents[3]
-TEXT = (ROOT / "docs" / "cgt.md").read_text(encoding="utf-8")
+USE, CLAIMS = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("cgt.md", "cgt-claims.md"))
+TEXT = USE + CLAIMS
 TRACK = {
     "name": "tiny-v1",
     "task": "arithmetic",
@@ -71,7 +72,7 @@ def smaller(arguments: list[str]) -> list[str]:
 
 
 def own_tracks() -> list[dict[str, Any]]:
-    """The tracks of the page, smaller: of three texts, with the tokens of the tiny one; of several tasks."""
+    """The tracks of the pages, smaller: of three texts, with the tokens of the tiny one; of several tasks."""
     found = []
     for content in (yaml.safe_load(block) for kind, block in blocks(TEXT) if kind == "yaml"):
         small = {key: TEXT_TRACK[key] for key in ("splits", "budget")}
@@ -96,7 +97,7 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
             continue
         assert words[0] == "regbench", command
         if words[1] == "adapt":  # fewer steps of fewer prompts
-            words = [{"1,4,16,64": "1,2", "20": "4", "100": "4"}.get(word, word) for word in words]
+            words = [{"1,4,16,64": "1,2", "100": "4"}.get(word, word) for word in words]
         if words[1] == "analyze":
             words = ["tiny-text-v1.yaml" if word == "text-mixture-small-v1" else word for word in words]
         code = cli.main(smaller(words[1:]) if words[1] == "run" else words[1:])
@@ -115,24 +116,36 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     exec(example, names)
     assert isinstance(names["model"], type(load_specialised("runs/cgt-both/specialised.safetensors")))
     # Every picture that the page speaks of is there.
-    for picture in re.findall(r"`(\w+\.png)`", TEXT.partition("## Analyse")[2].partition("Several runs")[0]):
+    for picture in re.findall(r"`(\w+\.png)`", section(USE, "### What one run gives")):
         assert (tmp_path / "runs/cgt-both/analysis" / picture).exists(), picture
 
 
 def test_its_table_of_options_is_the_models() -> None:
     """Every option of the model, those of the common backbone apart, and none besides."""
-    part = TEXT.partition("## Options")[2].partition("## ")[0]
-    rows = [line for line in part.splitlines() if line.startswith("| ")][2:]
+    rows = [line for line in section(USE, "## Options").splitlines() if line.startswith("| ")][2:]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     common = {"ngram_heads", "ngram_after", "ngram_mlp", "short_conv"}
     assert named == set(ContextuallyGuided.Options.model_fields) - common
 
 
-def test_there_is_a_place_for_every_table_of_results() -> None:
-    results = TEXT.partition("\n## Results\n")[2]
-    assert [line for line in results.splitlines() if line.startswith("### ")] == [
-        "### Arithmetic (CGT Table 1)",
-        "### Linear regression (CGT Figure 4)",
-        "### Text mixture (CGT section 4.4)",
-        "### The claims of both papers",
-    ]
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "## Arithmetic (CGT Table 1)",
+        "## Linear regression (CGT Figure 4)",
+        "## Text (CGT section 4.4)",
+        "## The base model and its VAE form (2024)",
+        "## Options of CGT",
+    ],
+)
+def test_every_claim_has_a_criterion_and_a_verdict(heading: str) -> None:
+    """And stands first in its section, before the commands and the scores."""
+    part = section(CLAIMS, heading)
+    rows = body_rows(part)
+    claims = [row for row in rows if len(row) == 5]
+    assert len(claims) >= 4
+    assert rows[: len(claims)] == claims
+    for claim, _, ours, criterion, holds in claims:
+        assert "" not in (ours, criterion), claim
+        assert holds.startswith(("holds", "in direction", "not ", "undecided")) or criterion == "none", claim
+    assert commands(part)

@@ -1,4 +1,4 @@
-"""The commands of `docs/tint.md` are commands, and what it says of sizes and of the picture is there."""
+"""The commands of `docs/tint.md` and `docs/adapt.md` are commands, and every option of TinT is named."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from architectures.tint import TinT
 from regbench.cli.app import _parse
 from tests.helpers.documents import commands
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "tint.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+TEXT, ADAPT = ((DOCS / name).read_text(encoding="utf-8") for name in ("tint.md", "adapt.md"))
 
 
-@pytest.mark.parametrize("command", commands(TEXT))
+@pytest.mark.parametrize("command", commands(TEXT + ADAPT))
 def test_its_commands_are_understood(command: str) -> None:
     name, *arguments = shlex.split(command)
     assert name == "regbench"
