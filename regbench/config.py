@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pydantic
 
-from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.files import read_mapping, runs_in
 
 Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
@@ -57,13 +57,8 @@ def read_config(path: Path) -> Config:
         UserError: the file cannot be read or is broken (with its line), or a key is unknown, missing or of the wrong type.
     """
     content = read_mapping(path, "a configuration")
-    for key in content:  # first: a misspelt key is also one that is missing
-        if key not in Config.model_fields:
-            raise UserError(f"{path}: unknown key '{key}'{nearest(key, Config.model_fields)}")
-    try:
+    with explain_validation(str(path), Config.model_fields):
         return Config(**content)
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), Config.model_fields)) from None
 
 
 def read_run(folder: Path) -> Config:

@@ -13,7 +13,7 @@ import pydantic
 from numpy.typing import NDArray
 
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.errors import UserError, explain_validation, nearest
 from regbench.utils.files import runs_in
 from regbench.utils.guard import Folder, Refused, parse_json
 from regbench.utils.settings import Strict
@@ -340,7 +340,5 @@ def read_result(path: str | Path) -> Result:
         content = parse_json(Folder(path.parent).read(path.name, RESULT_BYTES), path.name)
     except Refused as error:
         raise UserError(f"cannot read {path}: {str(error).removeprefix(path.name).removeprefix(': ')}") from None
-    try:
+    with explain_validation(str(path), Result.model_fields):
         return Result.model_validate(content)
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), Result.model_fields)) from None

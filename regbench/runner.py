@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import pydantic
 import torch
 import yaml
 from rich.console import Console
@@ -48,7 +47,7 @@ from regbench.training.provenance import describe_code, describe_environment, pe
 from regbench.training.terminal import TerminalReporter
 from regbench.training.trainer import Trainer, find_device, training_steps
 from regbench.utils import registry
-from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.files import atomic_write, exclusive, explain_full_disk, write_json
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def run(
     Raises:
         UserError: anything in the input is wrong.
     """
-    try:
+    with explain_validation("run", Config.model_fields):
         config = Config(
             track=track.address if isinstance(track, Track) else str(track),
             architecture=registry.name_of(registry.ARCHITECTURE, arch) if isinstance(arch, type) else str(arch),
@@ -131,8 +130,6 @@ def run(
             device=device,
             trials=trials,
         )
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, "run", Config.model_fields)) from None
     with _shown(reporter) as reporter:
         plan, folder = _begin(config, out, reporter)
         with explain_full_disk(folder), exclusive(folder):

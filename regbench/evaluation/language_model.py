@@ -32,7 +32,7 @@ from regbench.results import ArchitectureRecord, Evaluation, Result
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
 from regbench.training.trainer import find_device
-from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.settings import Settings
 
 PREFIX = "hf:"
@@ -228,10 +228,8 @@ def evaluate_language_model(
     Raises:
         UserError: The model cannot be loaded, or cannot be shown these instances.
     """
-    try:
+    with explain_validation("language model", Prompting.model_fields):
         prompting = Prompting(**settings)
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, "language model", Prompting.model_fields)) from None
     io = track.task.io
     if not isinstance(io, TokenIO) or track.task.source_digest() is not None:
         kind = "text" if isinstance(io, TokenIO) else "vectors"

@@ -24,8 +24,8 @@ from regbench.metrics.scores import score
 from regbench.metrics.significance import LEVEL, SEED_NOISE, Change, Sample, compare, seed_error, student_quantile
 from regbench.results import Environment, Result, SeedRecord, read_result
 from regbench.tracks import Track
-from regbench.utils.errors import UserError, describe_validation, nearest
-from regbench.utils.files import atomic_write
+from regbench.utils.errors import UserError, explain_validation, nearest
+from regbench.utils.files import atomic_write, read_text
 from regbench.utils.settings import Strict
 
 UPDATE = "--regbench-update"
@@ -164,12 +164,8 @@ def read_record(path: Path) -> Measurement:
     Raises:
         UserError: The file cannot be read, or is no record.
     """
-    try:
-        return Measurement.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), Measurement.model_fields)) from None
+    with explain_validation(str(path), Measurement.model_fields):
+        return Measurement.model_validate_json(read_text(path))
 
 
 def write_record(path: Path, measurement: Measurement) -> None:

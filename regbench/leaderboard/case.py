@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
-
-import pydantic
+from typing import Any
 
 from regbench.config import Config
 from regbench.evaluation.predictions import Predictions, read_stored
@@ -22,13 +20,11 @@ from regbench.utils.guard import (
     YAML_BYTES,
     Folder,
     Refused,
-    describe_schema,
+    of_schema,
     parse_json,
     parse_yaml,
     tensor_sizes,
 )
-
-_Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 LOG_BYTES = 4 << 20
 LOG_ROWS = 20_000
@@ -70,9 +66,8 @@ class RunFolder:
         Raises:
             Refused: It is not a result.
         """
-        result = _validated(
-            Result, parse_json(self.folder.read("result.json", RESULT_BYTES), "result.json"), "result.json"
-        )
+        content = parse_json(self.folder.read("result.json", RESULT_BYTES), "result.json")
+        result = of_schema(Result, content, "result.json")
         if result.evaluation is not None:
             raise Refused(
                 "result.json is of `regbench.evaluate`: an entry is trained by `regbench run`, under the track's budget"
@@ -86,8 +81,8 @@ class RunFolder:
         Raises:
             Refused: It is not the configuration of a run.
         """
-        value = parse_yaml(self.folder.read("config.yaml", YAML_BYTES), "config.yaml")
-        return _validated(Config, value, "config.yaml")
+        content = parse_yaml(self.folder.read("config.yaml", YAML_BYTES), "config.yaml")
+        return of_schema(Config, content, "config.yaml")
 
     @property
     def configuration(self) -> Config:
@@ -106,7 +101,7 @@ class RunFolder:
             Refused: It is not the record of a seed.
         """
         name = f"seed-{seed}/scores.json"
-        return _validated(SeedRecord, parse_json(self.folder.read(name, RESULT_BYTES), name), name)
+        return of_schema(SeedRecord, parse_json(self.folder.read(name, RESULT_BYTES), name), name)
 
     def evaluations(self, seed: int) -> list[dict[str, Any]]:
         """The rows of a seed's `metrics.jsonl` at which the validation split was scored.
@@ -240,11 +235,3 @@ class Findings:
                 self.notes.append(str(text))
             else:
                 self.faults.append(Fault(check, text))
-
-
-def _validated(model: type[_Model], value: Any, name: str) -> _Model:
-    """`value` as a model; of another schema, or no object, it is refused."""
-    try:
-        return model.model_validate(value)
-    except pydantic.ValidationError as error:
-        raise describe_schema(error, name, model.model_fields) from None

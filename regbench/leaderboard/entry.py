@@ -24,7 +24,7 @@ from regbench.metrics.metric import METRICS
 from regbench.metrics.scores import Scores
 from regbench.results import Result, ScoreRecord
 from regbench.utils.errors import UserError
-from regbench.utils.guard import Refused, describe_schema
+from regbench.utils.guard import Refused, of_schema
 from regbench.utils.settings import Strict
 
 DIGITS = 7
@@ -223,10 +223,7 @@ def parse_entry(content: Any, where: str) -> Entry:
     """
     if isinstance(content, dict) and content.get("schema_version") not in (2, None):
         raise Refused(f"{where}: schema_version must be 1 or 2")
-    try:
-        return Entry.model_validate(content)
-    except pydantic.ValidationError as error:
-        raise describe_schema(error, where, Entry.model_fields) from None
+    return of_schema(Entry, content, where)
 
 
 def _lines(value: Any, depth: int) -> list[str]:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pydantic
-
 from regbench.evaluation.predictions import read_predictions
 from regbench.leaderboard.entry import canonical, check_name, digest_of
 from regbench.leaderboard.reference import find_reference
@@ -22,7 +20,7 @@ from regbench.results import RESULT_BYTES, BaselineRecord, Result, read_result
 from regbench.tracks import track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
-from regbench.utils.guard import Folder, describe_schema, parse_json
+from regbench.utils.guard import Folder, of_schema, parse_json
 
 FOLDER = "language-models"
 ABOUT = (
@@ -147,10 +145,7 @@ def _read(path: Path) -> LanguageModelEntry:
     content = parse_json(Folder(path.parent).read(path.name, RESULT_BYTES), path.name)
     if not isinstance(content, dict) or set(content) != {"name", "result", "digest"}:
         raise UserError("it must hold a name, a result and a digest")
-    try:
-        result = Result.model_validate(content["result"])
-    except pydantic.ValidationError as error:
-        raise describe_schema(error, path.name, Result.model_fields) from None
+    result = of_schema(Result, content["result"], path.name)
     if not isinstance(content["name"], str) or path.stem != content["name"] or path.parent.name != result.track.name:
         raise UserError("the file must be called NAME.json, and lie in a folder called like its track")
     check_name(content["name"])

@@ -20,7 +20,7 @@ from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
-from regbench.utils.guard import Refused, describe_schema, parse_json
+from regbench.utils.guard import Refused, of_schema, parse_json
 from regbench.utils.settings import Strict
 
 Tier = Literal["claimed", "verified", "reproduced"]
@@ -139,11 +139,7 @@ def read_evidence(stored: Stored) -> Evidence:
     name = stored.evidence_name
     if not stored.folder.has(name):
         return Evidence(entry="0" * 64)
-    content = parse_json(stored.folder.read(name, EVIDENCE_BYTES), name)
-    try:
-        return Evidence.model_validate(content)
-    except pydantic.ValidationError as error:
-        raise describe_schema(error, name, Evidence.model_fields) from None
+    return of_schema(Evidence, parse_json(stored.folder.read(name, EVIDENCE_BYTES), name), name)
 
 
 def check_by(by: str) -> None:

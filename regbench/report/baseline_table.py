@@ -20,8 +20,8 @@ from regbench.metrics.scores import Scores
 from regbench.report.content import human_seconds, label
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
-from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.files import atomic_write, write_json
+from regbench.utils.errors import UserError, explain_validation
+from regbench.utils.files import atomic_write, read_text, write_json
 from regbench.utils.settings import Strict
 
 BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
@@ -152,14 +152,8 @@ def read_table(path: Path) -> Table:
     Raises:
         UserError: The file cannot be read or is not of the schema.
     """
-    try:
-        return Table.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"cannot read {path}: not a text file") from None
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), Table.model_fields)) from None
+    with explain_validation(str(path), Table.model_fields):
+        return Table.model_validate_json(read_text(path))
 
 
 def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
@@ -188,10 +182,7 @@ def read_page(page: Path) -> str:
     Raises:
         UserError: It cannot be read, or has no such place.
     """
-    try:
-        text = page.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {page}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    text = read_text(page)
     if not re.search(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, flags=re.DOTALL):
         raise UserError(f"{page} has no lines '{BEGIN}' and '{END}' to put the tables between")
     return text

@@ -12,7 +12,7 @@ import numpy as np
 import pydantic
 
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.errors import UserError, explain_validation, nearest
 from regbench.utils.settings import Settings
 
 _COMMON = ("study", "picture")
@@ -172,9 +172,7 @@ def run_study(name: str, settings: Mapping[str, Any]) -> Study:
         raise UserError(f"unknown study '{name}'{nearest(name, known)}")
     module = importlib.import_module(f"regbench.studies.{name.replace('-', '_')}")
     options: type[Options] = module.Options
-    try:
+    with explain_validation(f"option of {name}", options.model_fields):
         chosen = options(**settings)
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, f"option of {name}", options.model_fields)) from None
     run: Callable[[Any], Study] = module.run
     return run(chosen)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pydantic
 
 from regbench.config import Seed
-from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.errors import UserError, explain_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
 
@@ -116,18 +116,8 @@ def read_sweep(path: Path) -> SweepFile:
             value twice; `select` or `options_of` speak of what is not in the grid.
     """
     content = read_mapping(path, "a sweep")
-    within = content.get("select")
-    for where, keys, known in (
-        ("", content, [*SweepFile.model_fields]),
-        ("select.", within if isinstance(within, dict) else {}, ["by", "over", "with"]),
-    ):
-        for key in keys:  # first: a misspelt key is also one that is missing
-            if key not in known:
-                raise UserError(f"{path}: unknown key '{where}{key}'{nearest(str(key), known)}")
-    try:
+    with explain_validation(str(path), [*SweepFile.model_fields, "by", "over", "with"]):
         sweep = SweepFile(**_numbers(content))
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), SweepFile.model_fields)) from None
     fault = _fault(sweep)
     if fault is not None:
         raise UserError(f"{path}: {fault}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import pydantic
 
 from regbench.tracks.track import load_track
-from regbench.utils.errors import UserError, describe_validation, nearest
+from regbench.utils.errors import UserError, explain_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
 
@@ -52,13 +52,8 @@ def load_suite(name: str) -> Suite:
         hint = nearest(name, suite_names(), " (give a suite of your own by its YAML file)")
         raise UserError(f"unknown suite '{name}'{hint}")
     content = read_mapping(path, "a suite")
-    for key in content:  # first: a misspelt key is also one that is missing
-        if key not in Suite.model_fields:
-            raise UserError(f"{path}: unknown key '{key}'{nearest(key, Suite.model_fields)}")
-    try:
+    with explain_validation(str(path), Suite.model_fields):
         suite = Suite(**content)
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, str(path), Suite.model_fields)) from None
     if path.parent == _FOLDER and suite.name != path.stem:
         raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")
     tracks = tuple(str(path.parent / track) if track.endswith((".yaml", ".yml")) else track for track in suite.tracks)

@@ -17,7 +17,7 @@ from regbench.metrics.metric import metrics_of
 from regbench.results import TrackName, TrackRecord
 from regbench.tasks.base import Splits, Task, unfinished
 from regbench.utils import registry
-from regbench.utils.errors import UserError, blaming, closest, describe_validation, nearest
+from regbench.utils.errors import UserError, blaming, closest, explain_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
 
@@ -100,11 +100,8 @@ class Track:
         if lacking:
             raise UserError(f"{where}: {cls.__name__} of {definition.task} is not a complete task: {lacking}")
         with self.blaming_task():
-            try:
+            with explain_validation(f"{where}: parameters", cls.Parameters.model_fields):
                 parameters = cls.Parameters(**definition.parameters)
-            except pydantic.ValidationError as error:
-                fields = cls.Parameters.model_fields
-                raise UserError(describe_validation(error, f"{where}: parameters", fields)) from None
             self.task: Task = cls(parameters)
         self.metrics = metrics_of(self.task)
         if definition.main_score not in self.task.scores:
@@ -245,11 +242,8 @@ def load_track(name: str | Path) -> Track:
             hint = f"; did you mean '{near}'?"
         raise UserError(f"unknown track '{name}'{hint}")
     content = read_mapping(path, "a track")
-    try:
+    with explain_validation(str(path), [*Definition.model_fields, *Splits.__annotations__, *Budget.model_fields]):
         definition = Definition(**content)
-    except pydantic.ValidationError as error:
-        fields = [*Definition.model_fields, *Splits.__annotations__, *Budget.model_fields]
-        raise UserError(describe_validation(error, str(path), fields)) from None
     if path.parent == _FOLDER and definition.name != path.stem:
         raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")
     return Track(definition, str(path))

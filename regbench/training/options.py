@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pydantic
 
-from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.settings import Settings
 
 if TYPE_CHECKING:
@@ -99,10 +99,8 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
     Raises:
         UserError: an unknown key (the message names the nearest) or a value of the wrong type.
     """
-    try:
+    with explain_validation("training option", TrainingOptions.model_fields):
         return TrainingOptions(**{**cls.training_defaults, **settings})
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, "training option", TrainingOptions.model_fields)) from None
 
 
 def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Options, TrainingOptions]:

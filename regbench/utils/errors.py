@@ -6,13 +6,15 @@ import contextlib
 import difflib
 import os
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pydantic
 
 _NOT_THEIRS = ("site-packages", f"{Path(__file__).parents[1]}{os.sep}")
 """Parts of the paths of code that is not the user's own: installed packages and regbench itself."""
+
+_MANY_FAULTS = 1000
 
 
 class UserError(Exception):
@@ -43,8 +45,14 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def describe_validation(error: pydantic.ValidationError, what: str, known: Iterable[str]) -> str:
-    """The first fault pydantic found, as one line about `what`, e.g. an option or a field of a track."""
-    fault = error.errors(include_url=False)[0]
+    """The first fault pydantic found, as one line about `what`, e.g. an option or a file. An unknown key comes before all others.
+
+    A misspelt key is also one that is missing. Of very many faults only the number is given, to save memory.
+    """
+    if error.error_count() > _MANY_FAULTS:
+        return f"{what}: {error.error_count():,} values are not of the schema"
+    faults = error.errors(include_url=False)
+    fault = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
     where = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
         return f"{what}: unknown key '{where}'{nearest(where.rsplit('.', 1)[-1], known)}"
@@ -53,6 +61,21 @@ def describe_validation(error: pydantic.ValidationError, what: str, known: Itera
     text = fault["msg"].removeprefix("Value error, ")
     given = f" (given {fault['input']!r})" if isinstance(fault["input"], str | int | float | bool) else ""
     return f"{what}: {where}: {text[0].lower()}{text[1:]}{given}" if where else f"{what}: {text}"
+
+
+@contextlib.contextmanager
+def explain_validation(
+    what: str, known: Iterable[str], raised: Callable[[str], UserError] = UserError
+) -> Iterator[None]:
+    """Turns what pydantic finds wrong inside into one line; see `describe_validation`.
+
+    Raises:
+        UserError: A value is not of its model. Or what `raised` makes of the line.
+    """
+    try:
+        yield
+    except pydantic.ValidationError as error:
+        raise raised(describe_validation(error, what, known)) from None
 
 
 def blame(error: BaseException) -> str:

@@ -61,6 +61,20 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(f"no whole .npz file ({type(error).__name__}: {reason})") from error
 
 
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        UserError: it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text file") from None
+
+
 class _Loader(yaml.SafeLoader):  # not the faster one in C: deep nesting ends the process there
     """PyYAML's loader, which tells the line of a value that only looks like one of its type ("2024-13-45", "0b_")."""
 
@@ -97,12 +111,9 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     Raises:
         UserError: it cannot be read, is no text, is broken (with file and line), or is no mapping.
     """
+    text = read_text(path)
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not a text file") from None
+        content = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{path}:{line}: broken YAML: {error.problem}") from None

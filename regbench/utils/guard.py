@@ -10,17 +10,19 @@ import math
 import os
 import stat
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pydantic
 import yaml
 from numpy.typing import NDArray
 
-from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.errors import UserError, explain_validation
+
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 DEEPEST = 12
 LONGEST_STRING = 2000
@@ -216,17 +218,19 @@ def check_plain(value: Any, name: str) -> None:
             raise Refused(f"{name}: a value of the type {type(item).__name__}")
 
 
-def describe_schema(error: pydantic.ValidationError, name: str, known: Iterable[str]) -> Refused:
-    """The first fault of the schema, to be raised. Of very many faults only the number is given, to save memory.
+def of_schema(model: type[_Model], content: Any, name: str) -> _Model:
+    """What a file holds, as a model.
 
     Args:
-        error: What pydantic found.
+        model: The schema.
+        content: Plain dictionaries, lists, strings and numbers.
         name: The file's name, for messages.
-        known: The names of the schema's fields.
+
+    Raises:
+        Refused: The content is not of the schema.
     """
-    if error.error_count() > 1000:
-        return Refused(f"{name}: {error.error_count():,} values are not of the schema")
-    return Refused(describe_validation(error, name, known))
+    with explain_validation(name, model.model_fields, Refused):
+        return model.model_validate(content)
 
 
 def parse_arrays(file: IO[bytes], expected: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:

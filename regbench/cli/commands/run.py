@@ -195,20 +195,16 @@ def _given(arguments: argparse.Namespace) -> dict[str, object]:
 
 def _config(arguments: argparse.Namespace) -> Config:
     """The file of --config, where there is one, with what the command line says put in its place; settings one by one."""
-    import pydantic
-
     from regbench.config import Config, read_config
-    from regbench.utils.errors import describe_validation
+    from regbench.utils.errors import explain_validation
 
     settings = given_settings(arguments)
     base: dict[str, Any] = {**DEFAULTS}
     if arguments.config is not None:
         base = read_config(Path(arguments.config)).model_dump()
     given = _given(arguments) | {"settings": {**base.get("settings", {}), **settings}}
-    try:
+    with explain_validation("run", Config.model_fields):
         return Config(**{**base, **given})
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, "run", Config.model_fields)) from None
 
 
 def _refuse_more_than_resume(arguments: argparse.Namespace) -> None:
