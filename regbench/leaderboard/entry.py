@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from regbench.config import Config
 from regbench.metrics.metric import METRICS
 from regbench.metrics.scores import Scores
-from regbench.results import Result, ScoreRecord
+from regbench.metrics.significance import Sample
+from regbench.results import Result, ScoreRecord, SeedRecord
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused, of_schema
 from regbench.utils.settings import Strict
@@ -69,9 +70,9 @@ class InstanceScores(Strict):
         """(N,): the number of positions of each instance that count for a metric."""
         return np.array(self.group_counts.get(metric, self.counts), np.int64)
 
-    def total(self, metric: str) -> NDArray[np.float64]:
-        """(N,): a metric's sums, added up over the seeds."""
-        return np.sum([one[metric] for one in self.sums], axis=0, dtype=np.float64)
+    def mean(self, metric: str) -> NDArray[np.float64]:
+        """(N,): a metric's sums, the mean over the seeds."""
+        return np.mean(np.array([one[metric] for one in self.sums], np.float64), axis=0)
 
     def score(self, seed: int, metric: str) -> ScoreRecord:
         """A score computed from the instances; `seed` is a place in `sums`, counted from 0."""
@@ -165,6 +166,11 @@ def same_configuration(a: Result, b: Result) -> bool:
     alike = all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
     first, second = a.architecture, b.architecture
     return alike and (a.track.name, first.name, first.source) == (b.track.name, second.name, second.source)
+
+
+def sample_of(seeds: Sequence[SeedRecord], instances: InstanceScores, metric: str) -> Sample:
+    """A score of several seeds as the test of significance takes it."""
+    return Sample([seed.scores[metric].value for seed in seeds], instances.mean(metric))
 
 
 def check_name(name: str) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.language_models import LanguageModelEntry
 from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
-from regbench.metrics.significance import Sample, compare
+from regbench.metrics.significance import compare
 from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, load_track, track_names
 from regbench.utils.errors import UserError
@@ -269,12 +269,9 @@ def budget_share(entry: Entry, budget: int | None) -> float:
 
 def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:
     """The best and the worst rank that noise leaves open to each entry; `ordered`: best first."""
-    samples = []
-    for entry in ordered:
-        values = [seed.scores[main.name].value for seed in entry.result.seeds]
-        samples.append(Sample(values, entry.instances.total(main.name) / len(values)))
     if not ordered:
         return []
+    samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in ordered]
     counts, higher = ordered[0].instances.counts_of(main.name), main.higher_is_better
     better, worse = [0] * len(ordered), [0] * len(ordered)
     for i, upper in enumerate(samples):

@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from regbench import runner
 from regbench.config import Config
 from regbench.leaderboard.case import RunFolder
-from regbench.leaderboard.entry import Entry, InstanceScores, command_of, same_configuration
+from regbench.leaderboard.entry import Entry, InstanceScores, command_of, same_configuration, sample_of
 from regbench.leaderboard.evidence import repredict
 from regbench.leaderboard.origin import is_built_in, is_todays
 from regbench.leaderboard.past import Past, past_of
@@ -26,7 +24,7 @@ from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by, read_evidence, same_person, today
 from regbench.leaderboard.verify import verify_entry, verify_run
-from regbench.metrics.significance import Change, Sample, compare
+from regbench.metrics.significance import Change, compare
 from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
@@ -256,14 +254,11 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
     again = InstanceScores.of([one.scores for one in scored])
     changes, means = {}, {}
     for metric in entry.result.metrics:
-        samples = []
-        for records, instances in ((entry.result.seeds, entry.instances), (result.seeds, again)):
-            values = [seed.scores[metric].value for seed in records]
-            samples.append(Sample(values, instances.total(metric) / len(records)))
-        counts = np.asarray(entry.instances.counts_of(metric))
+        then = sample_of(entry.result.seeds, entry.instances, metric)
+        now = sample_of(result.seeds, again, metric)
         better = reference.track.metrics[metric].higher_is_better
-        changes[metric] = compare(samples[0], samples[1], counts, higher_is_better=better, level=SAME)
-        means[metric] = (samples[0].mean, samples[1].mean)
+        changes[metric] = compare(then, now, entry.instances.counts_of(metric), higher_is_better=better, level=SAME)
+        means[metric] = (then.mean, now.mean)
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)
     return Reproduction(entry, result, folder, changes, means, identical)

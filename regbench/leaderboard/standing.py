@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regbench.evaluation.comparison import KnownScores
-from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.rank import FULL, budget_share
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, stored_in
 from regbench.metrics.metric import METRICS
-from regbench.metrics.significance import Sample
 from regbench.results import Result, ScoreRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -67,10 +66,8 @@ class Entries:
         test = track.instances("test").fingerprint
         if record.digest != track.definition.digest or record.fingerprints["test"] != test:
             raise UserError(f"{found[0].path} is an entry of {entry.track}, not of {track.name} as the others are")
-        main = record.main_score
-        seeds = [seed.scores[main].value for seed in entry.result.seeds]
         scores = {metric: entry.result.score(metric) for metric in entry.metrics}
-        return KnownScores(entry.name, scores, Sample(seeds, entry.instances.total(main) / len(seeds)))
+        return KnownScores(entry.name, scores, sample_of(entry.result.seeds, entry.instances, record.main_score))
 
 
 @dataclass(frozen=True)

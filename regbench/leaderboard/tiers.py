@@ -206,7 +206,7 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track) -> Itera
         now = [scores[metric] for scores in again.scores]
         mean = statistics.fmean(then)
         error, freedom = seed_error(then, now, SEED_NOISE * abs(mean))
-        one = ScoreRecord.of(entry.instances.total(metric) / len(seeds), entry.instances.counts_of(metric)).stderr
+        one = ScoreRecord.of(entry.instances.mean(metric), entry.instances.counts_of(metric)).stderr
         change = Change(statistics.fmean(now) - mean, math.sqrt(2) * one, error, freedom, SAME)
         if change.worse or change.better:
             yield f"the {metric} of the second training is {statistics.fmean(now):.4f}, and that of the entry {mean:.4f}"
@@ -240,17 +240,16 @@ def fresh_split(track: Track, seed: int, count: int) -> Instances:
 
 def judge(entry: Entry, fresh: dict[str, ScoreRecord], track: Track) -> dict[str, Change]:
     """By score how the mean over seeds on fresh instances differs from the claimed one. The level is shared by the scores."""
-    changes, n = {}, len(entry.result.seeds)
-    for metric in entry.metrics:
-        claimed = entry.instances.total(metric) / n
-        changes[metric] = compare_splits(
-            claimed,
+    return {
+        metric: compare_splits(
+            entry.instances.mean(metric),
             entry.instances.counts_of(metric),
             (fresh[metric].value, fresh[metric].stderr),
             higher_is_better=track.metrics[metric].higher_is_better,
             level=LEVEL / len(entry.metrics),
         )
-    return changes
+        for metric in entry.metrics
+    }
 
 
 def differing(changes: dict[str, Change]) -> list[str]:

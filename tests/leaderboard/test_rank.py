@@ -78,7 +78,7 @@ def test_ties_are_what_the_test_leaves_open(entries: list[Entry], tiny: Track) -
 
     def sample(entry: Entry) -> Sample:
         values = [seed.scores[MAIN].value for seed in entry.result.seeds]
-        return Sample(values, entry.instances.total(MAIN) / len(values))
+        return Sample(values, entry.instances.mean(MAIN))
 
     for i, row in enumerate(row for row in board.rows if row.entry is not None):
         above, below = ranked[:i], ranked[i + 1 :]
