@@ -23,12 +23,10 @@ from regbench.utils.guard import (
     of_schema,
     parse_json,
     parse_yaml,
-    tensor_sizes,
 )
 
 LOG_BYTES = 4 << 20
 LOG_ROWS = 20_000
-_HEADER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,7 @@ class RunFolder:
         Raises:
             Refused: It is no checkpoint.
         """
-        name = f"seed-{seed}/checkpoint.safetensors"
-        head, size = self.folder.head(name, _HEADER_BYTES)
-        return tensor_sizes(head, size, name)[0]
+        return self.folder.tensor_sizes(f"seed-{seed}/checkpoint.safetensors")
 
     def scored(self, seed: int, reference: Reference) -> Scored:
         """A seed's predictions, scored; see `read_scored`."""

@@ -19,9 +19,7 @@ from regbench.training.progress import Progress
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
-from regbench.utils.guard import Folder, Refused, tensor_sizes
-
-_HEADER_BYTES = 1 << 20
+from regbench.utils.guard import TENSOR_HEADER_BYTES, Folder, Refused
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
@@ -68,10 +66,9 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
     options = resolve_options(cls, record.options)
     with torch.device("meta"):
         shapes = {key: tensor.numel() for key, tensor in build(cls, options, io).state_dict().items()}
-    head, size = folder.head(name, _HEADER_BYTES)
-    if tensor_sizes(head, size, name)[0] != shapes:
+    if folder.tensor_sizes(name) != shapes:
         raise Refused(f"{name}: not the weights of this architecture with these options")
-    content = folder.read(name, 8 * sum(shapes.values()) + _HEADER_BYTES)
+    content = folder.read(name, 8 * sum(shapes.values()) + TENSOR_HEADER_BYTES)
     model = build(cls, options, io)
     try:
         model.load_state_dict(safetensors.torch.load(content))

@@ -29,6 +29,8 @@ LONGEST_STRING = 2000
 LONGEST_NUMBER = 40
 LARGEST_INTEGER = 2**63
 YAML_BYTES = 8192
+TENSOR_HEADER_BYTES = 1 << 20
+"""The most bytes of the header of a safetensors file."""
 _NPY_HEADER_BYTES = 4096
 _MEMBER_BYTES = 1024
 _PART_BYTES = 1 << 20
@@ -89,6 +91,18 @@ class Folder:
             if there > limit:
                 raise Refused(f"{name}: {there:,} bytes, more than the {limit:,} it can need")
             return parse_arrays(file, expected, name)
+
+    def tensor_sizes(self, name: str) -> dict[str, int]:
+        """The number of elements of each tensor of a safetensors file, from its header alone.
+
+        Args:
+            name: The file's path in the folder.
+
+        Raises:
+            Refused: As `head`, or the header is broken, or does not describe a file of this size.
+        """
+        head, size = self.head(name, TENSOR_HEADER_BYTES)
+        return parse_tensor_header(head, size, name)
 
     @contextmanager
     def _file(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
@@ -259,8 +273,8 @@ def parse_arrays(file: IO[bytes], expected: Mapping[str, NDArray[Any]], name: st
         raise Refused(f"{name}: broken: {type(error).__name__}") from None
 
 
-def tensor_sizes(head: bytes, size: int, name: str) -> tuple[dict[str, int], dict[str, str]]:
-    """The number of elements of each tensor of a safetensors file, and its notes.
+def parse_tensor_header(head: bytes, size: int, name: str) -> dict[str, int]:
+    """The number of elements of each tensor of a safetensors file.
 
     Args:
         head: The first bytes of the file.
@@ -293,7 +307,7 @@ def tensor_sizes(head: bytes, size: int, name: str) -> tuple[dict[str, int], dic
             raise Refused(f"{name}: the tensors do not fill the file")
     except (KeyError, TypeError, ValueError, AttributeError):
         raise Refused(f"{name}: no safetensors file") from None
-    return elements, notes
+    return elements
 
 
 _TENSOR_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}

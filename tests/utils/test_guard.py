@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from regbench.training.checkpoint import save_tensors
-from regbench.utils.guard import Folder, Refused, parse_arrays, parse_json, parse_yaml, tensor_sizes
+from regbench.utils.guard import Folder, Refused, parse_arrays, parse_json, parse_tensor_header, parse_yaml
 
 
 def test_files_of_the_folder_and_no_others(tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_tensors_are_counted_without_being_read(tmp_path: Path) -> None:
         path, {"a": torch.zeros(3, 4), "b": torch.zeros((), dtype=torch.int64), "c": torch.zeros(0)}, {"note": "x"}
     )
     head, size = Folder(tmp_path).head("x.safetensors", 1 << 20)
-    assert tensor_sizes(head, size, "x") == ({"a": 12, "b": 1, "c": 0}, {"note": "x"})
+    assert parse_tensor_header(head, size, "x") == {"a": 12, "b": 1, "c": 0}
     with pytest.raises(Refused, match="do not fill the file"):
-        tensor_sizes(head, size + 1, "x")
+        parse_tensor_header(head, size + 1, "x")
