@@ -14,6 +14,7 @@ from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.reference import Reference
 from regbench.metrics.scores import Scores, score
 from regbench.results import RESULT_BYTES, BaselineRecord, Result, SeedRecord
+from regbench.tracks import is_track_file
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import (
@@ -86,7 +87,7 @@ class RunFolder:
     def configuration(self) -> Config:
         """The configuration without the folders of whoever ran it. A track from a file is named as in the result."""
         track, architecture = self.config.track, self.config.architecture
-        if track.endswith((".yaml", ".yml")):
+        if is_track_file(track):
             track = self.result.track.name
         if registry.is_file(architecture):
             architecture = PurePath(architecture).name

@@ -6,7 +6,6 @@ score lower there.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -44,6 +43,7 @@ from regbench.results import ScoreRecord
 from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.provenance import describe_machine
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
@@ -165,8 +165,8 @@ def _predict(
     if is_built_in(entry.result.architecture):
         yield from predict_built_in(run, past, task, asked)
         return
-    name = re.search(r"\.py:(\w+)$", entry.configuration.architecture)
-    job = Job(name.group(1) if name else "", entry.result.architecture.options, task, stored.source)
+    _, class_name = registry.as_file(entry.configuration.architecture)
+    job = Job(class_name or "", entry.result.architecture.options, task, stored.source)
     weights = [read_weights(run, seed.seed) for seed in entry.result.seeds]
     yield from predict_isolated(job, weights, asked, announce)
 

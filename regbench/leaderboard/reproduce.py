@@ -26,9 +26,8 @@ from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by,
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, compare
 from regbench.results import Result
-from regbench.tracks import Track, load_track
+from regbench.tracks import Track, is_track_file, load_track
 from regbench.training.progress import Reporter
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
@@ -132,7 +131,7 @@ def _train_as_then(past: Past, entry: Entry, asked: Config, folder: Path, goes_o
         UserError: It failed, or trained something else than the entry.
         KeyboardInterrupt: It was interrupted.
     """
-    if registry.is_file(asked.track) or asked.track.endswith((".yaml", ".yml")):
+    if is_track_file(asked.track):
         asked = asked.model_copy(update={"track": str(Path(asked.track).resolve())})
     words = ["run", "--resume"] if goes_on else [*shlex.split(command_of(asked))[1:], "--out"]
     status = past.command([*words, str(folder.resolve())])

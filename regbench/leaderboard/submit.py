@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from regbench.leaderboard.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored
 from regbench.leaderboard.tiers import Evidence, Submitted, check_by, read_evidence, today, write_evidence
 from regbench.leaderboard.verify import verify_run
 from regbench.tracks import Track
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
 from regbench.utils.guard import Folder, Refused
@@ -112,8 +112,8 @@ def read_source(run: RunFolder, given: Path | None) -> bytes:
         UserError: The file is not found, or the architecture is not from a file.
     """
     named = run.config.architecture
-    path = given or Path(re.sub(r"\.py:\w+$", ".py", named))
-    if path.suffix != ".py":
+    path = given or registry.as_file(named)[0]
+    if path is None or path.suffix != ".py":
         raise UserError(
             f"'{named}' comes from another distribution or from a program: run it from a file "
             "(--arch path/to/file.py), which is kept here"

@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import os
 import platform
-import re
 import secrets
 import shutil
 import socket
@@ -27,8 +26,10 @@ from urllib.parse import urlsplit
 from regbench.config import Config
 from regbench.sweeps.local import Share
 from regbench.sweeps.work import Ended, Event, Job, Note, do
+from regbench.tracks import is_track_file, load_track
 from regbench.utils import registry, threads
 from regbench.utils.errors import UserError
+from regbench.utils.files import atomic_write
 from regbench.utils.imports import modules_beside
 
 RETRIES = 3
@@ -359,8 +360,6 @@ def _files(folder: Path) -> Files:
 
 def _put(folder: Path, files: Files) -> None:
     """Writes the files of a folder, and removes those that are no more; `trained.json` and the like come last."""
-    from regbench.utils.files import atomic_write
-
     folder.mkdir(parents=True, exist_ok=True)
     for name in sorted(files, key=lambda name: name.endswith(".json")):
         with atomic_write(folder / name, "wb") as file:
@@ -371,19 +370,17 @@ def _put(folder: Path, files: Files) -> None:
 
 def _own_files(config: Config) -> Files:
     """The files that a configuration names by relative paths: an architecture, a track, its task."""
-    names = []
-    if registry.is_file(config.architecture):
-        path = Path(re.sub(r"\.py:\w+$", ".py", config.architecture))
-        beside = (other.relative_to(path.resolve().parent) for other in modules_beside(path))
-        names += [str(path), *(str(path.parent / other) for other in beside)]
-    if config.track.endswith((".yaml", ".yml")):
-        from regbench.tracks import load_track
-
-        task = load_track(config.track).definition.task
-        names += [config.track]
-        names += [str(Path(config.track).parent / re.sub(r"\.py:\w+$", ".py", task))] if registry.is_file(task) else []
-    relative = [name for name in names if not Path(name).is_absolute() and ".." not in Path(name).parts]
-    return {name: Path(name).read_bytes() for name in relative}
+    paths: list[Path] = []
+    source, _ = registry.as_file(config.architecture)
+    if source is not None:
+        beside = (other.relative_to(source.resolve().parent) for other in modules_beside(source))
+        paths += [source, *(source.parent / other for other in beside)]
+    if is_track_file(config.track):
+        track = Path(config.track)
+        task, _ = registry.as_file(load_track(config.track).definition.task)
+        paths += [track, *([track.parent / task] if task is not None else [])]
+    relative = [path for path in paths if not path.is_absolute() and ".." not in path.parts]
+    return {str(path): path.read_bytes() for path in relative}
 
 
 def _first_line(error: BaseException) -> str:

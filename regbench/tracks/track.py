@@ -217,6 +217,11 @@ def track_names() -> dict[str, str]:
     return found
 
 
+def is_track_file(name: str) -> bool:
+    """Whether a track is named by its YAML file. The file need not exist."""
+    return name.endswith((".yaml", ".yml"))
+
+
 def load_track(name: str | Path) -> Track:
     """Loads a track.
 
@@ -228,7 +233,7 @@ def load_track(name: str | Path) -> Track:
             wrong type.
     """
     name = str(name)
-    path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
+    path = Path(name) if is_track_file(name) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and not path.exists():
         hint = "; `regbench ls tracks` lists the built-in ones; give one of your own by its YAML file"
         if name.endswith(".py"):

@@ -118,7 +118,7 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
         if name not in _GIVEN:
             raise UserError(f"'{name}' is a class of the program that ran it: write it to a file, and give its path")
         return _checked(kind, _GIVEN[name], f"the class {name.removeprefix(_CLASS)}")
-    path, class_name = _as_file(name)
+    path, class_name = as_file(name)
     if path is not None:
         path = folder / path
         return _pick(kind, _import_file(path), class_name, str(path))
@@ -149,14 +149,22 @@ def name_of(kind: Kind, cls: type[Any]) -> str:
     return name
 
 
+def as_file(name: str) -> tuple[Path | None, str | None]:
+    """The file and the class in a name of the form `path/to/file.py[:Class]`. The file need not exist. None of another name."""
+    stem, colon, class_name = name.rpartition(":")
+    if colon and stem.endswith(".py"):
+        return Path(stem), class_name
+    return (Path(name), None) if name.endswith(".py") else (None, None)
+
+
 def is_file(name: str) -> bool:
-    """Whether `name` has the form `path/to/file.py[:Class]`. The file need not exist."""
-    return _as_file(name)[0] is not None
+    """Whether a name has the form of `as_file`."""
+    return as_file(name)[0] is not None
 
 
 def short_name(name: str) -> str:
     """The name for tables and folders: the class or the stem of a file, or the registered name itself."""
-    path, class_name = _as_file(name)
+    path, class_name = as_file(name)
     return class_name or path.stem if path is not None else name.removeprefix(_CLASS)
 
 
@@ -270,13 +278,6 @@ def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str 
             summary = (ast.get_docstring(tree) or "").partition("\n")[0]
             return summary, str(task.value) if isinstance(task, ast.Constant) else None
     return None
-
-
-def _as_file(name: str) -> tuple[Path | None, str | None]:
-    stem, colon, class_name = name.rpartition(":")
-    if colon and stem.endswith(".py"):
-        return Path(stem), class_name
-    return (Path(name), None) if name.endswith(".py") else (None, None)
 
 
 def _import_file(path: Path) -> ModuleType:
