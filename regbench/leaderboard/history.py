@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import os
 import re
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.imports import imported_modules
 
@@ -72,10 +72,7 @@ def source_digest_at(commit: str, module: str) -> str | None:
         else:
             if name == module:
                 return None
-    digests = [hashlib.sha256(found[path]) for path in sorted(found, key=PurePosixPath)]
-    if len(digests) == 1:
-        return digests[0].hexdigest()
-    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+    return registry.digest_of([found[path] for path in sorted(found, key=PurePosixPath)])
 
 
 @contextmanager

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
+from regbench.leaderboard.history import ROOT
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Folder, Refused, parse_json, parse_yaml
 
 ENTRY_BYTES = 2 << 20
 SOURCE_BYTES = 1 << 20
 EVIDENCE = ".evidence.json"
-_CHECKOUT = Path(__file__).resolve().parents[2] / "leaderboard"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def find_board(given: str | None) -> Path:
         if not Path(given).is_dir():
             raise UserError(f"no such folder: {given}; a new board begins as an empty folder")
         return Path(given)
-    for folder in (Path("leaderboard"), _CHECKOUT):
+    for folder in (Path("leaderboard"), ROOT / "leaderboard"):
         if (folder / "RULES.md").is_file():
             return folder
     raise UserError("no leaderboard/ here or beside regbench's source: say which with --board DIR")

@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -184,7 +184,12 @@ def source_digest(cls: type[Any]) -> str:
     """
     if _GIVEN.get(f"{_CLASS}{cls.__name__}") is cls:
         return hashlib.sha256("\n".join(_given_source(cls)).encode()).hexdigest()
-    digests = [hashlib.sha256(path.read_bytes()) for path in source_files(cls)]
+    return digest_of([path.read_bytes() for path in source_files(cls)])
+
+
+def digest_of(contents: Sequence[bytes]) -> str:
+    """SHA-256 of the content of the one file, or of the digests of several files."""
+    digests = [hashlib.sha256(content) for content in contents]
     if len(digests) == 1:
         return digests[0].hexdigest()
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()

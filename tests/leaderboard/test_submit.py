@@ -232,7 +232,7 @@ def test_no_leaderboard_is_said_in_one_line(
     from regbench.leaderboard import store
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(store, "_CHECKOUT", tmp_path / "leaderboard")
+    monkeypatch.setattr(store, "ROOT", tmp_path)
     assert cli.main(["submit", str(lstm.run)]) == 2
     assert (
         capsys.readouterr().err
