@@ -16,15 +16,16 @@ import numpy as np
 
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard.case import Findings, Note, RunFolder
+from regbench.leaderboard.against_run import predict_built_in, read_weights, score_faults
+from regbench.leaderboard.case import Findings, Note
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.evidence import predict_built_in, read_weights, score_faults
 from regbench.leaderboard.isolated import predict_isolated
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.plausible import copies
 from regbench.leaderboard.reference import find_reference
+from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.tiers import (
     Challenge,

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from regbench import runner
 from regbench.config import Config
-from regbench.leaderboard.case import RunFolder
+from regbench.leaderboard.against_run import repredict
 from regbench.leaderboard.entry import Entry, InstanceScores, command_of, same_configuration, sample_of
-from regbench.leaderboard.evidence import repredict
 from regbench.leaderboard.origin import is_built_in, is_todays
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import find_reference
+from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by, read_evidence, same_person, today
 from regbench.leaderboard.verify import verify_entry, verify_run

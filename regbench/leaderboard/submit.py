@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regbench.leaderboard.case import Case, Findings, RunFolder, read_predictions
+from regbench.leaderboard.case import Case, Findings
 from regbench.leaderboard.entry import Entry, canonical, check_name, same_configuration
 from regbench.leaderboard.names import default_name, name_faults
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import retirement
+from regbench.leaderboard.run_folder import RunFolder, read_predictions
 from regbench.leaderboard.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored_entries
 from regbench.leaderboard.tiers import Evidence, Submitted, check_by, read_evidence, today, write_evidence
 from regbench.leaderboard.verify import verify_run

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from regbench.leaderboard import evidence, figures, origin
-from regbench.leaderboard.case import Case, Check, Findings, RunFolder, Scored, read_scored
+from regbench.leaderboard import against_run, figures, origin
+from regbench.leaderboard.case import Case, Check, Findings
 from regbench.leaderboard.entry import Entry, InstanceScores, canonical
 from regbench.leaderboard.names import name_faults
 from regbench.leaderboard.plausible import plausible
 from regbench.leaderboard.reference import Reference, find_reference
+from regbench.leaderboard.run_folder import RunFolder, Scored, read_scored
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import check_evidence
 from regbench.results import BaselineRecord, Result
@@ -23,7 +24,7 @@ CHECKS: tuple[Check, ...] = (
     *origin.CHECKS,
     *figures.FIGURES,
     plausible,
-    *evidence.CHECKS,
+    *against_run.CHECKS,
     *figures.COSTLY,
 )
 """Every check on a claim, in the order of what it costs. RULES.md says what each holds."""
@@ -126,7 +127,7 @@ def _examine(case: Case, findings: Findings, *, costly: bool = True) -> None:
     whole = findings.run(figures.STRUCTURE, case)
     findings.run((*figures.ALONE, *origin.CHECKS), case)
     if whole:
-        findings.run((*figures.FIGURES, plausible, *evidence.CHECKS), case)
+        findings.run((*figures.FIGURES, plausible, *against_run.CHECKS), case)
     if costly and not findings.faults:
         findings.run(figures.COSTLY, case)
 

@@ -13,8 +13,8 @@ import regbench
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard import isolated
-from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.challenge import challenge
+from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import LEVEL, fresh_split
 from regbench.metrics.scores import score

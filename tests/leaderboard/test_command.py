@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from regbench.cli.arguments import read_settings
 from regbench.config import Config
-from regbench.leaderboard.case import RunFolder
 from regbench.leaderboard.entry import canonical, command_of
+from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry
 from regbench.utils.guard import Refused

@@ -13,12 +13,12 @@ import pytest
 
 from regbench import cli
 from regbench.leaderboard import history
-from regbench.leaderboard.case import RunFolder
+from regbench.leaderboard.against_run import repredict
 from regbench.leaderboard.challenge import challenge
-from regbench.leaderboard.evidence import repredict
 from regbench.leaderboard.history import missing, tree_at
 from regbench.leaderboard.job import Job, fill
 from regbench.leaderboard.past import past_of
+from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import read_evidence

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from regbench.leaderboard import submit as submitting
+from regbench.leaderboard.against_run import repredict
 from regbench.leaderboard.case import Findings
-from regbench.leaderboard.evidence import repredict
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.verify import CHECKS, verify_entry
 from regbench.training.checkpoint import load_tensors, save_tensors
@@ -176,7 +176,7 @@ def test_undetectable_things_are_told() -> None:
 
 
 def test_figures_of_the_weights_in_a_log_are_not_of_the_training_curve() -> None:
-    from regbench.leaderboard.evidence import _row
+    from regbench.leaderboard.against_run import _row
 
     row = {"step": 5, "tokens": 9, "cross_entropy": 1.0, "validation_loss": 2.0}
     assert _row({**row, "learning_rate": 0.1, "tokens_per_second": 3, "measured.recall.o2": 0.5}) == row

@@ -13,7 +13,7 @@ import pytest
 from regbench import cli
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard import history
-from regbench.leaderboard.evidence import repredict
+from regbench.leaderboard.against_run import repredict
 from regbench.leaderboard.history import source_digest_at
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.verify import verify_entry, verify_run

@@ -42,8 +42,9 @@ def configure(verify: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each fault."""
-    from regbench.leaderboard.case import Findings, RunFolder
-    from regbench.leaderboard.evidence import repredict
+    from regbench.leaderboard.against_run import repredict
+    from regbench.leaderboard.case import Findings
+    from regbench.leaderboard.run_folder import RunFolder
     from regbench.leaderboard.store import find_entry, stored_in
     from regbench.leaderboard.submit import read_source
     from regbench.leaderboard.verify import verify_entry, verify_run

@@ -1,4 +1,4 @@
-"""Checks against what a run left: its logs, its weights and above all its predictions."""
+"""Checks of a claim against what its run left: its logs, its weights and above all its predictions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, predict
-from regbench.leaderboard.case import Case, Check, Findings, Note, RunFolder, read_predictions
+from regbench.leaderboard.case import Case, Check, Findings, Note
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import Reference, find_reference
+from regbench.leaderboard.run_folder import RunFolder, read_predictions
 from regbench.metrics.scores import score, score_records
 from regbench.models.model import ModelPredictor
 from regbench.results import Curve, SeedRecord
@@ -69,12 +70,11 @@ def predictions(case: Case) -> Iterator[str]:
 
 def logs(case: Case) -> Iterator[str]:
     """`scores.json` and `metrics.jsonl` of every seed say what the result says."""
-    for seed in _recorded(case):
-        assert case.run is not None
+    for run, seed in _recorded(case):
         try:
-            if case.run.seed_record(seed.seed) != seed:
+            if run.seed_record(seed.seed) != seed:
                 yield f"seed-{seed.seed}/scores.json differs from the result"
-            rows = [_row(row) for row in case.run.evaluations(seed.seed)]
+            rows = [_row(row) for row in run.evaluations(seed.seed)]
         except Refused as error:
             yield str(error)
         else:
@@ -84,10 +84,9 @@ def logs(case: Case) -> Iterator[str]:
 
 def weights(case: Case) -> Iterator[str]:
     """The checkpoint of every seed holds as many parameters as are claimed."""
-    for seed in _recorded(case):
-        assert case.run is not None
+    for run, seed in _recorded(case):
         try:
-            elements = sum(case.run.weights(seed.seed).values())
+            elements = sum(run.weights(seed.seed).values())
         except Refused as error:
             yield str(error)
         else:
@@ -118,9 +117,10 @@ def repredict(run: Path, findings: Findings, track: Track | None = None, commit:
         findings.take("checkpoint", [str(error)])
 
 
-def _recorded(case: Case) -> list[SeedRecord]:
-    """The seeds whose folders can be there."""
-    return [] if case.run is None else [seed for seed in case.result.seeds if 0 <= seed.seed < 2**32]
+def _recorded(case: Case) -> Iterator[tuple[RunFolder, SeedRecord]]:
+    """The run folder, if there is one, with each seed that can be in it."""
+    if case.run is not None:
+        yield from ((case.run, seed) for seed in case.result.seeds if 0 <= seed.seed < 2**32)
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
