@@ -91,7 +91,6 @@ def _torch_as_it_was() -> Iterator[None]:
                 torch.set_num_threads(threads)
 
 
-@_torch_as_it_was()
 def run(
     track: str | Path | Track = "pfa-small-v1",
     arch: str | Path | type[Any] = "mamba",
@@ -130,6 +129,16 @@ def run(
             device=device,
             trials=trials,
         )
+    return run_config(config, out, reporter)
+
+
+@_torch_as_it_was()
+def run_config(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Result:
+    """Does what a configuration asks for; see `run`.
+
+    Raises:
+        UserError: as `run`.
+    """
     with _shown(reporter) as reporter:
         plan, folder = _begin(config, out, reporter)
         with explain_full_disk(folder), exclusive(folder):

@@ -110,17 +110,7 @@ def reproduce(
         elif goes_on:
             result = runner.resume(folder, reporter)
         else:
-            result = runner.run(
-                asked.track,
-                asked.architecture,
-                asked.seeds,
-                settings=asked.settings,
-                backend=asked.backend,
-                device=asked.device,
-                trials=asked.trials,
-                out=folder,
-                reporter=reporter,
-            )
+            result = runner.run_config(asked, folder, reporter)
     return compare_runs(entry, result, folder, own)
 
 

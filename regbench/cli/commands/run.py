@@ -79,17 +79,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             elif config is None:
                 result = runner.resume(arguments.resume, reporter)
             else:
-                result = runner.run(
-                    config.track,
-                    config.architecture,
-                    config.seeds,
-                    settings=config.settings,
-                    backend=config.backend,
-                    device=config.device,
-                    trials=config.trials,
-                    out=arguments.out,
-                    reporter=reporter,
-                )
+                result = runner.run_config(config, arguments.out, reporter)
         except KeyboardInterrupt:
             hint = f"; go on with: regbench run --resume {reporter.folder}" if reporter.folder else ""
             print(f"regbench: interrupted{hint}", file=sys.stderr)
