@@ -110,18 +110,16 @@ def challenge(
     if findings.faults:
         return Outcome(findings, number, {}, {})
     entry = stored.read()[0]
-    if not (is_built_in(entry.result.architecture) or run_their_code):
-        raise UserError(
-            f"{entry.name} is not built in: --run-their-code runs {entry.result.architecture.source} isolated"
-        )
+    architecture = entry.result.architecture
+    if not (is_built_in(architecture) or run_their_code):
+        raise UserError(f"{entry.name} is not built in: --run-their-code runs {architecture.source} isolated")
     reference = find_reference(entry.track, track)
     announce(f"drawing {instances} fresh instances of {entry.track}")
     fresh = fresh_split(reference.track, fresh_seed(entry, number), instances)
     scored: list[Scores] = []
-    architecture = entry.result.architecture
     with past_of(architecture, entry.result.code.commit) if is_built_in(architecture) else nullcontext() as past:
         if past is not None:
-            announce(f"{entry.result.architecture.source} has changed: that of commit {past.commit[:12]} is run")
+            announce(f"{architecture.source} has changed: that of commit {past.commit[:12]} is run")
         predicted = _predict(
             stored, entry, RunFolder(run), past, reference.track.task, (reference.test, fresh), announce
         )

@@ -19,13 +19,13 @@ from regbench.leaderboard.figures import mean_fault, sums_fault
 from regbench.leaderboard.language_models import read_language_models
 from regbench.leaderboard.plausible import copies
 from regbench.leaderboard.rank import Board, rank
-from regbench.leaderboard.reference import find_reference
+from regbench.leaderboard.reference import find_reference, todays_track
 from regbench.leaderboard.store import Stored, stored_entries
 from regbench.leaderboard.tiers import Evidence, read_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.metric import METRICS
 from regbench.results import BaselineRecord
-from regbench.tracks import Track, load_track, track_names
+from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Folder, Refused, parse_json
 
@@ -91,7 +91,7 @@ def baselines_file(folder: Path, boards: list[Board], track: Track | None, annou
     """The text of `baselines.json`: what is there, and the baselines of tracks that are new on the board."""
     known: dict[str, Mapping[str, BaselineRecord]] = {**kept_baselines(folder)}
     for board in boards:
-        if board.digest not in known and _is_here(board.track, board.digest, track):
+        if board.digest not in known and todays_track(board.track, board.digest, track) is not None:
             known[board.digest] = find_reference(board.track, track).baselines(announce)
     return canonical(
         {
@@ -137,7 +137,7 @@ def _faults(
 ) -> Iterator[str]:
     entry = read[0]
     name, digest = entry.track, entry.result.track.digest
-    if _is_here(name, digest, track):
+    if todays_track(name, digest, track) is not None:
         found = verify_entry(stored.path, track=track, baselines=known.get(digest), announce=announce, read=read)
         yield from (str(fault) for fault in found.faults)
     elif digest in retired.get(name, ()):
@@ -147,13 +147,6 @@ def _faults(
             f"track: {name} with the digest {digest[:12]!a} is no track of today, and {RETIRED} does not list it; "
             "if it is yours, give its file: --track FILE.yaml"
         )
-
-
-def _is_here(name: str, digest: str, track: Track | None) -> bool:
-    """Whether a definition is that of a track of today."""
-    if track is not None and track.name == name:
-        return track.definition.digest == digest
-    return name in track_names() and load_track(name).definition.digest == digest
 
 
 def _retired(folder: Path) -> dict[str, Any]:

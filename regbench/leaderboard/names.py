@@ -49,7 +49,8 @@ def name_faults(name: str, result: Result) -> Iterator[str]:
         if not _is_called(name, result.architecture.name):
             yield f"{name!r} must be {result.architecture.name!r}, or begin with it and one of + - . ="
         return
-    for what, taken in (("built-in", registered()), ("baseline", [*_baselines(), *result.baselines])):
+    baselines = [*registry.entries(registry.BASELINE), *result.baselines]
+    for what, taken in (("built-in", registered()), ("baseline", baselines)):
         for other in taken:
             if _is_called(name, _slug(other)) or _looks_like(name, _slug(other)):
                 yield f"{name!r} is called as the {what} {other[:60]!r} is, or nearly: give another with --name"
@@ -85,10 +86,6 @@ def _drops_one(longer: str, shorter: str) -> bool:
 def _swaps_two(a: str, b: str) -> bool:
     swapped = (a[:i] + a[i + 1] + a[i] + a[i + 2 :] for i in range(len(a) - 1))
     return len(a) == len(b) and b in swapped
-
-
-def _baselines() -> list[str]:
-    return list(registry.entries(registry.BASELINE))
 
 
 def _defaults(result: Result) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from typing import Literal
 
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.language_models import LanguageModelEntry
+from regbench.leaderboard.reference import todays_track
 from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import compare
 from regbench.results import BaselineRecord, ScoreRecord
-from regbench.tracks.track import Track, frozen_tracks, load_track, track_names
+from regbench.tracks.track import Track, frozen_tracks, track_names
 from regbench.utils.errors import UserError
 
 SIGNIFICANCE = 0.05
@@ -194,14 +195,16 @@ def retirement(track: str, digest: str) -> str | None:
         digest: The digest of the definition that the entries were made on.
     """
     names = track_names()
-    stem, _, version = track.rpartition("-v")
     if track not in names:
         return "its definition is no longer here"
     frozen = frozen_tracks().get(track)
     if frozen is not None and frozen["digest"] != digest:
         return f"made on another definition of {track}"
-    later = [n for n in names if n.rpartition("-v")[0] == stem and int(n.rpartition("-v")[2]) > int(version)]
-    return f"{max(later, key=lambda n: int(n.rpartition('-v')[2]))} has taken its place" if later else None
+    stem = track.rpartition("-v")[0]
+    parted = ((name, *name.rpartition("-v")) for name in names)
+    versions = {int(version): name for name, own, _, version in parted if own == stem}
+    newest = versions[max(versions)]
+    return None if newest == track else f"{newest} has taken its place"
 
 
 def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, Evidence]) -> Board:
@@ -215,8 +218,8 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     best_first = -1 if known[main].higher_is_better else 1
     ordered = sorted(entries, key=lambda e: (best_first * e.result.score(main).value, e.name))
     behind = {e.name: evidence.get(e.digest, Evidence(entry=e.digest)) for e in ordered}
-    budget = _budget(first, own if current else None)
-    shares = {e.name: budget_share(e, budget) for e in ordered}
+    track = todays_track(first.track, digest, own)
+    shares = {e.name: budget_share(e, track) for e in ordered}
     whole = [e for e in ordered if shares[e.name] >= FULL]
     higher = [e for e in whole if behind[e.name].tier != "claimed"]
     ranked = higher or whole
@@ -254,17 +257,11 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     )
 
 
-def _budget(entry: Entry, own: Track | None) -> int | None:
-    """The training tokens of the track that the entry is on. None of a track that has changed."""
-    track = own or (load_track(entry.track) if entry.track in track_names() else None)
-    if track is None or track.definition.digest != entry.result.track.digest:
-        return None
-    return track.definition.budget.train_tokens
-
-
-def budget_share(entry: Entry, budget: int | None) -> float:
-    """The share of the budget that the entry's longest training saw. Without a known budget it is 1."""
-    return 1.0 if budget is None else max(seed.tokens for seed in entry.result.seeds) / budget
+def budget_share(entry: Entry, track: Track | None) -> float:
+    """The share of the track's budget that the entry's longest training saw. 1 where the track is gone."""
+    if track is None:
+        return 1.0
+    return max(seed.tokens for seed in entry.result.seeds) / track.definition.budget.train_tokens
 
 
 def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:

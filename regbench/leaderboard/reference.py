@@ -126,6 +126,21 @@ def find_reference(name: str, given: Track | None = None) -> Reference:
     return reference
 
 
+def todays_track(name: str, digest: str, own: Track | None) -> Track | None:
+    """The track of a definition. None where the track of this name has another definition today, or is gone.
+
+    Args:
+        name: The track's name.
+        digest: The digest of the definition.
+        own: A track of your own; it is taken if it has this name.
+    """
+    if own is not None and own.name == name:
+        track: Track | None = own
+    else:
+        track = load_track(name) if name in track_names() else None
+    return track if track is not None and track.definition.digest == digest else None
+
+
 _built_in = lru_cache(maxsize=16)(load_track)
 _reference = lru_cache(maxsize=16)(Reference)
 

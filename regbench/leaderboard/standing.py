@@ -98,7 +98,7 @@ def standing_of(result: Result, track: Track) -> Standing | None:
             entry, faults = stored.read()
         except Refused:  # `regbench leaderboard` says so; it is no fault of the run
             continue
-        whole = budget_share(entry, track.definition.budget.train_tokens) >= FULL
+        whole = budget_share(entry, track) >= FULL
         if whole and not faults and entry.result.track.digest == result.track.digest:
             entries.append(entry)
     if not entries:

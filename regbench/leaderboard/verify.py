@@ -122,7 +122,7 @@ def verify_run(
     return case, findings
 
 
-def _examine(case: Case, findings: Findings, *, costly: bool = True) -> None:
+def _examine(case: Case, findings: Findings, *, costly: bool) -> None:
     """Makes all checks and adds what they find. Those that rely on others are made only if these found nothing."""
     whole = findings.run(figures.STRUCTURE, case)
     findings.run((*figures.ALONE, *origin.CHECKS), case)
