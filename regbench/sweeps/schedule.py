@@ -67,6 +67,34 @@ class Watcher(Protocol):
         ...
 
 
+def drive(
+    ready: deque[Job], engine: Engine, watcher: Watcher, counts: Counts, end: Callable[[Job, Ended], None]
+) -> None:
+    """Does all jobs that are ready, until none is left.
+
+    Args:
+        ready: The jobs, the first one first.
+        engine: Where they are done.
+        watcher: Is told of all but how a job ended.
+        counts: For the watcher.
+        end: Is told how a job ended, and may add jobs to `ready`.
+    """
+    running = 0
+    while ready or running:
+        while ready and engine.free() > 0:
+            job = ready.popleft()
+            watcher.started(job, counts)
+            engine.submit(job)
+            running += 1
+        for job, event in engine.wait(_WAIT):
+            if isinstance(event, Note):
+                watcher.noted(job, event)
+            else:
+                running -= 1
+                end(job, event)
+        watcher.ticked(counts)
+
+
 @dataclass
 class _Stand:
     """Where a group stands: how many jobs of its stage are missing, and whether one of them failed for good."""
@@ -108,20 +136,7 @@ class Schedule:
         for group in self.groups:
             self._try(_Stand(group))
         self.counts.before = self.counts.done
-        running = 0
-        while self._ready or running:
-            while self._ready and self.engine.free() > 0:
-                job = self._ready.popleft()
-                self.watcher.started(job, self.counts)
-                self.engine.submit(job)
-                running += 1
-            for job, event in self.engine.wait(_WAIT):
-                if isinstance(event, Note):
-                    self.watcher.noted(job, event)
-                else:
-                    running -= 1
-                    self._end(job, event)
-            self.watcher.ticked(self.counts)
+        drive(self._ready, self.engine, self.watcher, self.counts, self._end)
 
     def _end(self, job: Job, ended: Ended) -> None:
         if ended.message is not None:

@@ -8,12 +8,10 @@ from pathlib import Path
 from regbench.config import read_run
 from regbench.results import Result, read_result
 from regbench.sweeps.local import LocalEngine, share
-from regbench.sweeps.schedule import Counts, Watcher
-from regbench.sweeps.work import Job, Note
+from regbench.sweeps.schedule import Counts, Watcher, drive
+from regbench.sweeps.work import Ended, Job
 from regbench.utils.errors import UserError
 from regbench.utils.files import exclusive, explain_full_disk
-
-_WAIT = 0.25
 
 
 def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
@@ -51,22 +49,14 @@ def _all(jobs: list[Job], engine: LocalEngine, watcher: Watcher, counts: Counts)
     Raises:
         UserError: one failed; the others are done.
     """
-    ready, running = deque(jobs), 0
     failed: list[str] = []
-    while ready or running:
-        while ready and engine.free() > 0:
-            watcher.started(ready[0], counts)
-            engine.submit(ready.popleft())
-            running += 1
-        for job, event in engine.wait(_WAIT):
-            if isinstance(event, Note):
-                watcher.noted(job, event)
-                continue
-            running -= 1
-            counts.failed += event.message is not None
-            counts.done += event.message is None
-            failed += [f"{job.label}: {event.message}"] if event.message is not None else []
-            watcher.ended(job, event, counts)
-        watcher.ticked(counts)
+
+    def end(job: Job, ended: Ended) -> None:
+        counts.failed += ended.message is not None
+        counts.done += ended.message is None
+        failed.extend([f"{job.label}: {ended.message}"] if ended.message is not None else [])
+        watcher.ended(job, ended, counts)
+
+    drive(deque(jobs), engine, watcher, counts, end)
     if failed:
         raise UserError(failed[0])
