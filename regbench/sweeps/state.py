@@ -10,12 +10,11 @@ table.csv, trials.csv, curves.png, curves.csv, best.yaml
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -62,27 +61,13 @@ class SweepFolder:
 
     path: Path
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Holds the folder for this process.
 
         Raises:
             UserError: another sweep holds it.
         """
-        until = time.monotonic() + _PATIENCE
-        while True:
-            with contextlib.ExitStack() as stack:
-                try:
-                    stack.enter_context(exclusive(self.path))
-                except UserError:
-                    if time.monotonic() > until:
-                        raise UserError(
-                            f"{self.path} is in use by another sweep; wait for it, or choose another --out"
-                        ) from None
-                else:
-                    yield
-                    return
-            time.sleep(0.1)
+        return exclusive(self.path, patience=_PATIENCE, holder="sweep")
 
     def begin(self, sweep: SweepFile, groups: Sequence[Group]) -> None:
         """Writes what the folder is for, or compares it with what it was begun for.

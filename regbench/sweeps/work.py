@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any, Literal, Protocol, Self
 
 from regbench.config import Config
 from regbench.training.progress import Progress, Reporter
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blame
 from regbench.utils.files import exclusive
 
 Action = Literal["train", "score", "finish"]
 
 PATIENCE = 20.0
-"""Seconds that are waited for a folder which a process that is about to end still holds."""
+"""Seconds that are waited for a folder which a process of a killed sweep still holds: it may live a moment longer."""
 
 _EVERY = 0.5
 """Seconds between two notes of how far a training is."""
@@ -126,18 +127,14 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
         folder: where; on another machine it may be another than the job's.
         tell: is told how far it is.
     """
-    import traceback
-
     from regbench import runner
-    from regbench.utils.errors import blame
 
     reporter = Telling(tell)
     try:
         if job.seed is None:
             runner.resume(folder, reporter)
         else:
-            _wait_for(folder)
-            with exclusive(folder):
+            with exclusive(folder, patience=PATIENCE):
                 (folder / "failed.json").unlink(missing_ok=True)
                 (runner.train_seed if job.action == "train" else runner.score_seed)(
                     job.config, job.seed, folder, reporter
@@ -151,7 +148,7 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
 
 
 def _is_of_the_machine(error: BaseException) -> bool:
-    """Whether a full disk or too little memory is behind a failure: another time the configuration may train."""
+    """Whether a full disk, too little memory or a held folder is behind a failure: another time the configuration may train."""
     import torch
 
     cause: BaseException | None = error
@@ -162,20 +159,3 @@ def _is_of_the_machine(error: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return False
-
-
-def _wait_for(folder: Path) -> None:
-    """Waits until nobody holds the folder: of a sweep that was killed, processes may live a moment longer.
-
-    Raises:
-        RuntimeError: they live on.
-    """
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with exclusive(folder):
-                return
-        except UserError:
-            if time.monotonic() > until:
-                raise RuntimeError(f"another process works in {folder}") from None
-        time.sleep(0.1)

@@ -14,27 +14,27 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from regbench.sweeps.work import Ended, Job, Note, do
+from regbench.sweeps.work import Event, Job, do
 
 
 def main() -> None:
     """Works until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the sweep ends its own
     say = _channel()
+
+    def tell(event: Event) -> None:
+        say(asdict(event))
+
     waiting: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(waiting,), daemon=True).start()
     while True:
         job = Job.read(waiting.get())
         _forget_peak_memory()
-
-        def tell(note: Note) -> None:
-            say({"text": note.text, "share": note.share})
-
-        ended: Ended = do(job, Path(job.folder), tell)
-        say({"message": ended.message, "refused": ended.refused})
+        tell(do(job, Path(job.folder), tell))
 
 
 def _channel() -> Callable[[dict[str, Any]], None]:

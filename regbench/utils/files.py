@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -156,25 +157,26 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def exclusive(folder: Path, *, patience: float = 0.0, holder: str = "run") -> Iterator[None]:
     """Holds `folder` for this process. The lock goes with the process, however it ends.
 
     Args:
         folder: made where it does not exist.
-        wait: whether to wait while another process holds it.
+        patience: seconds to wait while another process holds it; infinity: as long as it does.
+        holder: what the other process is, for the message.
 
     Raises:
-        UserError: another process holds it, and `wait` is false. Or the lock is not a regular file.
+        UserError: another process holds it, and went on holding it. Or the lock is not a regular file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
     if path.is_symlink() or (path.exists() and not path.is_file()):  # to lock it would empty the file behind it
         raise UserError(f"{path} is a link or no regular file: remove it if it is not yours")
-    lock = FileLock(path, timeout=-1 if wait else 0, thread_local=False)
+    lock = FileLock(path, timeout=-1 if patience == math.inf else patience, thread_local=False)
     try:
         lock.acquire()
-    except Timeout:
-        raise UserError(f"{folder} is in use by another run; wait for it, or choose another --out") from None
+    except Timeout as error:  # an OSError: it is no fault of what was to be done in the folder
+        raise UserError(f"{folder} is in use by another {holder}; wait for it, or choose another --out") from error
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -126,5 +127,5 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            stack.enter_context(exclusive(folder, wait=True))
+            stack.enter_context(exclusive(folder, patience=math.inf))
         yield
