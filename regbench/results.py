@@ -298,6 +298,12 @@ class Result(Strict):
         """The metrics, the track's main score first."""
         return sorted(self.seeds[0].scores, key=lambda metric: metric != self.track.main_score)
 
+    @property
+    def normalized(self) -> list[float]:
+        """The normalized main score of each seed: 0 at the unigram model, 1 at the oracle. Empty where the track has none."""
+        main = self.track.main_score
+        return [seed.share_of_the_way[main] for seed in self.seeds if main in seed.share_of_the_way]
+
     def score(self, metric: str) -> ScoreRecord:
         """The mean over seeds. Its error is their deviation over sqrt(n), or with one seed the error over instances.
 

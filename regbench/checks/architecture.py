@@ -26,7 +26,7 @@ from regbench.models.model import Model, manual_seed, shift_in, token_tensor
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
-from regbench.training.trainer import autocast, make_optimizer, train_step
+from regbench.training.trainer import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.errors import UserError, blame
 
 TOLERANCE = 1e-5
@@ -395,8 +395,7 @@ def _overfitted_accuracy(subject: Subject) -> float:
         np.argsort(train.lengths, kind="stable")[:8]
     ]  # the shortest: a mixer written as a loop needs the least time
     learner = Subject(subject.cls, subject.options, track.task.io, subject.device)
-    tokens = torch.from_numpy(few.tokens.astype(np.int64)).to(subject.device)
-    scored, truth = torch.from_numpy(few.scored).to(subject.device), track.task.truth(few)
+    (tokens, scored), truth = batch_tensors(few, subject.device), track.task.truth(few)
     best = 0.0
     for rate in OVERFIT_RATES:
         model, started = learner.model(), 0.0

@@ -66,7 +66,7 @@ def run_suite(suite: str | None, config: Config | None, place: str | None, jobs:
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
     console.print(suite_table(done))
-    shares = [share for _, result in done if (share := _normalized(result)) is not None]
+    shares = [statistics.fmean(result.normalized) for _, result in done if result.normalized]
     if shares:
         console.print(
             f"mean of the normalized scores: {100 * statistics.fmean(shares):.0f}, over {len(shares)} of {len(done)} tracks",
@@ -89,14 +89,14 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
     for head in ("normalized", "best entry", "best baseline"):
         table.add_column(head, justify="right" if head == "normalized" else "left", overflow="fold")
     for folder, result in done:
-        main, share = result.track.main_score, _normalized(result)
+        main, shares = result.track.main_score, result.normalized
         metrics = _metrics(folder, result)
         mine = result.score(main)
         table.add_row(
             fill(result.track.name, 17),  # at hyphens: whole names do not fit 80 columns
             f"{metrics[main].label} {metrics[main].arrow}",
             f"{mine.value:.3f} ±{mine.stderr:.3f}",
-            "—" if share is None else f"{100 * share:.0f}",
+            f"{100 * statistics.fmean(shares):.0f}" if shares else "—",
             escape(best_entry(result, metrics)),
             escape(best_baseline(result, metrics)),
         )
@@ -133,13 +133,6 @@ def _best(values: Mapping[str, float], metrics: Metrics, main: str) -> str:
     choose = max if metrics[main].higher_is_better else min
     name = choose(sorted(values), key=lambda one: values[one])
     return f"{name} {values[name]:.3f}"
-
-
-def _normalized(result: Result) -> float | None:
-    """The mean over seeds of the normalized main score; None where the track has none."""
-    main = result.track.main_score
-    shares = [seed.share_of_the_way[main] for seed in result.seeds if main in seed.share_of_the_way]
-    return statistics.fmean(shares) if shares else None
 
 
 def _metrics(folder: Path, result: Result) -> Metrics:

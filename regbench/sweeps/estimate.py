@@ -11,10 +11,10 @@ import torch
 
 from regbench.data.instances import Instances
 from regbench.models.backbone import build
-from regbench.models.model import manual_seed, parameter_count, token_tensor
+from regbench.models.model import manual_seed, parameter_count
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
-from regbench.training.trainer import find_device, make_optimizer, train_step, training_steps
+from regbench.training.trainer import batch_tensors, find_device, make_optimizer, train_step, training_steps
 
 _SECONDS = 2.0
 """For which steps of one size are timed, after the first; three at least."""
@@ -124,9 +124,7 @@ def _time(point: Point, train: Instances) -> tuple[float, float]:
         optimizer = make_optimizer(model, point.training)
         steps, tokens, started = 0, 0, 0.0
         for count, rows in plan:
-            batch = train[rows]
-            pair = token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
-            train_step(model, optimizer, pair, point.training)
+            train_step(model, optimizer, batch_tensors(train[rows], device), point.training)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             if started:

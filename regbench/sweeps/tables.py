@@ -64,10 +64,8 @@ class Row:
 
     @property
     def normalized(self) -> Spread | None:
-        """The normalized main score, 0 at the unigram model and 1 at the oracle; None where the track has no such."""
-        main = self.result.track.main_score
-        values = [seed.share_of_the_way[main] for seed in self.result.seeds if main in seed.share_of_the_way]
-        return Spread.of(values) if values else None
+        """The normalized main score; None where the track has none."""
+        return Spread.of(self.result.normalized) if self.result.normalized else None
 
 
 def rows_of(folder: SweepFolder, finished: Iterable[tuple[Group, Point]], groups: Sequence[Group]) -> list[Row]:

@@ -234,7 +234,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["share"] * learning_rate(self.progress.step, total, self.options, self.progress.lowered)
         with blaming(f"training fails at step {self.progress.step + 1} of {total}:"):
-            inputs = _tensors(batch, self.device)
+            inputs = batch_tensors(batch, self.device)
             if batch.scored.any():
                 terms = train_step(self.model, self.optimizer, inputs, self.options)
             else:  # there is nothing to learn, and a mean over no positions is NaN
@@ -262,7 +262,7 @@ class Trainer:
                 scored = int(batch.scored.sum())
                 if not scored:
                     continue
-                total += float(next(iter(self.model.losses(*_tensors(batch, self.device)).values()))) * scored
+                total += float(next(iter(self.model.losses(*batch_tensors(batch, self.device)).values()))) * scored
                 count += scored
         self.model.train()
         loss = total / count
@@ -331,7 +331,8 @@ class Trainer:
         _cut_log(log, self.progress.step)
 
 
-def _tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
+def batch_tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The tokens (B, L) or vectors (B, L, D_in) of a batch, and which positions are scored, (B, L) bool."""
     return token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -207,8 +208,7 @@ def _run_cells(run: Path) -> tuple[str, list[str]]:
         return UNREADABLE, []
     main = result.track.main_score
     label = METRICS[main].label if main in METRICS else main
-    ways = [seed.share_of_the_way[main] for seed in result.seeds if main in seed.share_of_the_way]
-    normalized = f"{100 * sum(ways) / len(ways):.0f}" if ways else ""
+    normalized = f"{100 * statistics.fmean(result.normalized):.0f}" if result.normalized else ""
     score = f"{escape(label)} {result.score(main).value:.3f}"
     return result.track.name, [escape(result.architecture.name), str(len(result.seeds)), score, normalized]
 
