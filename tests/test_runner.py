@@ -103,10 +103,10 @@ def test_a_resumed_run_gives_the_threads_back(go: Callable[..., regbench.Result]
     before = torch.get_num_threads()
     original = trainer.Trainer._step
 
-    def stop(self: trainer.Trainer, total: int) -> Any:
+    def stop(self: trainer.Trainer) -> Any:
         if self.progress.step == 5:
             raise KeyboardInterrupt
-        return original(self, total)
+        return original(self)
 
     try:
         torch.set_num_threads(3)

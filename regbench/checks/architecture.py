@@ -55,10 +55,13 @@ LARGEST_RATE = 1e-2
 
 OVERFIT_STEPS = 400
 OVERFIT_RATES = (3e-3, 1e-2)
-OVERFIT_SECONDS = 600.0
-"""What would take longer is not asked. The first steps, after those in which kernels are compiled, say how long it would take."""
-_TIMED_STEPS = (2, 5)
 """Within so many steps, at one of these learning rates, an architecture must overfit 8 instances."""
+
+OVERFIT_SECONDS = 600.0
+"""What would take longer is not asked."""
+
+_TIMED_STEPS = (2, 5)
+"""The steps between these say how long all would take. Kernels are compiled in those before."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +122,9 @@ class Subject:
 
 def shape(subject: Subject) -> str | None:
     """Logits are (B, L, V), at length 1 too."""
-    model, tokens, io = subject.model(), subject.tokens(), subject.io
-    width = io.width
+    model, tokens = subject.model(), subject.tokens()
     for part in (tokens, tokens[:, :1]):
-        wanted, out = (*part.shape[:2], width), model(part)
+        wanted, out = (*part.shape[:2], subject.io.width), model(part)
         if not isinstance(out, Tensor):
             hint = "; take its first, with [0]" if isinstance(out, tuple | list) and out else ""
             return f"it returns {type(out).__name__}, not a tensor {wanted}{hint}"
@@ -187,22 +189,20 @@ def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterabl
         return "the same input gives different outputs: it is random, or keeps something from one call to the next"
     for t in sorted(set(places) & set(range(tokens.shape[1]))):
         changed = tokens.clone()
-        other = changed[:, t] + 1
-        changed[:, t] = other if isinstance(subject.io, VectorIO) else other % subject.io.vocab_size
+        changed[:, t] = _others(changed[:, t], subject.io)
         after = model(changed)
         if _differ(before[:, : t + 1], after[:, : t + 1], tolerance):
             first = int((after - before)[:, : t + 1].abs().amax(dim=(0, 2)).argmax())
             itself = t == 0 or not _differ(before[:, :t], after[:, :t], tolerance)
-            hint = (
-                "; shift its inputs: regbench.shift_in(tokens, io.separator)" if itself and _is_whole(subject) else ""
-            )
+            shifts_itself = itself and issubclass(subject.cls, Model)  # the backbone shifts for a mixer
+            hint = "; shift its inputs: regbench.shift_in(tokens, io.separator)" if shifts_itself else ""
             return f"it sees the future: changing token {t} changes the prediction of token {first}{hint}"
     return None
 
 
-def _is_whole(subject: Subject) -> bool:
-    """Whether the architecture is a whole model, which shifts its tokens itself."""
-    return isinstance(subject.cls, type) and issubclass(subject.cls, Model)
+def _others(tokens: Tensor, io: IO) -> Tensor:
+    """Tokens or vectors of which each differs from the given one."""
+    return tokens + 1 if isinstance(io, VectorIO) else (tokens + 1) % io.vocab_size
 
 
 def trains(subject: Subject) -> str | None:
@@ -245,8 +245,8 @@ def _leaks_in_training(subject: Subject) -> str | None:
     """
     model, tokens = subject.moved(), subject.tokens()
     half = tokens.shape[1] // 2
-    changed, later = tokens.clone(), tokens[:, half:] + 1
-    changed[:, half:] = later if isinstance(subject.io, VectorIO) else later % subject.io.vocab_size
+    changed = tokens.clone()
+    changed[:, half:] = _others(tokens[:, half:], subject.io)
 
     def differ(one: Tensor, other: Tensor) -> bool:
         outputs = []
@@ -336,11 +336,9 @@ def saves(subject: Subject) -> str | None:
     stored = safetensors.torch.save({k: v.contiguous().clone() for k, v in model.state_dict().items()})
     loaded = subject.model(seed=1)
     loaded.load_state_dict(safetensors.torch.load(stored))
-    return (
-        None
-        if torch.equal(model(tokens), loaded(tokens))
-        else "a model loaded from its saved weights predicts otherwise"
-    )
+    if torch.equal(model(tokens), loaded(tokens)):
+        return None
+    return "a model loaded from its saved weights predicts otherwise"
 
 
 def options_round_trip(subject: Subject) -> str | None:
@@ -351,7 +349,7 @@ def options_round_trip(subject: Subject) -> str | None:
 
 def compiles(subject: Subject) -> str | None:
     """It works under torch.compile, or declares `compiles = False`. It is traced and not lowered: no compiler is needed."""
-    if not getattr(subject.cls, "compiles", True):
+    if not subject.cls.compiles:
         raise NotApplicable("declares that it does not")
     model, tokens = subject.model(), subject.tokens()
     torch.compiler.reset()
@@ -393,7 +391,7 @@ def _overfitted_accuracy(subject: Subject) -> float:
     train = track.instances("train")
     few = train[
         np.argsort(train.lengths, kind="stable")[:8]
-    ]  # the shortest: a mixer written as a loop needs the least time
+    ]  # a mixer written as a loop needs the least time for these
     learner = Subject(subject.cls, subject.options, track.task.io, subject.device)
     (tokens, scored), truth = batch_tensors(few, subject.device), track.task.truth(few)
     best = 0.0

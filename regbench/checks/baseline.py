@@ -59,10 +59,8 @@ def check_predictions(predicted: Any, tokens: NDArray[Any], io: IO) -> FloatArra
     if not isinstance(predicted, np.ndarray) or not np.issubdtype(predicted.dtype, np.floating):
         kind = f"an array of {predicted.dtype}" if isinstance(predicted, np.ndarray) else type(predicted).__name__
         raise UserError(f"predict must return an array of floating-point numbers, not {kind}")
-    if isinstance(io, VectorIO):
-        check_finite(predicted, (*tokens.shape[:2], io.d_out))
-    else:
-        check_distributions(predicted, (*tokens.shape[:2], io.vocab_size))
+    check = check_finite if isinstance(io, VectorIO) else check_distributions
+    check(predicted, (*tokens.shape[:2], io.width))
     return predicted
 
 

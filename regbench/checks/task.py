@@ -171,17 +171,15 @@ def true_distributions(subject: Subject) -> str | None:
 
 def _truths(subject: Subject) -> Iterator[tuple[int, Instances, Any]]:
     """Yields the test split in batches: the index of the first instance, the instances, their truth."""
-    task, test, io = subject.fresh(), subject.test, subject.task.io
-    width = io.vocab_size if isinstance(io, TokenIO) else io.d_out
-    rows = max(1, BATCH_BYTES // (8 * test.tokens.shape[1] * width))
+    task, test = subject.fresh(), subject.test
+    rows = max(1, BATCH_BYTES // (8 * test.tokens.shape[1] * task.io.width))
     for start in range(0, len(test), rows):
         part = test[start : start + rows]
         yield start, part, task.truth(part)
 
 
 def _no_truth(io: TokenIO | VectorIO, part: Instances, truth: Any, start: int) -> str | None:
-    width = io.vocab_size if isinstance(io, TokenIO) else io.d_out
-    shape = (*part.scored.shape, width)
+    shape = (*part.scored.shape, io.width)
     if not isinstance(truth, np.ndarray) or truth.shape != shape or not np.issubdtype(truth.dtype, np.floating):
         return f"truth must give {shape} floating-point numbers, not {_described(truth)}"
 

@@ -78,9 +78,8 @@ def training_steps(
     used = 0
     epochs = itertools.count() if options.epochs is None else range(options.epochs)
     orders = (np.random.default_rng([seed, epoch]) for epoch in epochs)
-    for rows in (
-        rows for order in orders for rows in length_bucketed_batches(lengths[:few], options.batch_size, order)
-    ):
+    batches = (length_bucketed_batches(lengths[:few], options.batch_size, order) for order in orders)
+    for rows in itertools.chain.from_iterable(batches):
         tokens = int(lengths[rows].sum())
         if used + tokens > limit:
             break
@@ -147,8 +146,7 @@ class Trainer:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._resume(reporter)
-        total = len(self.plan)
-        evaluate_at = self._evaluations(total)
+        total, evaluate_at = len(self.plan), self._evaluations()
         every = max(1, total // 200)
         started, offset = time.perf_counter(), self.progress.seconds
         saved, logged = started, (started, self.progress.tokens)
@@ -161,7 +159,7 @@ class Trainer:
             if begun == 0 and (measured := self._measured()):
                 log.write(json.dumps({"step": 0, "tokens": 0, **measured}) + "\n")
             while self.progress.step < total:
-                terms = self._step(total)
+                terms = self._step()
                 running.append(torch.stack(list(terms.values())))
                 step, now = self.progress.step, time.perf_counter()
                 self.progress.seconds = offset + now - started
@@ -174,10 +172,10 @@ class Trainer:
                     means = torch.stack(running).mean(0).tolist()
                     running.clear()
                     if not all(map(math.isfinite, means)):
-                        raise self._diverged(f"the loss is {sum(means)}", total)
+                        raise self._diverged(f"the loss is {sum(means)}")
                     speed = (self.progress.tokens - logged[1]) / max(now - logged[0], 1e-9)
                     row = {"step": step, "tokens": self.progress.tokens, **dict(zip(terms, means, strict=True))}
-                    rate = learning_rate(step - 1, total, self.options, self.progress.lowered)
+                    rate = self._rate(step - 1)
                     if step in evaluate_at:
                         row["validation_loss"] = self._evaluate()
                         self._keep()
@@ -211,29 +209,34 @@ class Trainer:
                 raise UserError(f"the model measures {name} as {value} after step {self.progress.step}")
         return {f"{MEASURED}{name}": value for name, value in found.items()}
 
-    def _diverged(self, what: str, total: int) -> UserError:
+    def _rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        return learning_rate(step, len(self.plan), self.options, self.progress.lowered)
+
+    def _diverged(self, what: str) -> UserError:
         """The error that ends a training which went astray."""
         return UserError(
-            f"training diverged: {what} at step {self.progress.step} of {total}; "
+            f"training diverged: {what} at step {self.progress.step} of {len(self.plan)}; "
             f"try a training.learning_rate below {self.options.learning_rate:g}"
         )
 
-    def _evaluations(self, total: int) -> set[int]:
+    def _evaluations(self) -> set[int]:
         """The steps after which the validation split is scored; the last is always one."""
+        total = len(self.plan)
         if self.options.schedule == "plateau":
             epoch = math.ceil(len(self.train_split) / self.options.batch_size)
             return {*range(epoch, total, epoch), total}
         times = self.options.evaluations
         return {round(total * (i + 1) / times) for i in range(times)} | {total}
 
-    def _step(self, total: int) -> dict[str, Tensor]:
+    def _step(self) -> dict[str, Tensor]:
         tokens, rows = self.plan[self.progress.step]
         batch = self.train_split[rows]
         if self.options.loss_on == "all":
             batch = replace(batch, scored=np.arange(batch.tokens.shape[1]) < batch.lengths[:, None])
         for group in self.optimizer.param_groups:
-            group["lr"] = group["share"] * learning_rate(self.progress.step, total, self.options, self.progress.lowered)
-        with blaming(f"training fails at step {self.progress.step + 1} of {total}:"):
+            group["lr"] = group["share"] * self._rate(self.progress.step)
+        with blaming(f"training fails at step {self.progress.step + 1} of {len(self.plan)}:"):
             inputs = batch_tensors(batch, self.device)
             if batch.scored.any():
                 terms = train_step(self.model, self.optimizer, inputs, self.options)
@@ -267,7 +270,7 @@ class Trainer:
         self.model.train()
         loss = total / count
         if not math.isfinite(loss):
-            raise self._diverged(f"the validation loss is {loss}", len(self.plan))
+            raise self._diverged(f"the validation loss is {loss}")
         self.progress.validation_loss = loss
         if loss < self.progress.best_validation_loss:
             self.progress.best_validation_loss, self.progress.best_step = loss, self.progress.step
@@ -377,15 +380,14 @@ def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.Optimi
     capped = [p for p in parameters if _capped(p, options)]
     if options.state_space_rate and not capped:
         raise UserError("training.state_space_rate has no effect: this architecture marks no state-space parameters")
-    rest = [p for p in parameters if not _capped(p, options)]
-    decays = [p.ndim >= 2 and not getattr(p, "_no_weight_decay", False) for p in rest]
+    decayed: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for parameter in (p for p in parameters if not _capped(p, options)):
+        decays = parameter.ndim >= 2 and not getattr(parameter, "_no_weight_decay", False)
+        (decayed if decays else others).append(parameter)
     groups: list[dict[str, Any]] = [
-        {
-            "params": [p for p, d in zip(rest, decays, strict=True) if d],
-            "weight_decay": options.weight_decay,
-            "share": 1.0,
-        },
-        {"params": [p for p, d in zip(rest, decays, strict=True) if not d], "weight_decay": 0.0, "share": 1.0},
+        {"params": decayed, "weight_decay": options.weight_decay, "share": 1.0},
+        {"params": others, "weight_decay": 0.0, "share": 1.0},
     ]
     if options.state_space_rate:
         share = min(1.0, options.state_space_rate / options.learning_rate)

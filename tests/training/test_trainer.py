@@ -78,10 +78,10 @@ def kill_at(trainer: Trainer, step: int, *, after_save: bool) -> None:
     trainer.options = trainer.options.model_copy(update={"checkpoint_seconds": 0.0})
     original_step, original_save = trainer._step, trainer._save
 
-    def stepping(total: int) -> dict[str, Tensor]:
+    def stepping() -> dict[str, Tensor]:
         if trainer.progress.step == step and not after_save:
             raise Killed
-        return original_step(total)
+        return original_step()
 
     def saving() -> None:
         original_save()
@@ -385,7 +385,7 @@ def test_the_loss_is_of_the_tokens_asked_for(trainer: Callable[..., Trainer], lo
 
     t.model.losses = noted  # type: ignore[method-assign]
     rows = t.plan[0][1]
-    t._step(len(t.plan))
+    t._step()
     batch = t.train_split[rows]
     assert int(seen[0].sum()) == (batch.n_tokens if loss_on == "all" else int(batch.scored.sum()))
     assert int(batch.scored.sum()) < batch.n_tokens
