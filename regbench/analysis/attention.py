@@ -188,7 +188,7 @@ def measure(trained: Trained, instances: Instances) -> Attention:
     for rows in _batches(instances, trained.model):
         part = instances[rows]
         tokens = token_tensor(part.tokens, torch.device("cpu"))
-        sets = key_sets(shift_in(tokens, io.separator), io.separator, hidden_states_of(part.truth_at, slice(None)))
+        sets = key_sets(shift_in(tokens, io.separator), io.separator, hidden_states_of(part))
         asked = torch.from_numpy(part.scored.copy())
         asked[:, :first] = False
         queries, names = queries + int(asked.sum()), list(sets)
@@ -298,7 +298,7 @@ def labels(trained: Trained, instances: Instances, number: int) -> list[str]:
     io, part = trained.track.task.io, instances[number : number + 1]
     tokens: NDArray[Any] = part.tokens[0, : int(part.lengths[0])]
     read = [io.separator, *tokens[:-1].tolist()]
-    states = hidden_states_of(part.truth_at, slice(None))
+    states = hidden_states_of(part)
     if states is None:
         return [io.names[token] for token in read]
     after = ["" if s < 0 else str(s) for s in states[0, : len(read)].tolist()]
@@ -324,5 +324,5 @@ def marked_keys(trained: Trained, instances: Instances, number: int, kind: str) 
         return None
     part, separator = instances[number : number + 1], trained.track.task.io.separator
     inputs = shift_in(token_tensor(part.tokens, torch.device("cpu")), separator)
-    keys: NDArray[np.bool_] = key_sets(inputs, separator, hidden_states_of(part.truth_at, slice(None)))[kind][0].numpy()
+    keys: NDArray[np.bool_] = key_sets(inputs, separator, hidden_states_of(part))[kind][0].numpy()
     return keys

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from regbench.data.instances import Instances
@@ -89,9 +87,9 @@ def kind_of(mass: Mapping[str, ScoreRecord], excess: Mapping[str, float]) -> str
     return next(name for name in inside if name in mass and mass[name].value >= NEARLY_ALL * mass[best].value)
 
 
-def hidden_states_of(truth_at: Mapping[str, NDArray[Any]], rows: slice) -> Tensor | None:
+def hidden_states_of(instances: Instances) -> Tensor | None:
     """The task's states before each token, (B, L) int64, -1 where there is none. None: the task has no states."""
-    states = truth_at.get("state")
+    states = instances.truth_at.get("state")
     if states is None or states.ndim != 2 or not np.issubdtype(states.dtype, np.integer):
         return None
-    return torch.from_numpy(states[rows].astype(np.int64))
+    return torch.from_numpy(states.astype(np.int64))

@@ -146,7 +146,7 @@ def state_samples(
     Returns:
         The samples; None if the task has no states.
     """
-    known = hidden_states_of(instances.truth_at, slice(None))
+    known = hidden_states_of(instances)
     if known is None:
         return None
     states = known.numpy()

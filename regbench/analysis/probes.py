@@ -77,12 +77,6 @@ class Reading:
     untrained_layers: list[ScoreRecord]
     samples: int
 
-    @property
-    def selectivity(self) -> float:
-        """How much better the trained model's states are than those of the untrained model."""
-        gap = self.untrained.value - self.trained.value
-        return gap if self.metric == "error" else -gap
-
 
 def chosen_targets(what: str) -> list[Target]:
     """The targets of a list such as "counts,state".
@@ -226,7 +220,7 @@ class _Fitted:
             for target, y in zip(targets, values, strict=True)
         ]
         self.linear = [
-            LinearProbes(target, self._scaled(features, "trained"), self._scaled(held_out_features, "trained"), *both)
+            LinearProbes(target, self._scaled(features), self._scaled(held_out_features), *both)
             for target, *both in ((target, samples, held_out) for target in targets)
         ]
         self.network = MLPProbes(
@@ -255,7 +249,7 @@ class _Fitted:
     def readings(self, samples: Samples, features: dict[str, list[Tensor]]) -> dict[str, Reading]:
         """The readings of every target on other samples, by name."""
         losses, found = self._losses(samples, features), {}
-        plain = self._scaled(features, "trained")
+        plain = self._scaled(features)
         for k, target in enumerate(self.targets):
             at = {source: _record(losses[k][i], samples) for i, source in enumerate(self.sources)}
             y = samples.values[target.what]
@@ -291,9 +285,9 @@ class _Fitted:
             )
         return found
 
-    def _scaled(self, features: dict[str, list[Tensor]], name: str) -> list[Tensor]:
-        """One source's layers, standardised by the training samples."""
-        return [(x - mean) / std for x, (mean, std) in zip(features[name], self.scale[name], strict=True)]
+    def _scaled(self, features: dict[str, list[Tensor]]) -> list[Tensor]:
+        """The trained model's layers, standardised by the training samples."""
+        return [(x - mean) / std for x, (mean, std) in zip(features["trained"], self.scale["trained"], strict=True)]
 
     def _stack(self, features: dict[str, list[Tensor]]) -> Tensor:
         """All sources as one tensor (sources, S, P, F), standardised, and zeros where one is narrower."""

@@ -16,14 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from regbench.analysis.trained import load_trained
 from regbench.config import read_run
 from regbench.report.palette import COLOURS, DASHES
 from regbench.training.progress import MEASURED
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import atomic_write
 
-RECALL, CHANCE, DIVERGENCE = "recall.", "chance.", "divergence."
+RECALL, CHANCE = "recall.", "chance."
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,6 @@ def read_measured(folder: str | Path) -> list[Measured]:
             )
         found.append(Measured(folder, seed, steps, figures))
     return found
-
-
-def recall_at_the_end(folder: str | Path, seed: int) -> Mapping[str, float]:
-    """The figures of the weights that a seed kept, those with the lowest validation loss.
-
-    Raises:
-        UserError: See `load_trained`.
-    """
-    trained = load_trained(folder, seed)
-    return trained.model.measured(trained.track.task)
 
 
 def learned_at(measured: Measured, memory: str) -> int | None:

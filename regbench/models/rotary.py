@@ -5,20 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+BASE = 10_000.0
+"""How slowly the last pair of channels turns."""
 
-def rotate(x: Tensor, start: int = 0, base: float = 10_000.0) -> Tensor:
-    """Rotates the channels (c, c + K/2) at position t by the angle t * base^(-2c/K). Su et al. (2021), arXiv 2104.09864, Eq. 34.
+
+def rotate(x: Tensor, start: int = 0) -> Tensor:
+    """Rotates the channels (c, c + K/2) at position t by the angle t * BASE^(-2c/K). Su et al. (2021), arXiv 2104.09864, Eq. 34.
 
     Args:
         x: (B, H, L, K), with an even K.
         start: the position of the first of the L.
-        base: how slowly the last pair of channels turns.
 
     Returns:
         (B, H, L, K).
     """
     half = x.shape[-1] // 2
-    frequency = base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
+    frequency = BASE ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
     positions = torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float64)
     angle = positions[:, None] * frequency
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)

@@ -95,7 +95,7 @@ def _limit(folder: Path, version_2: bool) -> float | None:
         return None
 
 
-def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
+def for_each(work: Callable[[T], None], items: Iterable[T]) -> None:
     """Calls `work` on every item, in threads. Each thread takes the next item when it is free, so unequal items balance.
 
     An exception, Ctrl-C too, drops the items that have not begun.
@@ -103,12 +103,11 @@ def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None 
     Args:
         work: spends its time in a compiled function that releases the GIL, and writes to nothing that two items share.
         items: begun in this order.
-        threads: how many; None: `available()`.
     """
-    threads = available() if threads is None else threads
+    pool = _pool(available())
     waiting: list[Future[None]] = []
     try:
-        waiting += [_pool(threads).submit(work, item) for item in items]
+        waiting += [pool.submit(work, item) for item in items]
         for done in waiting:
             done.result()
     finally:

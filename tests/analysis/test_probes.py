@@ -148,7 +148,6 @@ def test_controls_and_ceiling(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> No
     error = (found.shuffled.stderr**2 + found.constant.stderr**2) ** 0.5
     assert found.shuffled.value > found.constant.value - 3 * error
     assert found.trained.value == found.layers[found.layer - 1].value
-    assert found.selectivity == found.untrained.value - found.trained.value
 
 
 def test_a_state_that_holds_the_answer_is_read(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> None:

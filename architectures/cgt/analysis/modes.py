@@ -246,7 +246,7 @@ class Patching:
 
 
 @torch.no_grad()
-def activation_patching(model: ContextModel, instances: Instances, segments: Segments, pairs: int = PAIRS) -> Patching:
+def activation_patching(model: ContextModel, instances: Instances, segments: Segments) -> Patching:
     """Reads the text of each segment with its own y and with that of a donor (CGT D.3). For tasks of tokens.
 
     The donor is the next segment of another instance. Both y are those of the cuts, and constant. Only scored positions count.
@@ -255,13 +255,12 @@ def activation_patching(model: ContextModel, instances: Instances, segments: Seg
         model: The model.
         instances: Instances of the task.
         segments: Segments of these instances.
-        pairs: Largest number of pairs.
     """
     size = model.io.vocab_size
     sums, counts = np.zeros(len(KINDS)), np.zeros(len(KINDS))
     rises, distances = [], []
     last = len(segments) - segments.per_row
-    for k in range(0, min(pairs, max(0, last))):
+    for k in range(0, min(PAIRS, max(0, last))):
         own, donor = segments[k : k + 1], segments[k + segments.per_row : k + segments.per_row + 1]
         prompts = [instances.tokens[s.row[0], s.start[0] : s.cut[0]] for s in (own, donor)]
         y = [_summary(model, instances, s) for s in (own, donor)]

@@ -155,7 +155,7 @@ def _between_joined(model: ContextModel, instances: Instances, segments: Segment
 
 
 def joined_texts(
-    instances: Instances, segments: Segments, longest: int, pairs: int = PAIRS
+    instances: Instances, segments: Segments, longest: int
 ) -> tuple[NDArray[Any], NDArray[Any], list[Boundary]]:
     """Texts of two contexts, and for each a text of one context with the same first part and the same length.
 
@@ -166,13 +166,12 @@ def joined_texts(
         instances: Instances of the task.
         segments: Segments of these instances.
         longest: Tokens that a sequence may have.
-        pairs: Largest number of pairs, P.
 
     Returns:
-        The texts of two contexts, (P, L); those of one context, (P, L); and the boundaries.
+        The texts of two contexts, (P, L) for P pairs; those of one context, (P, L); and the boundaries.
     """
     changed, same, boundaries = [], [], []
-    for i in range(min(pairs, len(segments) - 1)):
+    for i in range(min(PAIRS, len(segments) - 1)):
         a, b = (
             instances.tokens[s.row[0], s.start[0] : s.end[0]] for s in (segments[i : i + 1], segments[i + 1 : i + 2])
         )
