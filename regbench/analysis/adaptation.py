@@ -381,7 +381,7 @@ def _metrics(
     size = rows_at_once(task.io, instances.tokens.shape[1], BATCH if simulator else 1)
     for begin in range(0, len(instances), size):
         part = instances[begin : begin + size]  # as long as its longest
-        tokens = token_tensor(part.tokens, torch.device("cpu"))
+        tokens = token_tensor(part.tokens)
         counted = torch.arange(tokens.shape[1]) < torch.from_numpy(cuts[begin : begin + size, None])
         if simulator is not None:
             with torch.no_grad():

@@ -98,7 +98,7 @@ def _of_model(
         raise UserError("a segment of one token has no scores to look at: give --tokens 2 or more, or a larger --at")
     for begin in range(0, len(instances), BATCH):
         part = instances[begin : begin + BATCH]
-        tokens = token_tensor(part.tokens, torch.device("cpu"))
+        tokens = token_tensor(part.tokens)
         counted = torch.arange(tokens.shape[1]) < torch.from_numpy(cuts[begin : begin + BATCH, None])
         with torch.no_grad():
             found = simulator.angles(trained.model.eval(), tokens, counted)

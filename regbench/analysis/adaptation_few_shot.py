@@ -308,7 +308,7 @@ def _learn(
 ) -> Iterator[Predict]:
     """What the model predicts after 0, 1, 2, ... steps on exemplars (E, w), without end."""
     rows = exemplars if layout == "single" else exemplars.reshape(1, -1)
-    tokens = token_tensor(rows, torch.device("cpu"))
+    tokens = token_tensor(rows)
     width = exemplars.shape[1]
     is_label = torch.arange(tokens.shape[1]) % width == width - 1
     counted = (is_label if targets == "label" else torch.ones_like(is_label)).expand(tokens.shape)
@@ -330,7 +330,7 @@ def _ask(
         """The logits (N, V) of the last token of sequences that end so, (N, w)."""
         rows = np.concatenate([np.repeat(before, len(ends), 0), ends], 1)
         size = rows_at_once(trained.model.io, rows.shape[1], len(rows))
-        parts = [token_tensor(rows[i : i + size], torch.device("cpu")) for i in range(0, len(rows), size)]
+        parts = [token_tensor(rows[i : i + size]) for i in range(0, len(rows), size)]
         with torch.no_grad():
             return torch.cat([predict(part)[:, -1] for part in parts])
 

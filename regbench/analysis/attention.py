@@ -187,7 +187,7 @@ def measure(trained: Trained, instances: Instances) -> Attention:
     sums, queries, names = _Sums(), 0, []
     for rows in _batches(instances, trained.model):
         part = instances[rows]
-        tokens = token_tensor(part.tokens, torch.device("cpu"))
+        tokens = token_tensor(part.tokens)
         sets = key_sets(shift_in(tokens, io.separator), io.separator, hidden_states_of(part))
         asked = torch.from_numpy(part.scored.copy())
         asked[:, :first] = False
@@ -239,7 +239,7 @@ def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Abl
         UserError: The model cannot be run with other weights.
     """
     task = trained.track.task
-    predictor = ModelPredictor(trained.model, torch.device("cpu"))
+    predictor = ModelPredictor(trained.model)
     size = max(1, min(len(instances), _rows(instances, trained.model)))
 
     def scores() -> Any:
@@ -257,7 +257,7 @@ def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Abl
 def one_map(trained: Trained, instances: Instances, number: int, heads: Sequence[Head]) -> dict[str, FloatArray]:
     """The attention of some heads in one instance, by name: (L, L), as shares of each row's absolute mass."""
     part = instances[number : number + 1]
-    tokens = token_tensor(part.tokens, torch.device("cpu"))
+    tokens = token_tensor(part.tokens)
     found: dict[str, FloatArray] = {}
 
     def keep(layer: str, weights: Tensor) -> None:
@@ -323,6 +323,6 @@ def marked_keys(trained: Trained, instances: Instances, number: int, kind: str) 
     if kind == "mixed":
         return None
     part, separator = instances[number : number + 1], trained.track.task.io.separator
-    inputs = shift_in(token_tensor(part.tokens, torch.device("cpu")), separator)
+    inputs = shift_in(token_tensor(part.tokens), separator)
     keys: NDArray[np.bool_] = key_sets(inputs, separator, hidden_states_of(part))[kind][0].numpy()
     return keys

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from regbench.data.instances import Instances
 from regbench.evaluation.comparison import (
     Announce,
@@ -129,6 +127,6 @@ def _predictions(run: Run, seed: SeedRecord, track: Track, early: Instances) -> 
             model = load_model(Folder(run.folder), name, run.result.architecture, track.task.io)
         except UserError as error:
             raise UserError(f"{run.folder}: {error}") from None
-        stored = predict(track.task, ModelPredictor(model, torch.device("cpu")), early)
+        stored = predict(track.task, ModelPredictor(model), early)
         assert isinstance(stored, Predictions)  # the task knows its truth
         yield at_scored(stored, early)

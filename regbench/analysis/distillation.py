@@ -242,7 +242,7 @@ def _measure(
             if not behind[row].any():
                 continue
             part, cut = instances[row : row + 1], int(cuts[row])
-            tokens = token_tensor(part.tokens, torch.device("cpu"))
+            tokens = token_tensor(part.tokens)
             room = track.task.io.max_length - cut
             width = max(0, min(room, int((train.lengths - own).max())))
             index = own[:, None] + np.arange(width)

@@ -85,7 +85,7 @@ def states_at(model: Model, instances: Instances, row: IntArray, places: Sequenc
         mine = order[np.searchsorted(row[order], start) : np.searchsorted(row[order], start + BATCH)]
         if not len(mine):
             continue
-        layers = hidden_states(model, token_tensor(instances[start : start + BATCH].tokens, torch.device("cpu")))
+        layers = hidden_states(model, token_tensor(instances[start : start + BATCH].tokens))
         for k, place in enumerate(places):
             kept[k].append([layer[row[mine] - start, place[mine]] for layer in layers])
     back = torch.from_numpy(np.argsort(order))

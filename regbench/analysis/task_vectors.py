@@ -194,7 +194,7 @@ class _Reading:
             rows, there = self.instances[part.row], np.arange(len(part))[:, None]
             scored = inside & rows.scored[there, at]
             with torch.no_grad():
-                out = read(token_tensor(rows.tokens, torch.device("cpu")), chosen, at).double().softmax(-1).numpy()
+                out = read(token_tensor(rows.tokens), chosen, at).double().softmax(-1).numpy()
             own = rows.tokens[there, at]
             if self.task.knows_truth:
                 values = score_positions(out, self.task.truth(rows)[there, at], own)[self.metric]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regbench.config import Config, read_run
 from regbench.models.backbone import Backbone, build, resolve_options, split_settings
-from regbench.models.model import Model, ModelPredictor, manual_seed, token_tensor
+from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens
 from regbench.results import TrackRecord, read_result
 from regbench.tracks import Track, load_track, track_names
@@ -51,15 +51,13 @@ class Trained:
 
     def logits(self, tokens: NDArray[Any] | Tensor) -> Tensor:
         """The logits (B, L, V) of tokens (B, L): those at t are for token t, and made without it. Of vectors, the predictions."""
-        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         with torch.inference_mode():
-            out: Tensor = self.model.eval()(token_tensor(np.asarray(tokens), device))
+            out: Tensor = self.model.eval()(token_tensor(np.asarray(tokens), device_of(self.model)))
         return out.cpu()
 
     def predict(self, tokens: NDArray[Any] | Tensor) -> FloatArray:
         """The distributions (B, L, V) of tokens (B, L): row t is for token t, made without it. Of vectors, the predictions."""
-        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        return ModelPredictor(self.model, device).predict(np.asarray(tokens))
+        return ModelPredictor(self.model, device_of(self.model)).predict(np.asarray(tokens))
 
     def stream(self, tokens: Iterable[int]) -> Iterator[FloatArray]:
         """Reads one token at a time through the recurrent form.

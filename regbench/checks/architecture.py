@@ -22,7 +22,7 @@ from regbench.data.instances import Instances
 from regbench.metrics.metric import score_positions
 from regbench.models.backbone import build, held_bytes
 from regbench.models.mixer import Options
-from regbench.models.model import Model, manual_seed, shift_in, token_tensor
+from regbench.models.model import CPU, Model, manual_seed, shift_in, token_tensor
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
@@ -79,7 +79,7 @@ class Subject:
     cls: type[Any]
     options: Options
     io: IO
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    device: torch.device = CPU
     training: TrainingOptions = field(default_factory=TrainingOptions)
 
     def model(self, seed: int = 0) -> Model:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regbench.models.model import Model, ModelPredictor, shift_in, token_tensor
+from regbench.models.model import Model, ModelPredictor, device_of, shift_in, token_tensor
 from regbench.models.predictor import Predictor
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils.arrays import FloatArray
@@ -118,8 +118,8 @@ def given(
                 raise UserError(f"{name}='{asked}' is wrong: a predictor of regbench has {name}='{is_so}'")
         known: Kind | None = None if vectors else "probabilities"
         if isinstance(predictor, Model):
-            place = next((p.device for p in predictor.parameters()), torch.device("cpu"))
-            return Given("model", "this", known, io, ModelPredictor(predictor, place).predict, module=predictor)
+            predict = ModelPredictor(predictor, device_of(predictor)).predict
+            return Given("model", "this", known, io, predict, module=predictor)
         return Given("predictor", "this", known, io, predictor.predict)
     if predicts is None:
         raise UserError(
@@ -131,8 +131,7 @@ def given(
     if isinstance(predictor, np.ndarray | Tensor):
         return Given("array", rows=as_array(predictor, "array"), **words)
     if isinstance(predictor, nn.Module):
-        place = next((p.device for p in predictor.parameters()), torch.device("cpu"))
-        return Given("module", ask=_asking(predictor, place), module=predictor, **words)
+        return Given("module", ask=_asking(predictor, device_of(predictor)), module=predictor, **words)
     if callable(predictor) and not isinstance(predictor, type):
         return Given("callable", ask=_asking(predictor, torch.device(device or "cpu")), **words)
     what = (

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, predict
@@ -188,7 +187,7 @@ def predict_built_in(
     for seed in run.result.seeds:
         model = load_model(run.folder, f"seed-{seed.seed}/checkpoint.safetensors", record, task.io)
         for instances in asked:
-            found = predict(task, ModelPredictor(model, torch.device("cpu")), instances)
+            found = predict(task, ModelPredictor(model), instances)
             assert isinstance(found, Predictions)  # the task knows its truth
             yield found
 

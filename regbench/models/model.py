@@ -115,7 +115,15 @@ def shift_in(tokens: Tensor, separator: float) -> Tensor:
     return F.pad(tokens, (1, 0), value=separator)[:, :-1]
 
 
-def token_tensor(tokens: NDArray[Any], device: torch.device) -> Tensor:
+CPU = torch.device("cpu")
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where the weights of a module are. The CPU if it has none."""
+    return next((parameter.device for parameter in module.parameters()), CPU)
+
+
+def token_tensor(tokens: NDArray[Any], device: torch.device = CPU) -> Tensor:
     """The tokens of instances as a model takes them: int64, or for vectors float32."""
     kind = np.float32 if np.issubdtype(tokens.dtype, np.floating) else np.int64
     return torch.from_numpy(np.asarray(tokens, kind)).to(device)
@@ -150,7 +158,7 @@ class ModelPredictor:
     """
 
     model: Model
-    device: torch.device
+    device: torch.device = CPU
     batch_size: int = 64
 
     def predict(self, tokens: IntArray) -> FloatArray:

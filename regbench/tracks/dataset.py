@@ -59,9 +59,9 @@ class InstanceDataset(Dataset[Item]):
 
     def __getitem__(self, index: int) -> Item:
         item = self.instances[index]
-        length, cpu = item["length"], torch.device("cpu")
+        length = item["length"]
         return {
-            "tokens": token_tensor(item["tokens"][:length], cpu),
+            "tokens": token_tensor(item["tokens"][:length]),
             "scored": torch.from_numpy(item["scored"][:length].copy()),
         }
 

@@ -160,7 +160,7 @@ def read_in_modes(
     for begin in range(0, len(segments), batch_size):
         part = segments[begin : begin + batch_size]
         rows = instances[part.row]
-        tokens = token_tensor(rows.tokens, torch.device("cpu"))
+        tokens = token_tensor(rows.tokens)
         truth = task.truth(rows) if task.knows_truth else None
         at, _ = windows(part.cut, part.end)
         there = np.arange(len(part))[:, None]
@@ -268,7 +268,7 @@ def activation_patching(model: ContextModel, instances: Instances, segments: Seg
         scored = instances.scored[own.row[0], own.cut[0] : own.end[0]]
         if not scored.any():
             continue
-        text = token_tensor(rest[None], torch.device("cpu"))
+        text = token_tensor(rest[None])
         before, after = (model.with_context(text, each)[0].double().log_softmax(-1).numpy()[scored] for each in y)
         rise = (after - before).mean(0)
         rises.append(rise)
@@ -285,4 +285,4 @@ def activation_patching(model: ContextModel, instances: Instances, segments: Seg
 def _summary(model: ContextModel, instances: Instances, segment: Segments) -> Tensor:
     """The y of the cut, after the whole sequence before it: (1, d)."""
     prefix = instances.tokens[segment.row[0], : segment.cut[0]]
-    return model.summary(token_tensor(prefix[None], torch.device("cpu")))
+    return model.summary(token_tensor(prefix[None]))

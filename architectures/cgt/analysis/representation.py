@@ -33,7 +33,7 @@ UNUSED = 0.01
 def contexts(model: ContextModel, tokens: NDArray[Any], batch_size: int = 32) -> FloatArray:
     """The summary y at every position, (N, L) -> (N, L, d) float64."""
     parts = [
-        model.context(token_tensor(tokens[i : i + batch_size], torch.device("cpu"))).double().numpy()
+        model.context(token_tensor(tokens[i : i + batch_size])).double().numpy()
         for i in range(0, len(tokens), batch_size)
     ]
     return np.concatenate(parts)
@@ -165,14 +165,14 @@ def encoder(model: Any, instances: Instances, batch_size: int = 32) -> Encoder |
         batch_size: Instances at a time.
     """
     encode = getattr(model, "encode", None)
-    if encode is None or encode(token_tensor(instances.tokens[:1], torch.device("cpu"))) is None:
+    if encode is None or encode(token_tensor(instances.tokens[:1])) is None:
         return None
     nats: list[Any] = []
     spread = positions = 0.0
     for i in range(0, len(instances), batch_size):
         part = instances[i : i + batch_size]
         lengths = torch.from_numpy(np.asarray(part.lengths, np.int64))
-        mean, log_variance = encode(token_tensor(part.tokens, torch.device("cpu")))
+        mean, log_variance = encode(token_tensor(part.tokens))
         nats.append(model.prior.by_component(mean, log_variance, lengths).sum(0).double().numpy())
         real = torch.arange(mean.shape[1]) < lengths[:, None]
         share = (log_variance / 2).exp().mean(-1) / model.prior.deviation[: mean.shape[1]]
