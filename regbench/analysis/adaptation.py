@@ -30,7 +30,7 @@ from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import predict_baseline
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens
+from regbench.metrics.metric import score_positions
 from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import ScoreRecord
@@ -464,9 +464,7 @@ def probabilities(logits: Tensor) -> FloatArray:
 
 def position_scores(task: Task, instances: Instances, predicted: FloatArray) -> dict[str, FloatArray]:
     """The NLL and the task's own metrics at every position, (B, L) each. NaN where the probabilities are not finite."""
+    truth = task.truth(instances) if task.knows_truth else None
     with np.errstate(invalid="ignore"):
-        if task.knows_truth:
-            found = score_positions(predicted, task.truth(instances), instances.tokens)
-        else:
-            found = score_tokens(TokenPrediction.of(predicted, instances.tokens), instances.tokens)
+        found = score_positions(predicted, truth, instances.tokens)
     return {metric: each for metric, each in found.items() if metric == "nll" or metric in task.scores}

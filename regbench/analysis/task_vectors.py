@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from regbench.analysis.segments import Segments, examples_before, single_context_segments, windows
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.metrics.metric import METRICS, TokenPrediction, score_positions, score_tokens
+from regbench.metrics.metric import METRICS, score_positions
 from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.results import ScoreRecord
@@ -138,8 +138,7 @@ class _Reading:
         self.parts: Segments = single_context_segments(self.task, self.instances)
         if len(self.parts) < 2:
             raise UserError(f"{track.name} has no two prompts with a text in its first {limit} instances")
-        main = track.definition.main_score
-        self.metric = self.task.group_scores.get(main, (main, None))[0]
+        self.metric = track.metrics[track.definition.main_score].over
         self.size = rows_at_once(self.task.io, self.instances.tokens.shape[1], 32)
 
     def prompted(self) -> ScoreRecord:
@@ -195,11 +194,8 @@ class _Reading:
             scored = inside & rows.scored[there, at]
             with torch.no_grad():
                 out = read(token_tensor(rows.tokens), chosen, at).double().softmax(-1).numpy()
-            own = rows.tokens[there, at]
-            if self.task.knows_truth:
-                values = score_positions(out, self.task.truth(rows)[there, at], own)[self.metric]
-            else:
-                values = score_tokens(TokenPrediction.of(out, own), own)[self.metric]
+            truth = self.task.truth(rows)[there, at] if self.task.knows_truth else None
+            values = score_positions(out, truth, rows.tokens[there, at])[self.metric]
             np.add.at(sums, part.row, (values * scored).sum(1))
             np.add.at(counts, part.row, scored.sum(1))
         return ScoreRecord.of(sums[counts > 0], counts[counts > 0])

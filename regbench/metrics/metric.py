@@ -249,14 +249,16 @@ def score_tokens(prediction: TokenPrediction, tokens: IntArray) -> dict[str, Flo
     }
 
 
-def score_positions(predicted: FloatArray, truth: FloatArray, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:
+def score_positions(
+    predicted: FloatArray, truth: FloatArray | None, tokens: NDArray[np.integer]
+) -> dict[str, FloatArray]:
     """Computes every metric of tokens at every position.
 
     `METRICS` says what each metric is. Of equal maxima the first is the most likely token.
 
     Args:
         predicted: (B, L, V), predicted distributions.
-        truth: (B, L, V), true distributions.
+        truth: (B, L, V), true distributions. None: only the metrics `WITHOUT_TRUTH`.
         tokens: (B, L), the sampled tokens.
 
     Returns:
@@ -264,6 +266,8 @@ def score_positions(predicted: FloatArray, truth: FloatArray, tokens: NDArray[np
     """
     prediction = TokenPrediction.of(predicted, tokens)
     without_truth = score_tokens(prediction, tokens)
+    if truth is None:
+        return without_truth
     allowed = np.take_along_axis(truth, prediction.most_likely[..., None], -1)[..., 0] > 0
     return {
         "legal_accuracy": allowed.astype(np.float64),

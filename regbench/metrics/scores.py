@@ -202,7 +202,7 @@ def _position_scores(
         return score_vectors(predicted, task.truth(instances), instances.tokens[..., -io.d_out :].astype(np.float64))
     check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
     if not task.knows_truth:
-        return score_tokens(TokenPrediction.of(predicted, instances.tokens), instances.tokens)
+        return score_positions(predicted, None, instances.tokens)
     truth, scored = task.truth(instances), instances.scored
     # Choosing rows copies them: worth it where few are scored, as at the queries of a recall task.
     if 2 * np.count_nonzero(scored) > scored.size:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regbench.analysis.segments import Segments, windows
 from regbench.data.instances import Instances
-from regbench.metrics.metric import TokenPrediction, score_positions, score_tokens, score_vectors
+from regbench.metrics.metric import score_positions, score_vectors
 from regbench.models.model import token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.results import ScoreRecord
@@ -177,9 +177,8 @@ def read_in_modes(
 
 def _scores(task: Task, out: Tensor, truth: FloatArray | None, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:
     """Every metric at every position, (B, W) each, from outputs and truth (B, W, V). Some tasks have no known truth."""
-    if truth is None:
-        return score_tokens(TokenPrediction.of(out.softmax(-1).numpy(), tokens), tokens)
     if isinstance(task.io, VectorIO):
+        assert truth is not None  # every task of vectors knows it
         return score_vectors(out.numpy(), truth, tokens[..., -task.io.d_out :].astype(np.float64))
     return score_positions(out.softmax(-1).numpy(), truth, tokens)
 

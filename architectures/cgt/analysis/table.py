@@ -150,8 +150,7 @@ def tabulate(
     runs = _runs(folders, split, track)
     read = next(iter(runs.values()))[0].track
     instances = read.instances(split)[:limit]
-    main = read.definition.main_score
-    metric = read.task.group_scores.get(main, (main, None))[0]
+    metric = read.metrics[read.definition.main_score].over
     places = [_Place(read.task, instances, parts, cut, metric) for cut, parts in _parts(read, instances, cuts)]
     rows: list[Row] = []
     for name, seeds in runs.items():
