@@ -7,92 +7,37 @@ full: The true gradient of all parameters, of any model.
 values: No gradient flows through attention scores, and only the parameters that TinT changes do change.
 tint: As values, with layer norm and activation differentiated by finite differences: what TinT computes.
 
-The last two are for models whose class names a `simulator`. Learning rates are chosen on the validation split, by the mean gain.
-A baseline can stand beside, on the same positions. Steps on exemplars are in `adaptation_few_shot.py`.
+The last two are for models whose class names a `simulator`. `gradient_steps.py` takes the steps. Learning rates are chosen on the
+validation split, by the mean gain. A baseline can stand beside, on the same positions. Steps on exemplars are in
+`adaptation_few_shot.py`.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn import functional as F
 
+from regbench.analysis.gradient_steps import GRADIENTS, logits_after_descent, refusal_of, simulator_of
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import predict_baseline
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
-from regbench.models.model import Model, token_tensor
+from regbench.models.model import token_tensor
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import ScoreRecord
 from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, blaming
+from regbench.utils.errors import UserError
 
-GRADIENTS = {"full": "full", "values": "values", "tint": "first-order"}
-"""By way, the gradient that a simulator is asked for."""
 BATCH = 25
 """Instances that are adapted at once: each has weights of its own."""
-
-
-class Simulator(Protocol):
-    """The module that an architecture names in `simulator`."""
-
-    def simulate(
-        self,
-        model: Model,
-        tokens: Tensor,
-        counted: Tensor,
-        *,
-        rates: Sequence[float],
-        gradient: str,
-        steps: int,
-        layers: int | None,
-    ) -> Iterator[Tensor]:
-        """The logits after gradient descent on the counted positions of each sequence.
-
-        Args:
-            model: The model.
-            tokens: (B, T).
-            counted: (B, T) bool.
-            rates: Learning rates.
-            gradient: "full", "values" or "first-order".
-            steps: Steps of gradient descent.
-            layers: Only so many blocks at the top change. None: all.
-
-        Yields:
-            For each rate (B, T, V). The rate 0 gives the logits of the weights as they are.
-        """
-
-    def train(
-        self, model: Model, tokens: Tensor, counted: Tensor, *, rate: float, gradient: str, layers: int | None
-    ) -> Iterator[Callable[[Tensor], Tensor]]:
-        """Gradient descent of one set of weights on all sequences together, for tracks of exemplars.
-
-        Args:
-            model: The model.
-            tokens: (B, T).
-            counted: (B, T) bool.
-            rate: Learning rate.
-            gradient: "full", "values" or "first-order".
-            layers: Only so many blocks at the top change. None: all.
-
-        Yields:
-            After 0, 1, 2, ... steps, without end: a function from tokens (N, L) to logits (N, L, V).
-        """
-
-    def refusal(self, model: Model) -> str | None:
-        """Why it does not simulate a model, in a few words. None if it does. Where it is missing, all models are simulated."""
 
 
 @dataclass(frozen=True)
@@ -224,32 +169,7 @@ class Row:
     gains: Mapping[float, float]
     rate: float
     outcome: Outcome
-    share_of_full: float | None = field(default=None)
-
-
-def simulator_of(model: Model) -> Simulator | None:
-    """The simulator that the class of a model, or of its mixer, names. None if there is none, or if it refuses the model."""
-    named = _named(model)
-    return None if named is None or _refusal(named, model) else named
-
-
-def refusal_of(model: Model) -> str | None:
-    """Why a model has no simulator, in a few words. None if it has one."""
-    named = _named(model)
-    return "there is no simulator for it" if named is None else _refusal(named, model)
-
-
-def _refusal(simulator: Simulator, model: Model) -> str | None:
-    return simulator.refusal(model) if hasattr(simulator, "refusal") else None
-
-
-def _named(model: Model) -> Simulator | None:
-    blocks: Any = getattr(model, "blocks", None)
-    name = model.simulator or (getattr(getattr(blocks[0], "mixer", None), "simulator", None) if blocks else None)
-    if name is None:
-        return None
-    with blaming(f"the simulator {name} cannot be imported:"):
-        return cast(Simulator, importlib.import_module(name))
+    share_of_full: float | None = None
 
 
 def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, split: str) -> list[Row]:
@@ -284,8 +204,7 @@ def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, sp
     full = next((-row.outcome.score("difference", "nll").value for row in rows if row.way == "full"), 0.0)
     if full <= 0.0:
         return rows
-    shares = [-row.outcome.score("difference", "nll").value / full for row in rows]
-    return [Row(r.run, r.place, r.way, r.gains, r.rate, r.outcome, s) for r, s in zip(rows, shares, strict=True)]
+    return [replace(row, share_of_full=-row.outcome.score("difference", "nll").value / full) for row in rows]
 
 
 def beside(rows: Sequence[Row], baseline: Baseline, track: Track, split: str) -> list[Row]:
@@ -391,69 +310,10 @@ def _metrics(
                 for rate, logits in zip(rates, outputs, strict=True):
                     yield rate, begin, position_scores(task, part, probabilities(logits))
         else:
-            for rate, logits in zip(rates, explicit(model, tokens, counted, rates, plan.steps), strict=True):
+            for rate, logits in zip(
+                rates, logits_after_descent(model, tokens, counted, rates, plan.steps), strict=True
+            ):
                 yield rate, begin, position_scores(task, part, probabilities(logits))
-
-
-def explicit(model: Model, tokens: Tensor, counted: Tensor, rates: Sequence[float], steps: int) -> Iterator[Tensor]:
-    """The logits of any model after plain gradient descent on one instance, by autograd.
-
-    Args:
-        model: The model.
-        tokens: (1, T).
-        counted: The positions in the loss, (1, T) bool. They are the first.
-        rates: Learning rates of the summed loss.
-        steps: Steps of gradient descent.
-
-    Yields:
-        For each rate (1, T, V).
-    """
-    end = int(counted.sum())
-    read = tokens[:, :end], counted[:, :end]
-    start = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    first = true_gradient(model, start, *read)
-    for rate in rates:
-        weights = _moved(start, first, rate)
-        for _ in range(steps - 1):
-            weights = _moved(weights, true_gradient(model, weights, *read), rate)
-        with torch.no_grad():
-            yield functional_call(model, weights, (tokens,))
-
-
-def true_gradient(model: Model, weights: Mapping[str, Tensor], tokens: Tensor, counted: Tensor) -> dict[str, Tensor]:
-    """The gradient of the summed cross entropy of any model, by autograd, by parameter.
-
-    Args:
-        model: The model.
-        weights: Its weights by name.
-        tokens: (B, T).
-        counted: The positions in the loss, (B, T) bool.
-    """
-    own = {name: w.detach().requires_grad_() for name, w in weights.items()}
-    with torch.enable_grad():
-        logits = functional_call(model, own, (tokens,))
-        loss = F.cross_entropy(logits[counted], tokens[counted], reduction="sum")
-    found = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
-    return dict(zip(own, found, strict=True))
-
-
-def train(model: Model, tokens: Tensor, counted: Tensor, rate: float) -> Iterator[Callable[[Tensor], Tensor]]:
-    """As `Simulator.train` with the true gradient, for any model, by autograd."""
-    weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    while True:
-        yield partial(_logits, model, weights)
-        weights = _moved(weights, true_gradient(model, weights, tokens, counted), rate)
-
-
-def _logits(model: Model, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    with torch.no_grad():
-        out: Tensor = functional_call(model, dict(weights), (tokens,))
-    return out
-
-
-def _moved(weights: Mapping[str, Tensor], found: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
-    """The weights after one step."""
-    return {name: w - rate * found[name] for name, w in weights.items()}
 
 
 def probabilities(logits: Tensor) -> FloatArray:

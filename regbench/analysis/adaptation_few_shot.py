@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regbench.analysis.adaptation import GRADIENTS, Plan, simulator_of, train
+from regbench.analysis.adaptation import Plan
+from regbench.analysis.gradient_steps import GRADIENTS, simulator_of, train
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.models.model import Model, token_tensor

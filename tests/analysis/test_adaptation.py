@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from regbench import cli, runner
 from regbench.analysis import adaptation
-from regbench.analysis.adaptation import Place, Plan, Row, _outcomes, adapt_run, beside, explicit, simulator_of
+from regbench.analysis.adaptation import Place, Plan, Row, _outcomes, adapt_run, beside
 from regbench.analysis.adaptation_report import notes
+from regbench.analysis.gradient_steps import logits_after_descent, simulator_of
 from regbench.analysis.trained import Trained, load_trained
 from regbench.evaluation.baselines import defaults_of, predict_baseline
 from regbench.models.model import token_tensor
@@ -147,8 +148,8 @@ def test_the_steps_of_any_model_share_the_first_gradient(runs: Path) -> None:
     trained = load_trained(runs / "lstm")
     tokens = token_tensor(trained.track.instances("test")[:1].tokens, torch.device("cpu"))
     counted = torch.arange(tokens.shape[1])[None] < 9
-    together = list(explicit(trained.model, tokens, counted, (0.0, 0.01, 0.02), 2))
-    alone = list(explicit(trained.model, tokens, counted, (0.02,), 2))
+    together = list(logits_after_descent(trained.model, tokens, counted, (0.0, 0.01, 0.02), 2))
+    alone = list(logits_after_descent(trained.model, tokens, counted, (0.02,), 2))
     torch.testing.assert_close(together[2], alone[0])
     torch.testing.assert_close(together[0], trained.model(tokens))
 

@@ -16,7 +16,7 @@ from architectures.cgt.analysis.study import study
 from architectures.cgt.losses import continuity, diversity
 from architectures.fast_slow import FastSlow
 from architectures.transformer import Transformer
-from regbench.analysis.adaptation import simulator_of
+from regbench.analysis.gradient_steps import simulator_of
 from regbench.analysis.trained import Trained
 from regbench.checks.architecture import CONTRACT, Subject, overfits
 from regbench.checks.contract import examine

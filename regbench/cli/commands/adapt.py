@@ -133,8 +133,9 @@ class _Asked:
     def plan(self, models: list[Trained], arguments: argparse.Namespace) -> Plan:
         """The plan of one run, whose ways are those that it has where none are named."""
         from regbench.analysis import adaptation
+        from regbench.analysis.gradient_steps import simulator_of
 
-        has = adaptation.simulator_of(models[0].model) is not None
+        has = simulator_of(models[0].model) is not None
         ways = self.ways if self.ways is not None else WAYS if has else ("full",)
         plan = adaptation.Plan(ways, self.rates, self.steps[0], arguments.layers, arguments.limit)
         adaptation.check_ways(models[0], plan)
