@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from rich.table import Table
 from regbench.analysis.adaptation_few_shot import CALIBRATED, MEDIAN, PLAIN, FewShotRow
 from regbench.analysis.adaptation_report import STYLE, STYLES, finish
 from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, plain, signed
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_rows
 
 HEADINGS = {PLAIN: "accuracy ↑", CALIBRATED: "calibrated ↑", MEDIAN: "at the median ↑"}
 LEAST = ["format", "loss", "way", "steps", "rate"]
@@ -91,18 +90,17 @@ def markdown(rows: Sequence[FewShotRow], heading: str) -> str:
 def write_csv(rows: Sequence[FewShotRow], split: str, path: Path) -> None:
     """Every metric of every row, its change, and the accuracy on validation of every rate."""
     names = ["run", *LEAST[:4], "exemplars", "split", "rate", "metric", "value", "stderr", "difference", "stderr"]
-    with atomic_write(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        for row in rows:
-            first = [row.run, *_least(row)[:4], row.exemplars]
-            for rate, gain in row.gains.items():
-                value = "diverges" if gain != gain else f"{gain:.6g}"
-                writer.writerow([*first, "validation", f"{rate:g}", _accuracies(rows)[-1], value, "", "", ""])
-            for metric in row.values:
-                score, change = row.score(metric), row.difference(metric)
-                numbers = [f"{x:.6g}" for x in (score.value, score.stderr, change.value, change.stderr)]
-                writer.writerow([*first, split, f"{row.rate:g}", metric, *numbers])
+    lines: list[list[object]] = []
+    for row in rows:
+        first = [row.run, *_least(row)[:4], row.exemplars]
+        for rate, gain in row.gains.items():
+            value = "diverges" if gain != gain else f"{gain:.6g}"
+            lines.append([*first, "validation", f"{rate:g}", _accuracies(rows)[-1], value, "", "", ""])
+        for metric in row.values:
+            score, change = row.score(metric), row.difference(metric)
+            numbers = [f"{x:.6g}" for x in (score.value, score.stderr, change.value, change.stderr)]
+            lines.append([*first, split, f"{row.rate:g}", metric, *numbers])
+    write_rows(path, names, lines)
 
 
 def draw(rows: Sequence[FewShotRow], heading: str, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
@@ -19,7 +18,7 @@ from regbench.metrics.metric import METRICS
 from regbench.report.content import label
 from regbench.report.palette import COLOURS
 from regbench.report.pictures import save_picture
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_rows
 
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,
@@ -215,28 +214,27 @@ def write_csv(rows: Sequence[Row], split: str, path: Path) -> None:
     """
     names = ["run", "segment", "way", "split", "rate", "metric", "distance"]
     names += ["before", "after", "difference", "stderr", "reference"]
-    with atomic_write(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        for row in rows:
-            first = [row.run, str(row.place), row.way]
-            for rate, gain in row.gains.items():
-                value = "diverges" if gain != gain else f"{-gain:.6g}"
-                writer.writerow([*first, "validation", f"{rate:g}", "nll", "all", "", "", value, "", ""])
-            for metric in row.outcome.before:
-                chosen = [*first, split, f"{row.rate:g}", metric]
-                kinds = ["before", "after", "difference", *(["reference"] if row.outcome.reference else [])]
-                whole = [row.outcome.score(which, metric) for which in kinds]
-                width = bin_width(row.outcome)
-                bins = [row.outcome.by_distance(metric, width, which)[1] for which in kinds]
-                places = row.outcome.by_distance(metric, width)[0]
-                table = [("all", whole)]
-                table += [(f"{place:.1f}", list(scores)) for place, *scores in zip(places, *bins, strict=True)]
-                for place, scores in table:
-                    before, after, change, *reference = scores
-                    numbers = [f"{score.value:.6g}" for score in (before, after, change)]
-                    last = f"{reference[0].value:.6g}" if reference else ""
-                    writer.writerow([*chosen, place, *numbers, f"{change.stderr:.3g}", last])
+    lines = []
+    for row in rows:
+        first = [row.run, str(row.place), row.way]
+        for rate, gain in row.gains.items():
+            value = "diverges" if gain != gain else f"{-gain:.6g}"
+            lines.append([*first, "validation", f"{rate:g}", "nll", "all", "", "", value, "", ""])
+        for metric in row.outcome.before:
+            chosen = [*first, split, f"{row.rate:g}", metric]
+            kinds = ["before", "after", "difference", *(["reference"] if row.outcome.reference else [])]
+            whole = [row.outcome.score(which, metric) for which in kinds]
+            width = bin_width(row.outcome)
+            bins = [row.outcome.by_distance(metric, width, which)[1] for which in kinds]
+            places = row.outcome.by_distance(metric, width)[0]
+            table = [("all", whole)]
+            table += [(f"{place:.1f}", list(scores)) for place, *scores in zip(places, *bins, strict=True)]
+            for place, scores in table:
+                before, after, change, *reference = scores
+                numbers = [f"{score.value:.6g}" for score in (before, after, change)]
+                last = f"{reference[0].value:.6g}" if reference else ""
+                lines.append([*chosen, place, *numbers, f"{change.stderr:.3g}", last])
+    write_rows(path, names, lines)
 
 
 def draw(rows: Sequence[Row], heading: str, path: Path) -> None:

@@ -5,7 +5,6 @@ It is asked of runs with `training.keep_checkpoints=true`. Their weights at ever
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from regbench.training.checkpoint import course_file, load_model
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_rows
 from regbench.utils.guard import Folder
 
 
@@ -79,13 +78,13 @@ def courses(found: Found, *, tokens: int = 100, announce: Announce = lambda name
 
 def write_csv(found: Sequence[Course], path: Path) -> None:
     """Writes a CSV file with a line for each run, predictor and number of training tokens."""
-    with atomic_write(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["run", "predictor", "training_tokens", "tvd", "stderr"])
-        for course in found:
-            for other, records in course.distance.items():
-                for tokens, record in zip(course.tokens, records, strict=True):
-                    writer.writerow([course.name, other, tokens, f"{record.value:.6f}", f"{record.stderr:.6f}"])
+    rows = [
+        [course.name, other, tokens, f"{record.value:.6f}", f"{record.stderr:.6f}"]
+        for course in found
+        for other, records in course.distance.items()
+        for tokens, record in zip(course.tokens, records, strict=True)
+    ]
+    write_rows(path, ["run", "predictor", "training_tokens", "tvd", "stderr"], rows)
 
 
 def _check_followed(run: Run) -> None:

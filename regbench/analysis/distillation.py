@@ -11,7 +11,6 @@ own. Learning rates are chosen on the validation split, for each number of steps
 from __future__ import annotations
 
 import copy
-import csv
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from regbench.models.model import Model, token_tensor
 from regbench.report.content import label
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_rows
 
 
 @dataclass(frozen=True)
@@ -339,8 +338,7 @@ def markdown(found: Sequence[Distillation], heading: str) -> str:
 
 def write_csv(found: Sequence[Distillation], path: Path) -> None:
     """The same rows."""
-    with atomic_write(path) as file:
-        csv.writer(file, lineterminator="\n").writerows([columns(found), *cells(found)])
+    write_rows(path, columns(found), cells(found))
 
 
 def _scores(outcome: Outcome, which: str) -> list[str]:

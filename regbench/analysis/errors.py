@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +18,7 @@ from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_rows
 
 LEAST_POSITIONS, LEAST_INSTANCES = 50, 10
 """A bin with fewer of either is left out."""
@@ -248,14 +247,13 @@ def average(values: FloatArray, at: Positions, chosen: NDArray[np.bool_] | None 
 
 def write_csv(bins: Sequence[Bin], path: Path) -> None:
     """Writes a line for each bin, predictor and score."""
-    with atomic_write(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["feature", "bin", "positions", "predictor", "score", "value", "stderr"])
-        for one in bins:
-            for name, scores in one.scores.items():
-                for score, record in scores.items():
-                    numbers = [f"{record.value:.6f}", f"{record.stderr:.6f}"]
-                    writer.writerow([one.feature, one.label, one.positions, name, score, *numbers])
+    rows = [
+        [one.feature, one.label, one.positions, name, score, f"{record.value:.6f}", f"{record.stderr:.6f}"]
+        for one in bins
+        for name, scores in one.scores.items()
+        for score, record in scores.items()
+    ]
+    write_rows(path, ["feature", "bin", "positions", "predictor", "score", "value", "stderr"], rows)
 
 
 def _earlier(ids: IntArray) -> IntArray:

@@ -7,7 +7,6 @@ Bietti et al. 2023, arXiv:2306.00802). `divergence.NAME` is in nats.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from regbench.config import read_run
 from regbench.report.palette import COLOURS, DASHES
 from regbench.training.progress import MEASURED
 from regbench.utils.errors import UserError, nearest
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_rows
 
 RECALL, CHANCE = "recall.", "chance."
 
@@ -133,12 +132,13 @@ def in_order(measured: Measured, expected: Sequence[str]) -> bool:
 
 def write_csv(found: Iterable[Measured], path: Path) -> None:
     """Writes every figure: run, seed, step, name, value."""
-    with atomic_write(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("run", "seed", "step", "name", "value"))
-        for one in found:
-            for name, values in one.figures.items():
-                writer.writerows((one.run, one.seed, step, name, v) for step, v in zip(one.steps, values, strict=True))
+    rows = [
+        (one.run, one.seed, step, name, value)
+        for one in found
+        for name, values in one.figures.items()
+        for step, value in zip(one.steps, values, strict=True)
+    ]
+    write_rows(path, ("run", "seed", "step", "name", "value"), rows)
 
 
 def plot_recall(found: Sequence[Measured], path: Path) -> None:

@@ -5,7 +5,6 @@ Scores show which predictors are equally good. This shows which predict the same
 
 from __future__ import annotations
 
-import csv
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_rows
 
 DEFAULT_TRACK = "pfa-small-v1"
 Announce = Callable[[str, int, int], None]
@@ -145,12 +144,12 @@ class Comparison:
 
     def write_csv(self, path: Path) -> None:
         """Writes a CSV file with a line for each pair of predictors, in both directions."""
-        with atomic_write(path) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["predictor", "other", "tvd", "stderr"])
-            for i, one in enumerate(self.names):
-                for j, other in enumerate(self.names):
-                    writer.writerow([one, other, f"{self.distance[i, j]:.6f}", f"{self.stderr[i, j]:.6f}"])
+        rows = [
+            [one, other, f"{self.distance[i, j]:.6f}", f"{self.stderr[i, j]:.6f}"]
+            for i, one in enumerate(self.names)
+            for j, other in enumerate(self.names)
+        ]
+        write_rows(path, ["predictor", "other", "tvd", "stderr"], rows)
 
 
 def compare(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,6 +44,12 @@ def write_json(path: Path, content: Any) -> None:
     with atomic_write(path) as file:
         json.dump(content, file, indent=1, allow_nan=False)
         file.write("\n")
+
+
+def write_rows(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Writes a CSV file: the headings, and the rows under them."""
+    with atomic_write(path) as file:
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

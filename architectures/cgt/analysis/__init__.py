@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from architectures.cgt.analysis.table import RunTable, tabulate
 from regbench.analysis.trained import Trained
 from regbench.report.content import human_bytes
 from regbench.tasks.base import TokenIO
-from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.files import atomic_write, explain_full_disk, write_json
 
 
 def analyze_run(
@@ -132,8 +131,7 @@ def _write(found: RunTable, by: ByOption | None, path: Path) -> list[Path]:
     with explain_full_disk(path.parent):
         with atomic_write(path) as file:
             file.write("\n".join([table_forms.markdown(found), *(f"- {line}" for line in (by.lines() if by else []))]))
-        with atomic_write(written[1]) as file:
-            json.dump({**table_forms.plain(found), **more}, file, indent=1, allow_nan=False)
+        write_json(written[1], {**table_forms.plain(found), **more})
         if by is not None:
             written.append(path.with_name(f"{path.stem}-{by.option}.png"))
             plot_by_option(by, f"{found.track}, {found.split} split, {found.instances} instances", written[-1])

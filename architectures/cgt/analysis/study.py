@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,7 +37,7 @@ from regbench.data.instances import Instances
 from regbench.tasks.base import Task, TokenIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.files import write_json
 
 FIRST = 8
 """Tokens after the cut over which two models are compared."""
@@ -125,8 +124,7 @@ def study(
     if isinstance(task.io, TokenIO):
         announce("patching y")
         _patching(found, model, instances, read, task.io.names)
-    with atomic_write(folder / "analysis.json") as file:
-        json.dump(found.findings, file, indent=1, allow_nan=False)
+    write_json(folder / "analysis.json", found.findings)
     return found
 
 

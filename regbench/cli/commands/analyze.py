@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +125,7 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
     """What one activation from the end of the prompt does for the text."""
     from regbench.analysis.task_vectors import task_vectors
     from regbench.metrics.metric import METRICS
-    from regbench.utils.files import atomic_write
+    from regbench.utils.files import write_json
 
     with console.status("measuring task vectors"):
         found = task_vectors(trained, arguments.split, arguments.limit)
@@ -153,8 +152,7 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
         "task_vector": {p: score.model_dump() for p, score in found.scores.items()},
     }
     path = folder / "task_vectors.json"
-    with atomic_write(path) as file:
-        json.dump(content, file, indent=1, allow_nan=False)
+    write_json(path, content)
     console.print(f"written: {path}", highlight=False, soft_wrap=True)
     return 0
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +57,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the table; draws and writes what is asked for."""
     from regbench.analysis.probes import check_probed, chosen_targets, probe
     from regbench.analysis.trained import load_named
-    from regbench.utils.files import atomic_write, explain_full_disk
+    from regbench.utils.files import explain_full_disk
 
     if arguments.out and not arguments.out.endswith(".png"):
         raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
@@ -102,8 +100,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             plot_probes(found, f"What probes read from hidden states: {tracks[0]}, test split", Path(arguments.out))
             console.print(f"picture: {arguments.out}", highlight=False, soft_wrap=True)
         if arguments.csv:
-            with atomic_write(Path(arguments.csv)) as file:
-                file.write(_csv(found))
+            _write_csv(found, Path(arguments.csv))
             console.print(f"every reading: {arguments.csv}", highlight=False, soft_wrap=True)
     return 0
 
@@ -172,23 +169,26 @@ def _table(title: str, readings: Sequence[Reading]) -> Table:
     return table
 
 
-def _csv(found: Mapping[str, Sequence[Reading]]) -> str:
-    """A row for each run, target and source; of the model and the untrained model one for each layer."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "target", "metric", "source", "layer", "best", "value", "stderr"])
+def _write_csv(found: Mapping[str, Sequence[Reading]], path: Path) -> None:
+    """Writes a row for each run, target and source; of the model and the untrained model one for each layer."""
+    from regbench.utils.files import write_rows
+
+    rows = []
     for run, readings in found.items():
         for one in readings:
-
-            def row(source: str, layer: int | str, best: bool, record: ScoreRecord, run=run, one=one) -> None:  # type: ignore[no-untyped-def]
-                values = [f"{record.value:.6f}", f"{record.stderr:.6f}"]
-                writer.writerow([run, one.target, one.metric, source, layer, int(best), *values])
-
-            for i, record in enumerate(one.layers, 1):
-                row("trained", i, i == one.layer, record)
-            for i, record in enumerate(one.untrained_layers, 1):
-                row("untrained", i, i == one.untrained_layer, record)
-            row("linear", one.linear_layer, True, one.linear)
-            for source in ("shuffled", "tokens", "constant", "ceiling"):
-                row(source, one.layer if source == "shuffled" else "", True, getattr(one, source))
-    return text.getvalue()
+            of: list[tuple[str, int | str, bool, ScoreRecord]] = [
+                *(("trained", i, i == one.layer, record) for i, record in enumerate(one.layers, 1)),
+                *(
+                    ("untrained", i, i == one.untrained_layer, record)
+                    for i, record in enumerate(one.untrained_layers, 1)
+                ),
+                ("linear", one.linear_layer, True, one.linear),
+                ("shuffled", one.layer, True, one.shuffled),
+                ("tokens", "", True, one.tokens),
+                ("constant", "", True, one.constant),
+                ("ceiling", "", True, one.ceiling),
+            ]
+            for source, layer, best, record in of:
+                numbers = [f"{record.value:.6f}", f"{record.stderr:.6f}"]
+                rows.append([run, one.target, one.metric, source, layer, int(best), *numbers])
+    write_rows(path, ["run", "target", "metric", "source", "layer", "best", "value", "stderr"], rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,15 +87,12 @@ def _table(rows: Rows) -> Table:
 def _write(study: Study, name: str, folder: Path, console: Console) -> None:
     """Writes a CSV file for each table, and the picture."""
     from regbench.studies.picture import draw
-    from regbench.utils.files import atomic_write, explain_full_disk
+    from regbench.utils.files import explain_full_disk, write_rows
 
     with explain_full_disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         for number, rows in enumerate(study.tables, 1):
             path = folder / f"{name}-{number}.csv"
-            with atomic_write(path) as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerows([rows.columns, *rows.rows])
+            write_rows(path, rows.columns, rows.rows)
             console.print(f"table: {path}", highlight=False, soft_wrap=True)
         path = folder / f"{name}.png"
         draw(study, name, path)
