@@ -11,6 +11,8 @@ from rich import live
 from rich.console import Console, Group
 from rich.text import Text
 
+from regbench.cli.lines import print_line
+
 if TYPE_CHECKING:
     from regbench.sweeps import grid
     from regbench.sweeps.schedule import Counts
@@ -40,7 +42,7 @@ class Live:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        print_line(text, self._console)
 
     def started(self, job: Job, counts: Counts) -> None:
         """A job has begun."""

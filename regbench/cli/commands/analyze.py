@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_instances
+from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
     }
     path = folder / "task_vectors.json"
     write_json(path, content)
-    console.print(f"written: {path}", highlight=False, soft_wrap=True)
+    print_line(f"written: {path}", console)
     return 0
 
 

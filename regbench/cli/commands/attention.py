@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_instances, add_named
+from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,11 +74,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     found = measure(trained, instances)
     chosen = found.chosen(arguments.ablate) if arguments.ablate else []
     console.print(_table(trained, found, arguments.split))
-    console.print(
+    print_line(
         f"share of attention in each set, {found.queries:,} queries at positions from {found.first} on in {found.instances} "
         "instances; uniform: what attention to all of the past alike would have",
-        highlight=False,
-        soft_wrap=True,
+        console,
     )
     if found.coefficients:
         console.print("the rows are signed or unnormalised coefficients: shares are of their absolute values")
@@ -100,7 +100,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             json.dump(record, file, indent=1)
         maps = _draw(trained, instances, found, folder, arguments.instance, begin, end)
     pictures = f"{maps} map{'s' * (maps != 1)}"
-    console.print(f"attention.json, heads.png and {pictures}: {folder}", highlight=False, soft_wrap=True)
+    print_line(f"attention.json, heads.png and {pictures}: {folder}", console)
     return 0
 
 
@@ -144,7 +144,7 @@ def _print_per_key(found: Attention, console: Console) -> None:
     for head in found.heads:
         if head.kind.startswith("match") and head.per_key:
             each = ", ".join(f"{name} {record.value:.1f}" for name, record in head.per_key.items())
-            console.print(f"{head.name}: attention per key, uniform = 1: {each}", highlight=False, soft_wrap=True)
+            print_line(f"{head.name}: attention per key, uniform = 1: {each}", console)
 
 
 def _ablation_table(effect: Ablation, wanted: str) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from regbench.cli.findings import print_findings, print_line
+from regbench.cli.lines import print_findings, print_line
 
 DESCRIPTION = (
     "Draws instances that nobody has seen, predicts them with the weights of an entry's run, and holds the scores against the "

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import one_of
+from regbench.cli.lines import print_line
 from regbench.cli.tables import small_error
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         highlight=False,
     )
     if compared is None:
-        console.print(f"no distances: {why_not}", highlight=False, soft_wrap=True)
+        print_line(f"no distances: {why_not}", console)
         return 0
     _show_distances(compared, arguments, console)
     return 0
@@ -139,7 +140,7 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
     what = (
         f"{found.track.name}, test split, the first {arguments.tokens} tokens; no standard error is above {largest:.3f}"
     )
-    console.print(what, highlight=False, soft_wrap=True)
+    print_line(what, console)
     picture = Path(arguments.course)
     drawn = {
         course.name: (course.tokens, {name: [r.value for r in records] for name, records in course.distance.items()})
@@ -148,7 +149,7 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
     with explain_full_disk(picture.parent):
         plot_courses(drawn, what, picture)
         write_csv(made, picture.with_suffix(".csv"))
-    console.print(f"wrote {picture} and {picture.with_suffix('.csv').name}", highlight=False, soft_wrap=True)
+    print_line(f"wrote {picture} and {picture.with_suffix('.csv').name}", console)
     return 0
 
 
@@ -198,15 +199,15 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
         f"{found.track}, test split: {found.positions:,} scored positions among the first {found.tokens} tokens of "
         f"{found.instances:,} instances"
     )
-    console.print(f"{what}; no standard error is above {found.stderr.max():.3f}", highlight=False, soft_wrap=True)
+    print_line(f"{what}; no standard error is above {found.stderr.max():.3f}", console)
     seeds = _seeds(found)
     if seeds:
-        console.print(seeds, highlight=False, soft_wrap=True)
+        print_line(seeds, console)
     with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
         if arguments.out:
             title = f"Distances between predictors: {found.track}, the first {found.tokens} tokens"
             plot_heat_map(found.names, found.distance, title, f"{what}\n{seeds}".strip(), Path(arguments.out))
-            console.print(f"picture: {arguments.out}", highlight=False, soft_wrap=True)
+            print_line(f"picture: {arguments.out}", console)
         if arguments.csv:
             found.write_csv(Path(arguments.csv))
-            console.print(f"every pair: {arguments.csv}", highlight=False, soft_wrap=True)
+            print_line(f"every pair: {arguments.csv}", console)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
 
 
@@ -37,7 +38,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         from regbench.tracks.dataset import write_parquet
 
         for path in write_parquet(track, Path(arguments.to)):
-            console.print(str(path), highlight=False, soft_wrap=True, markup=False)
+            print_line(str(path), console)
         return 0
     test = splits["test"]
     if not 0 <= arguments.instance < len(test):

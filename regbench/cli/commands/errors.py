@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -80,11 +81,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     )
     if illegal:
         console.print(_illegal(illegal))
-    console.print(
+    print_line(
         f"bins of fewer than {errors.LEAST_POSITIONS} positions or {errors.LEAST_INSTANCES} instances are left out; "
         f"the largest standard error is {max((r[score].stderr for b in bins for r in b.scores.values()), default=0.0):.3f}",
-        highlight=False,
-        soft_wrap=True,
+        console,
     )
     if arguments.out:
         from regbench.analysis.pictures import plot_errors
@@ -93,7 +93,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         with explain_full_disk(folder):
             errors.write_csv(bins, folder / "errors.csv")
             plot_errors(bins, score, title, folder / "errors.png")
-        console.print(f"errors.csv and errors.png: {folder}", highlight=False, soft_wrap=True)
+        print_line(f"errors.csv and errors.png: {folder}", console)
     return 0
 
 

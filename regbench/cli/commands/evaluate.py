@@ -7,6 +7,7 @@ import argparse
 from rich.console import Console
 
 from regbench.cli.arguments import one_of
+from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (
@@ -86,13 +87,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     values = [seed.scores[result.track.main_score].value for seed in result.seeds]
     assert result.evaluation is not None
     outside = (result.evaluation.outside or {}).values()
-    console.print(
+    print_line(
         f"{result.architecture.source}, {result.architecture.parameters:,} parameters; {len(values)} mapping"
         f"{'s' * (len(values) != 1)} of symbols to tokens, from {min(values):.3f} to {max(values):.3f}. "
         f"Other tokens had {100 * sum(outside) / len(values):.1f} % of the probability, which is left out.",
-        highlight=False,
-        soft_wrap=True,
+        console,
     )
     if arguments.out:
-        console.print(f"result and pictures: {arguments.out}", highlight=False, soft_wrap=True)
+        print_line(f"result and pictures: {arguments.out}", console)
     return 0

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from regbench.cli.findings import print_line
+from regbench.cli.lines import print_line
 
 if TYPE_CHECKING:
     from regbench.leaderboard.rank import Board
@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             print_line(f"removed {folder / name}", console)
     for board in boards:
         console.print(_table(board))
-    console.print(f"{folder}: {len(changed)} of {len(files)} files written", highlight=False, soft_wrap=True)
+    print_line(f"{folder}: {len(changed)} of {len(files)} files written", console)
     return 0
 
 

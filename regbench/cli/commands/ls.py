@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout, one_of
+from regbench.cli.lines import print_line
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 
@@ -113,7 +114,7 @@ def _describe_architecture(name: str, console: Console) -> int:
     console.print(_options_table(f"options of {registry.short_name(name)}, for --set", cls.Options), highlight=False)
     if cls.training_defaults:
         own = " ".join(f"training.{key}={value}" for key, value in cls.training_defaults.items())
-        console.print(f"its own training defaults: {own}", highlight=False, soft_wrap=True)
+        print_line(f"its own training defaults: {own}", console)
     console.print("`regbench ls training` lists all training options", highlight=False)
     return 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from regbench.cli.findings import print_line
+from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (

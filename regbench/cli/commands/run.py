@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.lines import print_line
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -94,8 +95,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         highlight=False,
     )
     if reporter.folder:
-        console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
-        console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
+        print_line(f"result and pictures: {reporter.folder}", console)
+        print_line(f"the page of this run: {reporter.folder}/report.html", console)
         _say_what_next(result, reporter.folder, console)
     return 0
 
@@ -137,7 +138,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     else:
         lines.append(f"next: {shlex.join(['regbench', 'compare', str(folder), *list(result.baselines)[:2], *named])}")
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        print_line(line, console)
 
 
 def _suite(arguments: argparse.Namespace, console: Console) -> int:

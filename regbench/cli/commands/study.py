@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _write(study: Study, name: str, folder: Path, console: Console) -> None:
         for number, rows in enumerate(study.tables, 1):
             path = folder / f"{name}-{number}.csv"
             write_rows(path, rows.columns, rows.rows)
-            console.print(f"table: {path}", highlight=False, soft_wrap=True)
+            print_line(f"table: {path}", console)
         path = folder / f"{name}.png"
         draw(study, name, path)
-        console.print(f"picture: {path}", highlight=False, soft_wrap=True)
+        print_line(f"picture: {path}", console)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from regbench.cli.arguments import apart_from_stdout, one_of
+from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def _print(swept: Swept, console: Console) -> None:
     names = sorted(
         path.name for path in swept.folder.iterdir() if path.suffix in (".csv", ".png") or "best" in path.name
     )
-    console.print(f"in {swept.folder}: {', '.join(names)}", highlight=False, soft_wrap=True)
+    print_line(f"in {swept.folder}: {', '.join(names)}", console)
     for row in swept.best:
-        console.print(f"next: regbench submit {shlex.quote(str(row.folder))}", highlight=False, soft_wrap=True)
+        print_line(f"next: regbench submit {shlex.quote(str(row.folder))}", console)
 
 
 def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Console) -> None:
@@ -107,15 +108,14 @@ def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Conso
     for group in sweep.groups:
         track, seeds = group.first.track.name, " ".join(map(str, group.seeds))
         for cell in group.trials:
-            console.print(f"{cell.digest[:8]}  {track}  {cell.label}", highlight=False, soft_wrap=True)
+            print_line(f"{cell.digest[:8]}  {track}  {cell.label}", console)
         what = f"the best of these {len(group.trials)}" if group.trials else group.first.label
-        console.print(f"          {track}  {what}: seeds {seeds}", highlight=False, soft_wrap=True)
+        print_line(f"          {track}  {what}: seeds {seeds}", console)
     console.print(cost_table(costs))
     seconds = sum(cost.seconds for cost in costs) / divided.jobs
     count = sum(cost.trials + cost.seeds for cost in costs)
-    console.print(
+    print_line(
         f"{count:,} cells, about {human_seconds(seconds)} with {divided.jobs} at once, {divided.threads} "
         f"thread{'s' * (divided.threads > 1)} each; without the baselines of a track that is new here",
-        highlight=False,
-        soft_wrap=True,
+        console,
     )
