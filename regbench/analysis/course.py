@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regbench.data.instances import Instances
+from regbench.evaluation.baselines import Announce
 from regbench.evaluation.comparison import (
-    Announce,
     Found,
     Run,
     at_scored,

@@ -1,4 +1,4 @@
-"""Findings on the terminal, as the commands about the leaderboard share them."""
+"""Lines on the terminal, as the commands share them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rich.console import Console
 from regbench.utils.errors import printable
 
 if TYPE_CHECKING:
+    from regbench.evaluation.baselines import Announce
     from regbench.leaderboard.case import Findings
 
 
@@ -29,3 +30,15 @@ def print_findings(findings: Findings, console: Console, prefix: str = "") -> No
 def print_line(text: str, console: Console) -> None:
     """Prints a line that quotes strangers: no markup, and no character that moves or hides text."""
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def announcing(console: Console) -> Announce:
+    """What prints a line for each predictor, once it has predicted all instances."""
+    told: set[str] = set()
+
+    def announce(name: str, done: int, total: int) -> None:
+        if done == total and name not in told:
+            told.add(name)
+            console.print(f"predicted by {name}: {total} instances", highlight=False)
+
+    return announce

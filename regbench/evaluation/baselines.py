@@ -26,6 +26,9 @@ from regbench.utils.files import cache_root, keep, read_arrays
 Progress = Callable[[int, int], None]
 """Is told how many instances are done, and how many there are."""
 
+Announce = Callable[[str, int, int], None]
+"""Is told which baseline predicts, how many instances are done, and how many there are."""
+
 _AT_ONCE = 25
 """How many instances are predicted between two reports of progress."""
 

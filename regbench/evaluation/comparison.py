@@ -6,7 +6,7 @@ Scores show which predictors are equally good. This shows which predict the same
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import default_baselines, defaults_of, kept_predictions, predict_baseline
+from regbench.evaluation.baselines import Announce, default_baselines, defaults_of, kept_predictions, predict_baseline
 from regbench.evaluation.predictions import Predictions, StoredPredictions, read_predictions
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.significance import Sample
@@ -29,8 +29,6 @@ from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import write_rows
 
 DEFAULT_TRACK = "pfa-small-v1"
-Announce = Callable[[str, int, int], None]
-"""Is told which baseline predicts, how many instances are done, and how many there are."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from regbench.evaluation.baselines import predict_baseline, score_stored
-from regbench.evaluation.comparison import Announce, ComparedPredictor, Found, KnownScores, Run
+from regbench.evaluation.baselines import Announce, predict_baseline, score_stored
+from regbench.evaluation.comparison import ComparedPredictor, Found, KnownScores, Run
 from regbench.evaluation.predictions import read_predictions
 from regbench.metrics.scores import Scores, score
 from regbench.metrics.significance import Change, Sample, compare

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 
-from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
+from regbench.evaluation.baselines import Announce, default_baselines, predict_baseline, score_stored
 from regbench.metrics.scores import Scores
 from regbench.report.content import human_seconds, label
 from regbench.results import ScoreRecord
@@ -26,9 +25,6 @@ from regbench.utils.settings import Strict
 
 BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
 """The tables stand between these two lines of a Markdown file."""
-
-Announce = Callable[[str, int, int], None]
-"""Is told which baseline predicts, how many instances are done, and how many there are."""
 
 
 class Row(Strict):

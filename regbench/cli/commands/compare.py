@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import one_of
-from regbench.cli.lines import print_line
+from regbench.cli.lines import announcing, print_line
 from regbench.cli.tables import small_error
 
 if TYPE_CHECKING:
-    from regbench.evaluation.comparison import Announce, Comparison, Found
+    from regbench.evaluation.baselines import Announce
+    from regbench.evaluation.comparison import Comparison, Found
     from regbench.evaluation.score_table import ScoreRow
 
 DESCRIPTION = (
@@ -90,13 +91,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     without = [option for option in ("out", "csv", "order") if arguments.course and getattr(arguments, option)]
     if without:
         raise UserError(f"--{without[0]} is of the distances between predictors: leave it out beside --course")
-    progress, told = Console(stderr=True), set()
-
-    def announce(name: str, done: int, total: int) -> None:
-        if done == total and name not in told:
-            told.add(name)
-            progress.print(f"predicted by {name}: {total} instances", highlight=False)
-
+    announce = announcing(Console(stderr=True))
     found = find_predictors(arguments.predictor, arguments.track, Entries())
     if arguments.course:
         return _show_courses(found, arguments, announce, console)

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from regbench.cli.lines import print_line
+from regbench.cli.lines import announcing, print_line
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -104,12 +104,7 @@ def _measured(
     from regbench.analysis import errors
     from regbench.evaluation.comparison import KnownScores, predictions_at_scored, tokens_at_scored
 
-    progress = Console(stderr=True)
-
-    def announce(name: str, done: int, total: int) -> None:
-        if done == total:
-            progress.print(f"predicted by {name}: {total} instances", highlight=False)
-
+    announce = announcing(Console(stderr=True))
     values, illegal = {}, {}
     for name, one in zip(found.names, found.compared, strict=True):
         assert not isinstance(one.source, KnownScores)  # no board is asked
