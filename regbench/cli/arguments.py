@@ -6,11 +6,15 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import yaml
 
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import parse_yaml
+
+if TYPE_CHECKING:
+    from regbench.tracks import Track
 
 
 def one_of(*known: str) -> Callable[[str], str]:
@@ -67,6 +71,18 @@ def add_named(parser: argparse.ArgumentParser) -> None:
     """Declares how the code and the track of a run of your own are named."""
     parser.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the run is of an architecture of your own")
     parser.add_argument("--track", metavar="FILE", help="the YAML file, if the run is on a track of your own")
+
+
+def add_own_track(parser: argparse.ArgumentParser) -> None:
+    """Declares how a track of your own is named, where entries may be of one; see `own_track`."""
+    parser.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
+
+
+def own_track(arguments: argparse.Namespace) -> Track | None:
+    """The track of your own that is named, if there is one."""
+    from regbench.tracks import load_track  # imports Numba
+
+    return load_track(arguments.track) if arguments.track else None
 
 
 def add_architecture(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import live
@@ -14,10 +15,12 @@ from rich.text import Text
 from regbench.cli.lines import print_line
 
 if TYPE_CHECKING:
+    from regbench.results import Result
     from regbench.sweeps import grid
     from regbench.sweeps.schedule import Counts
     from regbench.sweeps.work import Ended, Job, Note
 
+_ACTIONS = {"train": "trial", "score": "training and test", "finish": "run folder"}
 _BAR = 12
 _PLAIN_EVERY = 60.0
 """Seconds between two lines about the whole, where no terminal is."""
@@ -90,9 +93,17 @@ class Live:
         return text
 
 
+def side_by_side(folder: Path, jobs: int) -> Result:
+    """Trains and scores the seeds of a run folder, several at once, with a line for each."""
+    from regbench.sweeps.seeds import run_seeds
+
+    with Live(Console(stderr=True)) as live:
+        return run_seeds(folder, jobs, live)
+
+
 def _what(job: Job) -> str:
     """A job, for people."""
-    return f"{job.label} ({ {'train': 'trial', 'score': 'training and test', 'finish': 'run folder'}[job.action] })"
+    return f"{job.label} ({_ACTIONS[job.action]})"
 
 
 def _line(label: str, text: str, share: float, room: int) -> Text:

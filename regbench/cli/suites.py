@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,8 @@ from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
 from regbench.cli.lines import print_line
+from regbench.cli.tables import metrics_of_run
 from regbench.training.terminal import TerminalReporter
-from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
     from regbench.config import Config
@@ -40,8 +39,7 @@ def run_suite(suite: str | None, config: Config | None, place: str | None, jobs:
         The exit code.
     """
     from regbench import runner
-    from regbench.cli.live import Live
-    from regbench.sweeps.seeds import run_seeds
+    from regbench.cli.live import side_by_side
     from regbench.sweeps.suite import begin_suite, go_on
     from regbench.tracks.suite import load_suite
 
@@ -51,8 +49,7 @@ def run_suite(suite: str | None, config: Config | None, place: str | None, jobs:
         def train(run: Path) -> Result:
             if jobs is None:
                 return runner.resume(run, reporter)
-            with Live(Console(stderr=True)) as live:
-                return run_seeds(run, jobs, live)
+            return side_by_side(run, jobs)
 
         done: list[tuple[Path, Result]] = []
         try:
@@ -91,7 +88,7 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
         table.add_column(head, justify="right" if head == "normalized" else "left", overflow="fold")
     for folder, result in done:
         main, shares = result.track.main_score, result.normalized
-        metrics = _metrics(folder, result)
+        metrics = metrics_of_run(result, folder)
         mine = result.score(main)
         table.add_row(
             fill(result.track.name, 17),  # at hyphens: whole names do not fit 80 columns
@@ -109,16 +106,11 @@ def best_entry(result: Result, metrics: Metrics) -> str:
 
     An entry that is broken or of another definition of the track does not count.
     """
-    from regbench.leaderboard.store import find_board, stored_in
+    from regbench.leaderboard.standing import whole_entries
 
-    means: dict[str, float] = {}
-    with contextlib.suppress(UserError):  # there is no board
-        for stored in stored_in(find_board(None) / "entries" / result.track.name):
-            with contextlib.suppress(UserError):  # this entry cannot be read
-                entry, faults = stored.read()
-                if not faults and entry.result.track.digest == result.track.digest:
-                    means[entry.name] = entry.result.score(result.track.main_score).value
-    return _best(means, metrics, result.track.main_score)
+    main = result.track.main_score
+    means = {entry.name: entry.result.score(main).value for entry in whole_entries(result.track)}
+    return _best(means, metrics, main)
 
 
 def best_baseline(result: Result, metrics: Metrics) -> str:
@@ -134,13 +126,3 @@ def _best(values: Mapping[str, float], metrics: Metrics, main: str) -> str:
     choose = max if metrics[main].higher_is_better else min
     name = choose(sorted(values), key=lambda one: values[one])
     return f"{name} {values[name]:.3f}"
-
-
-def _metrics(folder: Path, result: Result) -> Metrics:
-    """What the scores of a result are. Scores that a task of the user's own defines are read from its track."""
-    from regbench.config import read_config
-    from regbench.metrics.metric import METRICS
-    from regbench.tracks import load_track
-
-    known = set(result.metrics) <= METRICS.keys()
-    return METRICS if known else load_track(read_config(folder / "config.yaml").track).metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import fill
 
 from rich import box
@@ -43,6 +44,21 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
             cells.append("—" if row.normalized is None else f"{100 * row.normalized:.0f}")
         table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
+
+
+def metrics_of_run(result: Result, folder: Path) -> Metrics:
+    """What the scores of a result are. Scores that a task of the user's own defines are read from its track.
+
+    Args:
+        result: the result of a run.
+        folder: its folder.
+    """
+    if set(result.metrics) <= METRICS.keys():
+        return METRICS
+    from regbench.config import read_run
+    from regbench.tracks import load_track
+
+    return load_track(read_run(folder).track).metrics
 
 
 def small_error(stderr: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.rank import FULL, budget_share
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, stored_in
 from regbench.metrics.metric import METRICS
-from regbench.results import Result, ScoreRecord
+from regbench.results import Result, ScoreRecord, TrackRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
@@ -23,7 +24,7 @@ class Entries:
 
     def names(self, track: Track) -> list[str]:
         """The names of the entries of a track."""
-        return [_name(stored) for stored in _of_track(track)]
+        return [_name(stored) for stored in _of_track(track.name)]
 
     def seconds(self, track: Track) -> float | None:
         """The median over entries of how long one seed trained, in seconds. None without entries.
@@ -31,7 +32,7 @@ class Entries:
         Entries are not checked here, which would take seconds. One that cannot be read is left out.
         """
         found: list[float] = []
-        for stored in _of_track(track):
+        for stored in _of_track(track.name):
             try:
                 content = json.loads(stored.folder.read(stored.path.name, ENTRY_BYTES))
                 found += [float(seed["seconds"]) for seed in content["result"]["seeds"]]
@@ -56,7 +57,7 @@ class Entries:
         if path.suffix == ".json" and path.is_file():
             found = [Stored(path)]
         else:
-            found = [stored for stored in _of_track(track) if _name(stored) == name]
+            found = [stored for stored in _of_track(track.name) if _name(stored) == name]
         if not found:
             return None
         entry, faults = found[0].read()
@@ -92,15 +93,7 @@ def standing_of(result: Result, track: Track) -> Standing | None:
     main = result.track.main_score
     if main not in METRICS:
         return None
-    entries: list[Entry] = []
-    for stored in _of_track(track):
-        try:
-            entry, faults = stored.read()
-        except Refused:  # `regbench leaderboard` says so; it is no fault of the run
-            continue
-        whole = budget_share(entry, track) >= FULL
-        if whole and not faults and entry.result.track.digest == result.track.digest:
-            entries.append(entry)
+    entries = [entry for entry in whole_entries(result.track) if budget_share(entry, track) >= FULL]
     if not entries:
         return None
     sign = -1 if METRICS[main].higher_is_better else 1
@@ -110,10 +103,21 @@ def standing_of(result: Result, track: Track) -> Standing | None:
     return Standing(len(better) + 1, len(ranked), better[-3:], ranked[len(better) :][:3])
 
 
-def _of_track(track: Track) -> list[Stored]:
-    """The entries of a track on the board here. None where there is no board."""
+def whole_entries(track: TrackRecord) -> Iterator[Entry]:
+    """The entries on the board here of this definition of a track, without those that cannot be read or have been changed."""
+    for stored in _of_track(track.name):
+        try:
+            entry, faults = stored.read()
+        except Refused:  # `regbench leaderboard` says so
+            continue
+        if not faults and entry.result.track.digest == track.digest:
+            yield entry
+
+
+def _of_track(name: str) -> list[Stored]:
+    """The entries of a track on the board here. Empty where there is no board."""
     try:
-        return stored_in(find_board(None) / "entries" / track.name)
+        return stored_in(find_board(None) / "entries" / name)
     except UserError:
         return []
 

@@ -115,8 +115,8 @@ def test_the_best_entry_of_the_board_stands_beside(
         Stored("edited", 0.1, "0" * 64, []),
     ]
     folders: list[Path] = []
-    monkeypatch.setattr("regbench.leaderboard.store.find_board", lambda given: tmp_path)
-    monkeypatch.setattr("regbench.leaderboard.store.stored_in", lambda folder: folders.append(folder) or kept)
+    monkeypatch.setattr("regbench.leaderboard.standing.find_board", lambda given: tmp_path)
+    monkeypatch.setattr("regbench.leaderboard.standing.stored_in", lambda folder: folders.append(folder) or kept)
     assert suites.best_entry(result, METRICS) == "best 0.200"
     assert folders == [tmp_path / "entries" / "other-v1"]
     kept.clear()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_findings, print_line
 
 DESCRIPTION = (
@@ -34,7 +35,7 @@ def configure(challenge: argparse.ArgumentParser) -> None:
     challenge.add_argument(
         "--run-their-code", action="store_true", help="run an architecture that is not built in, isolated (Linux)"
     )
-    challenge.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
+    add_own_track(challenge)
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -42,14 +43,13 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.challenge import challenge
     from regbench.leaderboard.store import find_entry
     from regbench.report.content import label
-    from regbench.tracks import load_track
 
     path = find_entry(arguments.entry)
     found = challenge(
         path,
         Path(arguments.run),
         by=arguments.by,
-        track=load_track(arguments.track) if arguments.track else None,
+        track=own_track(arguments),
         number=arguments.number,
         instances=arguments.instances,
         run_their_code=arguments.run_their_code,

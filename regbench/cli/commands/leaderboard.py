@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_line
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def configure(leaderboard: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     leaderboard.add_argument("--check", action="store_true", help="only say whether tables and page are up to date")
     leaderboard.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
-    leaderboard.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
+    add_own_track(leaderboard)
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -33,10 +34,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.load import BASELINES, baselines_file, load_boards
     from regbench.leaderboard.publish import outdated, render, write
     from regbench.leaderboard.store import find_board
-    from regbench.tracks import load_track
 
     folder = find_board(arguments.board)
-    track, announce = load_track(arguments.track) if arguments.track else None, Console(stderr=True).print
+    track, announce = own_track(arguments), Console(stderr=True).print
     boards, faults = load_boards(folder, track, announce)
     for fault in faults:
         print_line(fault, console)

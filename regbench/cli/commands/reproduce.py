@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_line
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
@@ -39,7 +40,7 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument(
         "--by", metavar="NAME", help="your name, for the evidence beside the entry: it is then reproduced (all seeds)"
     )
-    reproduce.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
+    add_own_track(reproduce)
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -47,7 +48,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.reproduce import check_reproducer, keep_reproduction, reproduce
     from regbench.leaderboard.store import find_entry
     from regbench.report.content import label
-    from regbench.tracks import load_track
 
     entry_file = find_entry(arguments.entry)
     if arguments.run and (arguments.seed or arguments.out):
@@ -86,7 +86,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
     print_line(f"the run: {made.folder}", console)
     if arguments.by and not made.differs:
-        own = load_track(arguments.track) if arguments.track else None
+        own = own_track(arguments)
         keep_reproduction(made, entry_file, arguments.by, own)
         print_line(f"{arguments.entry}: reproduced by {arguments.by}", console)
     return 1 if made.differs else 0

@@ -17,7 +17,6 @@ from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
     from regbench.config import Config
-    from regbench.metrics.metric import Metrics
     from regbench.results import Result
 
 DEFAULTS = {"architecture": "mamba", "track": "pfa-small-v1"}
@@ -55,8 +54,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains and scores."""
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench import runner
-    from regbench.cli.tables import result_table
-    from regbench.config import read_config
+    from regbench.cli.live import side_by_side
+    from regbench.cli.tables import metrics_of_run, result_table
     from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
 
@@ -76,7 +75,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
                     share(arguments.jobs, device=config.device)  # refused before a folder is made
                 folder = Path(arguments.resume) if config is None else runner.begin(config, arguments.out, reporter)
                 reporter.folder = folder
-                result = _side_by_side(folder, arguments.jobs)
+                result = side_by_side(folder, arguments.jobs)
             elif config is None:
                 result = runner.resume(arguments.resume, reporter)
             else:
@@ -85,8 +84,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             hint = f"; go on with: regbench run --resume {reporter.folder}" if reporter.folder else ""
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
-    track = (config or read_config(Path(arguments.resume) / "config.yaml")).track
-    console.print(result_table(result, _metrics(result, track)))
+    assert reporter.folder is not None
+    console.print(result_table(result, metrics_of_run(result, reporter.folder)))
     seed, few = result.seeds[0], result.training.get("train_instances")
     console.print(
         f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "
@@ -94,22 +93,21 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         f"({seed.tokens_per_second:,.0f} tokens/s), ± is one standard error",
         highlight=False,
     )
-    if reporter.folder:
-        print_line(f"result and pictures: {reporter.folder}", console)
-        print_line(f"the page of this run: {reporter.folder}/report.html", console)
-        _say_what_next(result, reporter.folder, console)
+    print_line(f"result and pictures: {reporter.folder}", console)
+    print_line(f"the page of this run: {reporter.folder}/report.html", console)
+    _say_what_next(result, reporter.folder, console)
     return 0
 
 
 def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     """Prints the rank that the run would have on the leaderboard, the share of the budget it used, and the next command."""
-    from regbench.config import read_config
+    from regbench.config import read_run
     from regbench.leaderboard.entry import command_of
     from regbench.leaderboard.rank import FULL
     from regbench.leaderboard.standing import standing_of
     from regbench.tracks import load_track
 
-    config = read_config(folder / "config.yaml")
+    config = read_run(folder)
     track = load_track(config.track)
     budget, used = track.definition.budget.train_tokens, min(seed.tokens for seed in result.seeds)
     share = f"{100 * used / budget:.0f}" if used >= budget / 100 else "less than 1"
@@ -152,23 +150,6 @@ def _suite(arguments: argparse.Namespace, console: Console) -> int:
         if value is not None:
             raise UserError(f"--suite names its tracks: leave out --{name}")
     return run_suite(arguments.suite, _config(arguments), arguments.out, arguments.jobs, console)
-
-
-def _metrics(result: Result, track: str) -> Metrics:
-    """What the scores of a result are. Scores that a task of the user's own defines are read from its track."""
-    from regbench.metrics.metric import METRICS
-    from regbench.tracks import load_track
-
-    return METRICS if set(result.metrics) <= METRICS.keys() else load_track(track).metrics
-
-
-def _side_by_side(folder: Path, jobs: int) -> Result:
-    """Several seeds at once, a line for each."""
-    from regbench.cli.live import Live
-    from regbench.sweeps.seeds import run_seeds
-
-    with Live(Console(stderr=True)) as live:
-        return run_seeds(folder, jobs, live)
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:

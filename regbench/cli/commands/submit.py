@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_findings, print_line
 from regbench.utils.errors import UserError
 
@@ -35,7 +36,7 @@ def configure(submit: argparse.ArgumentParser) -> None:
     submit.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
     submit.add_argument("--publish-predictions", action="store_true", help="keep the predictions beside the entry")
     submit.add_argument("--source", metavar="FILE", help="the file of an architecture of your own, if it was moved")
-    submit.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
+    add_own_track(submit)
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -44,7 +45,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.store import find_board
     from regbench.leaderboard.submit import submit
     from regbench.results import require_finished
-    from regbench.tracks import load_track
 
     place = find_board(arguments.board)
     require_finished(Path(arguments.run))
@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         publish_predictions=arguments.publish_predictions,
         replace=arguments.replace,
         source=Path(arguments.source) if arguments.source else None,
-        track=load_track(arguments.track) if arguments.track else None,
+        track=own_track(arguments),
         announce=Console(stderr=True).print,
     )
     print_findings(made.findings, console)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_findings, print_line
 from regbench.utils.errors import UserError
 
@@ -37,7 +38,7 @@ def configure(verify: argparse.ArgumentParser) -> None:
         "--checkpoint", action="store_true", help="also predict again with the run's weights (built-in architectures)"
     )
     verify.add_argument("--source", metavar="FILE", help="of a run: the file of an architecture of your own")
-    verify.add_argument("--track", metavar="FILE", help="the YAML file of a track of your own")
+    add_own_track(verify)
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -48,10 +49,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.store import find_entry, stored_in
     from regbench.leaderboard.submit import read_source
     from regbench.leaderboard.verify import verify_entry, verify_run
-    from regbench.tracks import load_track
 
     path, announce = Path(arguments.what), Console(stderr=True).print
-    track = load_track(arguments.track) if arguments.track else None
+    track = own_track(arguments)
     run = Path(arguments.run) if arguments.run else None
     if path.is_dir() and (path / "result.json").exists():
         run, single = path, None
