@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from regbench.analysis.adaptation_few_shot import CALIBRATED, MEDIAN, PLAIN, FewShotRow
-from regbench.analysis.adaptation_report import STYLE, STYLES, finish
+from regbench.analysis.adaptation_report import LINES, PICTURE, finish
 from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, plain, signed
 from regbench.utils.files import write_rows
 
@@ -108,7 +108,7 @@ def draw(rows: Sequence[FewShotRow], heading: str, path: Path) -> None:
     metric = _accuracies(rows)[-1]
     runs = list(dict.fromkeys(row.run for row in rows))
     kinds = list(dict.fromkeys((row.format, row.targets) for row in rows if row.steps))
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(PICTURE):
         figure = Figure(figsize=(1.4 + 3.0 * max(2, len(kinds)), 1.4 + 2.5 * len(runs)), layout="constrained")
         panels = figure.subplots(len(runs), len(kinds), squeeze=False, sharex=True, sharey=True)
         for i, run in enumerate(runs):
@@ -119,23 +119,21 @@ def draw(rows: Sequence[FewShotRow], heading: str, path: Path) -> None:
                 axes.axhline(still.value, color="#000000", linewidth=1, dashes=(6, 3), label="no step")
                 for way in dict.fromkeys(row.way for row in of if row.steps):
                     chosen = [row for row in of if row.way == way and row.targets == targets]
-                    scores, (colour, marker, dash) = [row.score(metric) for row in chosen], STYLES[way]
+                    scores = [row.score(metric) for row in chosen]
                     axes.errorbar(
                         [row.steps for row in chosen],
                         [score.value for score in scores],
                         [score.stderr for score in scores],
-                        **{"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 5},
                         capsize=2,
                         elinewidth=1,
                         label=way,
+                        **LINES[way],
                     )
                 used, what = of[0].exemplars, "labels" if targets == "label" else "all tokens"
                 axes.set_title(f"{run}: {layout}, {used} exemplars,\nloss of {what}")
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(sorted({row.steps for row in rows if row.steps}))
                 axes.xaxis.set_major_formatter("{x:g}")
-                axes.spines[["top", "right"]].set_visible(False)
-                axes.grid(alpha=0.25)
             panels[i][0].set_ylabel("accuracy" if metric == PLAIN else "accuracy at the median")
         for axes in panels[-1]:
             axes.set_xlabel("steps on the exemplars")

@@ -17,19 +17,19 @@ from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_t
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
 from regbench.report.palette import COLOURS
-from regbench.report.pictures import save_picture
+from regbench.report.pictures import STYLE, save_picture
 from regbench.utils.files import write_rows
 
-STYLE: dict[Any, Any] = {
-    "text.parse_math": False,
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-}
-"""Of every picture of this command."""
+PICTURE: dict[Any, Any] = {**STYLE, "axes.titlesize": 10}
+"""The style of every picture of this command."""
 
-STYLES = {"full": (COLOURS[0], "o", "-"), "values": (COLOURS[4], "s", "--"), "tint": (COLOURS[2], "^", ":")}
-WAYS = tuple(STYLES)
+_LOOKS = {"full": (COLOURS[0], "o", "-"), "values": (COLOURS[4], "s", "--"), "tint": (COLOURS[2], "^", ":")}
+LINES: dict[str, dict[str, Any]] = {
+    way: {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 5}
+    for way, (colour, marker, dash) in _LOOKS.items()
+}
+"""How the line of each way is drawn."""
+WAYS = tuple(LINES)
 SHORT = {"nll": "NLL", "tvd": "TVD"}
 LABELS = {"nll": "NLL (nats)", "tvd": "TVD"}
 """The metrics beside a reference, for a narrow table and for a picture."""
@@ -181,7 +181,7 @@ def draw_reference(rows: Sequence[Row], heading: str, path: Path) -> None:
     """
     runs, metrics = list(dict.fromkeys(row.run for row in rows)), _beside(rows)
     kinds = [(place, metric) for metric in metrics for place in dict.fromkeys(row.place for row in rows)]
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(PICTURE):
         figure = Figure(figsize=(1.4 + 3.0 * max(2, len(kinds)), 1.4 + 2.3 * len(runs)), layout="constrained")
         panels = figure.subplots(len(runs), len(kinds), squeeze=False, sharex="col", sharey="col")
         for i, run in enumerate(runs):
@@ -195,13 +195,9 @@ def draw_reference(rows: Sequence[Row], heading: str, path: Path) -> None:
                     )
                 for row in of:
                     at, scores = row.outcome.by_distance(metric, width, "after")
-                    colour, marker, dash = STYLES[row.way]
-                    style = {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 5}
-                    axes.plot(at, [s.value for s in scores], label=f"after {row.way}", **style)
+                    axes.plot(at, [s.value for s in scores], label=f"after {row.way}", **LINES[row.way])
                 axes.set_title(f"{run}, segment {place}")
                 axes.set_ylabel(LABELS[metric])
-                axes.grid(alpha=0.25)
-                axes.spines[["top", "right"]].set_visible(False)
         for axes in panels[-1]:
             axes.set_xlabel("tokens behind the segment")
         finish(figure, panels, heading, path)
@@ -242,7 +238,7 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
     runs = list(dict.fromkeys(row.run for row in rows))
     places = list(dict.fromkeys(row.place for row in rows))
     ways = list(dict.fromkeys(row.way for row in rows))
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(PICTURE):
         figure = Figure(figsize=(1.4 + 3.0 * max(2, len(places)), 1.4 + 2.5 * len(runs)), layout="constrained")
         panels = figure.subplots(len(runs), len(places), squeeze=False, sharex="col", sharey="row")
         for row in rows:
@@ -250,17 +246,13 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
             at, scores = row.outcome.by_distance("nll", bin_width(row.outcome))
             # Beside each other, where they would hide each other.
             at = at + 0.12 * bin_width(row.outcome) * (ways.index(row.way) - (len(ways) - 1) / 2)
-            colour, marker, dash = STYLES[row.way]
             values, errors = [score.value for score in scores], [score.stderr for score in scores]
-            style = {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 5}
-            axes.errorbar(at, values, errors, capsize=2, elinewidth=1, label=row.way, **style)
+            axes.errorbar(at, values, errors, capsize=2, elinewidth=1, label=row.way, **LINES[row.way])
         for i, run in enumerate(runs):
             for j, place in enumerate(places):
                 axes = panels[i][j]
                 axes.axhline(0, color="#555555", linewidth=0.8)
-                axes.spines[["top", "right"]].set_visible(False)
                 axes.set_title(f"{run}, segment {place}")
-                axes.grid(alpha=0.25)
                 axes.tick_params(labelleft=j == 0)
             panels[i][0].set_ylabel("change of NLL (nats)\nbelow 0 is a gain")
         for axes in panels[-1]:

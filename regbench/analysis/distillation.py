@@ -26,10 +26,12 @@ from regbench.analysis.adaptation import Outcome, Place, behind_segment, positio
 from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, signed
 from regbench.analysis.cost import total_flops
 from regbench.analysis.trained import Trained
+from regbench.data.instances import Instances
 from regbench.metrics.metric import METRICS
 from regbench.models.model import Model, token_tensor
 from regbench.report.content import label
-from regbench.utils.arrays import FloatArray
+from regbench.tasks.base import Task
+from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import write_rows
 
@@ -242,23 +244,11 @@ def _measure(
                 continue
             part, cut = instances[row : row + 1], int(cuts[row])
             tokens = token_tensor(part.tokens)
-            room = track.task.io.max_length - cut
-            width = max(0, min(room, int((train.lengths - own).max())))
-            index = own[:, None] + np.arange(width)
-            inside = index < train.lengths[:, None]
-            index, there = np.where(inside, index, 0), np.arange(len(train))[:, None]
-            questions = torch.from_numpy(np.asarray(train.tokens[there, index], np.int64))
-            scored = torch.from_numpy(inside & train.scored[there, index])
+            questions, scored = _questions(train, own, track.task.io.max_length - cut)
             if not scored.any():
                 raise UserError(f"a prompt of {place} leaves nothing scored in the training split of {track.name}")
-
-            def scores(logits: Tensor) -> dict[str, FloatArray]:
-                """Of logits of the text alone, with nothing for the prompt."""
-                whole = F.pad(logits, (0, 0, cut, 0))  # noqa: B023
-                return position_scores(track.task, part, probabilities(whole))  # noqa: B023
-
             with torch.no_grad():
-                add(found.unprompted, row, scores(model(tokens[:, cut:])))
+                add(found.unprompted, row, _text_scores(track.task, part, cut, model(tokens[:, cut:])))
                 add(found.prompted, row, position_scores(track.task, part, probabilities(model(tokens))))
             begin = time.perf_counter()
             generator = torch.Generator().manual_seed(row)
@@ -274,13 +264,37 @@ def _measure(
                 for n, student in distil(model, texts, at, rate):
                     spent += time.perf_counter() - begin
                     with torch.no_grad():
-                        add(found.students[rate, n], row, scores(student(tokens[:, cut:])))
+                        add(found.students[rate, n], row, _text_scores(track.task, part, cut, student(tokens[:, cut:])))
                         left = float(divergence(texts, student(texts.tokens)))
                     figures = left, sampling + spent, once[0] + n * once[1]
                     for kept, figure in zip(found.figures[rate, n], figures, strict=True):
                         kept.append(figure)
                     begin = time.perf_counter()
     return found
+
+
+def _questions(train: Instances, begin: IntArray, room: int) -> tuple[Tensor, Tensor]:
+    """The texts of training instances from a position on, as far as there is room.
+
+    Args:
+        train: M instances.
+        begin: Where each text begins, (M,).
+        room: The most tokens.
+
+    Returns:
+        The tokens, (M, W) with the first of an instance as padding, and which positions are scored, (M, W) bool.
+    """
+    width = max(0, min(room, int((train.lengths - begin).max())))
+    index = begin[:, None] + np.arange(width)
+    inside = index < train.lengths[:, None]
+    index, there = np.where(inside, index, 0), np.arange(len(train))[:, None]
+    tokens = torch.from_numpy(np.asarray(train.tokens[there, index], np.int64))
+    return tokens, torch.from_numpy(inside & train.scored[there, index])
+
+
+def _text_scores(task: Task, instance: Instances, cut: int, logits: Tensor) -> dict[str, FloatArray]:
+    """`position_scores` of one instance from logits (1, W, V) of its text alone, with nothing for the prompt."""
+    return position_scores(task, instance, probabilities(F.pad(logits, (0, 0, cut, 0))))
 
 
 HEADS = ("run", "prompt", "model", "rate", "NLL ↓", "difference to unprompted", "KL", "seconds", "operations", "passes")
