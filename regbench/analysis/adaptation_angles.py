@@ -17,8 +17,8 @@ from rich import box
 from rich.table import Table
 
 from regbench.analysis.adaptation import BATCH, Place
-from regbench.analysis.adaptation_tables import plain
 from regbench.analysis.gradient_steps import refusal_of, simulator_of
+from regbench.analysis.tables import plain
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.models.model import token_tensor

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from regbench.analysis.adaptation_few_shot import CALIBRATED, MEDIAN, PLAIN, FewShotRow
 from regbench.analysis.adaptation_report import LINES, PICTURE, finish
-from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, plain, signed
+from regbench.analysis.tables import markdown_table, narrow, narrow_table, plain, signed
 from regbench.utils.files import write_rows
 
 HEADINGS = {PLAIN: "accuracy ↑", CALIBRATED: "calibrated ↑", MEDIAN: "at the median ↑"}

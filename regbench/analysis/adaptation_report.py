@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.adaptation import Outcome, Row
-from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, signed
+from regbench.analysis.tables import markdown_table, narrow, narrow_table, signed
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
 from regbench.report.palette import COLOURS

@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regbench.analysis.adaptation import Outcome, Place, behind_segment, position_scores, probabilities
-from regbench.analysis.adaptation_tables import markdown_table, narrow, narrow_table, signed
 from regbench.analysis.cost import total_flops
+from regbench.analysis.tables import markdown_table, narrow, narrow_table, signed
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.metrics.metric import METRICS

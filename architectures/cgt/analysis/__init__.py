@@ -131,7 +131,7 @@ def _write(found: RunTable, by: ByOption | None, path: Path) -> list[Path]:
     with explain_full_disk(path.parent):
         with atomic_write(path) as file:
             file.write("\n".join([table_forms.markdown(found), *(f"- {line}" for line in (by.lines() if by else []))]))
-        write_json(written[1], {**table_forms.plain(found), **more})
+        write_json(written[1], {**table_forms.as_json(found), **more})
         if by is not None:
             written.append(path.with_name(f"{path.stem}-{by.option}.png"))
             plot_by_option(by, f"{found.track}, {found.split} split, {found.instances} instances", written[-1])

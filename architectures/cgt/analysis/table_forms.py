@@ -10,6 +10,7 @@ from rich.table import Table
 
 from architectures.cgt.analysis.table import BASE, FROZEN, LINEAR_PROBE, VARIATION, Mean, Row, RunTable
 from regbench.analysis.linear_probe import FOLDS, SEGMENTS_A_COMPONENT
+from regbench.analysis.tables import markdown_table, narrow
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
 
@@ -86,31 +87,24 @@ def terminal(found: RunTable, width: int = WIDE) -> Table:
         parts = cells(found, row)
         if width < WIDE:
             parts = [parts[0], *(part.replace(" ±", "\n±") for part in parts[1:])]
-        table.add_row(*(parts[number].replace("±0.", "±.") for number in shown), style=None if row.seeds else "dim")
+        table.add_row(*narrow(parts[number] for number in shown), style=None if row.seeds else "dim")
     return table
 
 
 def markdown(found: RunTable) -> str:
     """As Markdown: the title, the table, the notes."""
-    heads = columns(found)
-    lines = [f"{heading(found)}.", "", _line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
-    lines += [_line(cells(found, row)) for row in found.rows]
-    return "\n".join([*lines, "", notes(found), ""])
+    lines = markdown_table(columns(found), [cells(found, row) for row in found.rows], 1)
+    return "\n".join([f"{heading(found)}.", "", *lines, "", notes(found), ""])
 
 
-def plain(found: RunTable) -> dict[str, Any]:
-    """Everything that was measured, for JSON."""
+def as_json(found: RunTable) -> dict[str, Any]:
+    """Everything that was measured."""
     content = asdict(found)
     for row in content["rows"]:
-        row["by_example"] = {
-            mode: {"examples_before": list(steps), **_lists(list(steps.values()))}
-            for mode, steps in row["by_example"].items()
-        }
+        for mode, steps in row["by_example"].items():
+            means = {key: [mean[key] for mean in steps.values()] for key in ("value", "stderr", "by_seed")}
+            row["by_example"][mode] = {"examples_before": list(steps), **means}
     return content
-
-
-def _lists(means: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {key: [mean[key] for mean in means] for key in ("value", "stderr", "by_seed")}
 
 
 def _has_cuts(found: RunTable) -> bool:
@@ -119,7 +113,3 @@ def _has_cuts(found: RunTable) -> bool:
 
 def _cell(mean: Mean | None) -> str:
     return NONE if mean is None else f"{mean.value:.3f} ±{mean.stderr:.3f}"
-
-
-def _line(parts: list[str]) -> str:
-    return f"| {' | '.join(part.replace('|', chr(92) + '|') for part in parts)} |"

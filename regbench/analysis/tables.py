@@ -1,4 +1,4 @@
-"""How the tables of `regbench adapt` are written, in the terminal and in Markdown."""
+"""How the tables of analyses are written, in the terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.results import ScoreRecord
+
+BAR = "\\|"
+"""A | inside a cell of Markdown."""
 
 
 def narrow_table(title: str, heads: Sequence[str], left: int) -> Table:
@@ -31,9 +34,9 @@ def narrow(cells: Iterable[str]) -> list[str]:
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> list[str]:
-    """The lines of a table in Markdown; `left` as in `narrow_table`."""
+    """The lines of a table in Markdown; `left` as in `narrow_table`. A cell may hold any characters."""
     rules = ["---"] * left + ["---:"] * (len(heads) - left)
-    return [f"| {' | '.join(row)} |" for row in (heads, rules, *rows)]
+    return [f"| {' | '.join(cell.replace('|', BAR) for cell in row)} |" for row in (heads, rules, *rows)]
 
 
 def plain(score: ScoreRecord) -> str:
