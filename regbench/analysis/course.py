@@ -11,14 +11,8 @@ from pathlib import Path
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Announce
-from regbench.evaluation.comparison import (
-    Found,
-    Run,
-    at_scored,
-    compared_part,
-    mean_distance,
-    predictions_at_scored,
-)
+from regbench.evaluation.comparison import at_scored, compared_part, mean_distance, predictions_at_scored
+from regbench.evaluation.find_predictors import Found, Run
 from regbench.evaluation.predictions import Predictions, predict
 from regbench.models.model import ModelPredictor
 from regbench.models.predictor import Baseline

@@ -6,100 +6,30 @@ Scores show which predictors are equally good. This shows which predict the same
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import Announce, default_baselines, defaults_of, kept_predictions, predict_baseline
+from regbench.evaluation.baselines import Announce, kept_predictions, predict_baseline
+from regbench.evaluation.find_predictors import Found, KnownScores, Run, find_predictors
 from regbench.evaluation.predictions import Predictions, StoredPredictions, read_predictions
 from regbench.metrics.metric import TokenPrediction
-from regbench.metrics.significance import Sample
 from regbench.models.predictor import Baseline
-from regbench.results import Result, ScoreRecord, read_result
-from regbench.tracks import Track, load_track
-from regbench.utils import registry
+from regbench.results import ScoreRecord
+from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import UserError
 from regbench.utils.files import write_rows
-
-DEFAULT_TRACK = "pfa-small-v1"
-
-
-@dataclass(frozen=True)
-class ComparedPredictor:
-    """One predictor of a comparison.
-
-    Attributes:
-        label: The name that the user gave to it, if any.
-        name: Its usual name.
-        long_name: Its name where another predictor has the same usual one.
-        source: The baseline, the run, or scores without predictions.
-    """
-
-    label: str | None
-    name: str
-    long_name: str
-    source: Baseline | Run | KnownScores
 
 
 class NoDistances(UserError):
     """Raised where predictors have scores, but no distributions to compare."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: its result, and its folder, which holds the predictions of each seed."""
-
-    result: Result
-    folder: Path
-
-
-@dataclass(frozen=True)
-class KnownScores:
-    """The scores of a predictor on a test split.
-
-    Attributes:
-        name: Its usual name.
-        scores: By metric the mean over seeds. Its error is over seeds, or with one seed over instances.
-        main: By the main score the scores of each seed, and the sums over each instance's positions.
-    """
-
-    name: str
-    scores: Mapping[str, ScoreRecord]
-    main: Sample
-
-
-class Board(Protocol):
-    """Where scores of predictors are found by name, without their predictions."""
-
-    def scores(self, name: str, track: Track) -> KnownScores | None:
-        """The scores of one predictor on a track. None where there is none of that name."""
-
-    def names(self, track: Track) -> list[str]:
-        """The names that there are."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The predictors of a comparison.
-
-    Attributes:
-        track: The track.
-        test: Its test split.
-        compared: The predictors, as they were given.
-        names: What each is called.
-    """
-
-    track: Track
-    test: Instances
-    compared: Sequence[ComparedPredictor]
-    names: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -163,8 +93,7 @@ def compare(
     A run folder is called by its architecture. Where two runs have one architecture, they are called by their folders.
 
     Args:
-        predictors: Each is a baseline by its name in tables ("3-gram"), a registered baseline ("ngram" stands for all n-gram
-            models there), a file with a baseline, or a run folder. "LABEL=..." before any of them names it.
+        predictors: As `find_predictors` takes them.
         track: A track's name or file. By default it is that of the run folders, else pfa-small-v1.
         tokens: How many tokens of each instance are compared.
         order: "similar" puts predictors that predict alike next to each other; the first stays first.
@@ -174,26 +103,6 @@ def compare(
         UserError: An unknown predictor, a run on another track, or nothing to compare.
     """
     return distances(find_predictors(predictors, track), tokens=tokens, order=order, announce=announce)
-
-
-def find_predictors(predictors: Sequence[str], track: str | None = None, board: Board | None = None) -> Found:
-    """Finds the predictors of a comparison.
-
-    Args:
-        predictors: As `compare` takes them.
-        track: A track's name or file. By default it is that of the run folders, else pfa-small-v1.
-        board: Is asked for what is neither a baseline nor a run folder.
-
-    Raises:
-        UserError: An unknown predictor, a run on another track, or fewer than two predictors.
-    """
-    loaded = load_track(track or track_of(predictors))
-    test = loaded.instances("test")
-    baselines = default_baselines(loaded, test)
-    compared = [one for spec in predictors for one in _find(spec, loaded, test, baselines, board)]
-    if len(compared) < 2:
-        raise UserError(f"a comparison needs at least two predictors, not {len(compared)}")
-    return Found(loaded, test, compared, _names(compared))
 
 
 def distances(
@@ -281,75 +190,6 @@ def similar_order(distance: NDArray[np.float64]) -> list[int]:
                 if length(other) < length(order) - 1e-12:
                     order, improved = other, True
     return order
-
-
-def _names(compared: Sequence[ComparedPredictor]) -> list[str]:
-    usual = [one.label or one.name for one in compared]
-    names = [one.label or (one.name if usual.count(one.name) == 1 else one.long_name) for one in compared]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"two predictors are called '{twice}': give one a name of its own, as in other={twice}")
-    return names
-
-
-# --- From the words of the user to predictions. ---
-
-
-def track_of(predictors: Sequence[str]) -> str:
-    """The name of the track that the first run folder among the predictors is on; without one `DEFAULT_TRACK`."""
-    runs = (_split(spec)[1] for spec in predictors)
-    return next((read_result(Path(run)).track.name for run in runs if Path(run).is_dir()), DEFAULT_TRACK)
-
-
-def _split(spec: str) -> tuple[str | None, str]:
-    """The label, if there is one, and the predictor itself."""
-    label, equals, rest = spec.partition("=")
-    return (None, spec) if Path(spec).exists() or not equals or not label or not rest else (label, rest)
-
-
-def _find(
-    spec: str, track: Track, test: Instances, baselines: Sequence[Baseline], board: Board | None
-) -> list[ComparedPredictor]:
-    """The predictors that one argument stands for."""
-    label, name = _split(spec)
-    if Path(name).is_dir():
-        return [_run(Path(name), label, track, test)]
-    chosen = defaults_of(name, track, test) if registry.is_file(name) else [b for b in baselines if b.name == name]
-    registered = registry.entries(registry.BASELINE)
-    if not chosen and name in registered:
-        cls = registry.load(registry.BASELINE, name)
-        chosen = [b for b in baselines if type(b) is cls]
-    if not chosen and (name in registered or registry.is_file(name)):
-        raise UserError(f"the baseline '{name}' has no place on {track.name}")
-    scores = board.scores(name, track) if board is not None and not chosen else None
-    if scores is not None:
-        return [ComparedPredictor(label, scores.name, f"{scores.name}, entry", scores)]
-    if not chosen:
-        if "/" in name or name.endswith((".json", ".npz")):
-            raise UserError(f"there is no run folder {name}")
-        entries = [] if board is None else board.names(track)
-        raise UserError(
-            f"unknown predictor '{name}'{nearest(name, [*(b.name for b in baselines), *registered, *entries])}"
-        )
-    if label is not None and len(chosen) > 1:
-        raise UserError(f"'{name}' stands for several predictors, which cannot all be called '{label}'")
-    return [ComparedPredictor(label, baseline.name, baseline.name, baseline) for baseline in chosen]
-
-
-def _run(folder: Path, label: str | None, track: Track, test: Instances) -> ComparedPredictor:
-    """The run in a folder, if it is on the track as it is now."""
-    result = read_result(folder)
-    if result.split != "test":
-        raise UserError(f"{folder} is of the {result.split} split; a comparison is on the test split")
-    if result.evaluation is not None and result.evaluation.limit is not None:
-        raise UserError(f"{folder} has {result.evaluation.limit} instances; a comparison is on all of the test split")
-    if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
-        now = f"what {track.name} is now" if result.track.name == track.name else track.name
-        raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")
-    return ComparedPredictor(label, result.architecture.name, folder.resolve().name, Run(result, folder))
-
-
-# --- From predictors to distances. ---
 
 
 def predictions_at_scored(

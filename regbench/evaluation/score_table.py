@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from regbench.evaluation.baselines import Announce, predict_baseline, score_stored
-from regbench.evaluation.comparison import ComparedPredictor, Found, KnownScores, Run
+from regbench.evaluation.find_predictors import ComparedPredictor, Found, KnownScores, Run
 from regbench.evaluation.predictions import read_predictions
 from regbench.metrics.scores import Scores, score
 from regbench.metrics.significance import Change, Sample, compare

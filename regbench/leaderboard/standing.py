@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbench.evaluation.comparison import KnownScores
+from regbench.evaluation.find_predictors import KnownScores
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.rank import FULL, budget_share
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, stored_in
@@ -20,7 +20,7 @@ from regbench.utils.guard import Refused
 
 
 class Entries:
-    """The board here, for `regbench.evaluation.comparison.find_predictors`."""
+    """The board here, for `regbench.evaluation.find_predictors`."""
 
     def names(self, track: Track) -> list[str]:
         """The names of the entries of a track."""

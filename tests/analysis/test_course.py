@@ -17,7 +17,7 @@ from baselines.ngram import NGram
 from regbench import cli
 from regbench.analysis.course import courses
 from regbench.analysis.trained import load
-from regbench.evaluation.comparison import find_predictors
+from regbench.evaluation.find_predictors import find_predictors
 from regbench.tracks import Track
 from regbench.training.checkpoint import course_file, load_tensors
 from regbench.utils.errors import UserError

@@ -16,7 +16,7 @@ from regbench import cli
 from regbench.cli.commands.run import _say_what_next
 from regbench.config import Config
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
-from regbench.evaluation.comparison import find_predictors
+from regbench.evaluation.find_predictors import find_predictors
 from regbench.evaluation.score_table import score_table
 from regbench.leaderboard.standing import Entries, standing_of
 from regbench.leaderboard.store import stored_in

@@ -18,7 +18,8 @@ from regbench.cli.tables import small_error
 
 if TYPE_CHECKING:
     from regbench.evaluation.baselines import Announce
-    from regbench.evaluation.comparison import Comparison, Found
+    from regbench.evaluation.comparison import Comparison
+    from regbench.evaluation.find_predictors import Found
     from regbench.evaluation.score_table import ScoreRow
 
 DESCRIPTION = (
@@ -79,7 +80,8 @@ def _seeds(found: Comparison) -> str:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the scores and the distances; draws and writes what is asked for."""
-    from regbench.evaluation.comparison import NoDistances, distances, find_predictors
+    from regbench.evaluation.comparison import NoDistances, distances
+    from regbench.evaluation.find_predictors import find_predictors
     from regbench.evaluation.score_table import SIGNIFICANCE, score_table
     from regbench.leaderboard.standing import Entries
     from regbench.utils.errors import UserError

@@ -17,7 +17,7 @@ from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from regbench.analysis.errors import Bin, Positions
-    from regbench.evaluation.comparison import Found
+    from regbench.evaluation.find_predictors import Found
     from regbench.results import ScoreRecord
     from regbench.utils.arrays import FloatArray
 
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the tables; writes what is asked for."""
     from regbench.analysis import errors
     from regbench.evaluation.baselines import default_baselines
-    from regbench.evaluation.comparison import find_predictors, track_of
+    from regbench.evaluation.find_predictors import find_predictors, track_of
     from regbench.tracks import load_track
     from regbench.utils.files import explain_full_disk
 
@@ -102,7 +102,8 @@ def _measured(
 ) -> tuple[dict[str, dict[str, FloatArray]], dict[str, dict[str, ScoreRecord]]]:
     """By predictor every score at each position; and on automata the share of each kind of illegal prediction."""
     from regbench.analysis import errors
-    from regbench.evaluation.comparison import KnownScores, predictions_at_scored, tokens_at_scored
+    from regbench.evaluation.comparison import predictions_at_scored, tokens_at_scored
+    from regbench.evaluation.find_predictors import KnownScores
 
     announce = announcing(Console(stderr=True))
     values, illegal = {}, {}
