@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -99,6 +100,11 @@ class BaselinePredictions:
     processor_seconds: float
     threads: int
 
+    @property
+    def costs(self) -> dict[str, Any]:
+        """All but the predictions, by name."""
+        return {"seconds": self.seconds, "processor_seconds": self.processor_seconds, "threads": self.threads}
+
 
 def predict_baseline(
     baseline: Baseline, track: Track, instances: Instances, progress: Progress | None = None
@@ -113,8 +119,7 @@ def predict_baseline(
         return found
     made = _make(baseline, track, instances, progress or (lambda done, total: None))
     if made.seconds >= WORTH_KEEPING:
-        costs = {"seconds": made.seconds, "processor_seconds": made.processor_seconds, "threads": made.threads}
-        arrays = made.stored.arrays | costs
+        arrays = made.stored.arrays | made.costs
         keep(_predictions_file(baseline, track, instances), lambda file: np.savez(file, **arrays), "wb")
     return made
 

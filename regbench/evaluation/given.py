@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from regbench.utils.errors import UserError, blaming, nearest
 
 Predicts = Literal["this", "next"]
 Kind = Literal["logits", "log_probabilities", "probabilities"]
-KINDS = ("logits", "log_probabilities", "probabilities")
+KINDS = get_args(Kind)
 
 SUM_TOLERANCE = 1e-3
 """The sum of a row of probabilities is 1 within this."""
@@ -102,24 +102,20 @@ def given(
     """
     io: IO = task.io
     vectors = isinstance(io, VectorIO)
-    if predicts is not None and predicts not in ("this", "next"):
-        raise UserError(f"unknown predicts '{predicts}'{nearest(predicts, ('this', 'next'))}")
+    if predicts is not None and predicts not in get_args(Predicts):
+        raise UserError(f"unknown predicts '{predicts}'{nearest(predicts, get_args(Predicts))}")
     if kind is not None and kind not in KINDS:
         raise UserError(f"unknown kind '{kind}'{nearest(kind, KINDS)}")
     if vectors and kind is not None:
         raise UserError(f"kind='{kind}' is for tokens; a prediction of vectors is the vector itself: leave kind out")
-    own = isinstance(predictor, Model) or (isinstance(predictor, Predictor) and not isinstance(predictor, nn.Module))
-    if own:
-        said = {"predicts": (predicts, "this")} | (
-            {} if isinstance(predictor, Model) else {"kind": (kind, "probabilities")}
-        )
-        for name, (asked, is_so) in said.items():
-            if asked not in (None, is_so):
-                raise UserError(f"{name}='{asked}' is wrong: a predictor of regbench has {name}='{is_so}'")
-        known: Kind | None = None if vectors else "probabilities"
-        if isinstance(predictor, Model):
-            predict = ModelPredictor(predictor, device_of(predictor)).predict
-            return Given("model", "this", known, io, predict, module=predictor)
+    known: Kind | None = None if vectors else "probabilities"
+    if isinstance(predictor, Model):
+        _check_said("predicts", predicts, "this")
+        predict = ModelPredictor(predictor, device_of(predictor)).predict
+        return Given("model", "this", known, io, predict, module=predictor)
+    if isinstance(predictor, Predictor) and not isinstance(predictor, nn.Module):
+        _check_said("predicts", predicts, "this")
+        _check_said("kind", kind, "probabilities")
         return Given("predictor", "this", known, io, predictor.predict)
     if predicts is None:
         raise UserError(
@@ -140,6 +136,12 @@ def given(
         else type(predictor).__name__
     )
     raise UserError(f"a predictor is a module, a callable from tokens (B, L), or an array (N, L, V); this is {what}")
+
+
+def _check_said(name: str, said: str | None, is_so: str) -> None:
+    """Refuses what is said of one of regbench's own predictors, if it is not so."""
+    if said not in (None, is_so):
+        raise UserError(f"{name}='{said}' is wrong: a predictor of regbench has {name}='{is_so}'")
 
 
 # --- What the rows are. ---

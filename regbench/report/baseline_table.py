@@ -102,11 +102,7 @@ def measure(track: Track, announce: Announce = lambda name, done, total: None) -
     for baseline in baselines:
         made = predict_baseline(baseline, track, test, partial(announce, baseline.name))
         scored[baseline.name] = score_stored(track, test, made.stored)
-        costs[baseline.name] = {
-            "seconds": made.seconds,
-            "processor_seconds": made.processor_seconds,
-            "threads": made.threads,
-        }
+        costs[baseline.name] = made.costs
     baselines.sort(key=lambda baseline: sign * scored[baseline.name][main].value, reverse=True)
     best = next(baseline.name for baseline in baselines if baseline.anchor != "end")
     rows = {}
