@@ -41,7 +41,7 @@ def analyze_run(
     for what, value in found.lines:
         table.add_row(what, value)
     console.print(table)
-    console.print(f"pictures and analysis.json: {folder}", highlight=False, soft_wrap=True)
+    _say(f"pictures and analysis.json: {folder}", console)
 
 
 def compare_runs(
@@ -61,11 +61,11 @@ def compare_runs(
     by = by_option(found, plot_by, values) if plot_by is not None else None
     written = _write(found, by, file) if file is not None else []
     console.print(table_forms.terminal(found, console.width))
-    console.print(table_forms.notes(found), highlight=False, markup=False, soft_wrap=True)
+    _say(table_forms.notes(found), console)
     for line in by.lines() if by is not None else []:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _say(line, console)
     if written:
-        console.print(f"written: {', '.join(map(str, written))}", highlight=False, markup=False, soft_wrap=True)
+        _say(f"written: {', '.join(map(str, written))}", console)
 
 
 def specialize_run(
@@ -102,27 +102,27 @@ def specialize_run(
         f"largest difference to the whole model with a constant y: {special.difference:.1e} of the largest output"
     )
     console.print(difference, highlight=False)
-    console.print(f"written: {file}", highlight=False, soft_wrap=True)
+    _say(f"written: {file}", console)
     if generate is None or not isinstance(io, TokenIO):
         return
     model: Any = special.model if rate is None else trained.model
     state = model.init_state(1) if rate is None else model.init_state(1, model.summary(tokens[None]), rate)
     share = prompts.share_trained(trained)
     if share < 1.0:
-        console.print(
-            f"{trained.track.name} trains the prediction of only {share:.0%} of its tokens; the other generated tokens are noise",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        only = f"{trained.track.name} trains the prediction of only {share:.0%} of its tokens"
+        _say(f"{only}; the other generated tokens are noise", console)
     drawn = prompts.generate(model, state, io.separator, temperature, trained.seed)
-    text = prompts.write_tokens(list(itertools.islice(drawn, generate)), io.names, coder)
+    _say(prompts.write_tokens(list(itertools.islice(drawn, generate)), io.names, coder), console)
+
+
+def _say(text: str, console: Console) -> None:
+    """Prints text as it is, however long."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _announce(text: str) -> None:
     """Says on stderr what comes next."""
-    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+    _say(text, Console(stderr=True))
 
 
 def _write(found: RunTable, by: ByOption | None, path: Path) -> list[Path]:

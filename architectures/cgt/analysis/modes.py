@@ -75,6 +75,11 @@ class Outcomes:
     scored: NDArray[np.bool_]
     row: NDArray[np.integer]
 
+    @property
+    def loss(self) -> str:
+        """The metric that is the loss: that of tokens or that of vectors."""
+        return next(metric for metric in LOSSES if metric in self.values["dynamic"])
+
     def score(self, mode: str, metric: str) -> ScoreRecord:
         """The mean over scored positions, with its standard error over instances."""
         return self._mean(self.values[mode][metric], self.scored)

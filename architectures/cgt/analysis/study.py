@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ import numpy as np
 
 from architectures.cgt.analysis import pictures
 from architectures.cgt.analysis.modes import (
-    LOSSES,
     MODES,
     ContextModel,
     Outcomes,
@@ -138,7 +137,7 @@ def _scores(found: Study, outcomes: Outcomes) -> None:
 
 
 def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instances, read: Segments) -> None:
-    metric, base = next(m for m in LOSSES if m in outcomes.values["dynamic"]), "unprompted"
+    metric, base = outcomes.loss, "unprompted"
     after, unit = distance_from_cut(task, instances, read)
     curves = {m: outcomes.difference(m, base, metric, after) for m in MODES if m != base}
     pictures.plot_by_distance(curves, base, metric, unit, found.folder / "loss_by_distance.png")
@@ -150,10 +149,7 @@ def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instance
         "metric": metric,
         "less_that_of": base,
         "counted_in": unit,
-        "modes": {
-            m: dict(zip(("distance", "mean", "stderr"), (part.tolist() for part in curve), strict=True))
-            for m, curve in curves.items()
-        },
+        "modes": _as_json(curves),
         "specialised_is_ahead": ahead,
         "caught_up_after": caught,
     }
@@ -174,7 +170,7 @@ def _against(
     model: Any = other.model
     alone = read_in_modes(model, task, instances, read, rate, modes=("unprompted",))
     both = Outcomes({**outcomes.values, "other": alone.values["unprompted"]}, outcomes.scored, outcomes.row)
-    metric = next(m for m in LOSSES if m in both.values["dynamic"])
+    metric = both.loss
     after, unit = distance_from_cut(task, instances, read)
     curves = {mode: both.difference(mode, "other", metric, after) for mode in MODES}
     pictures.plot_by_distance(curves, name, metric, unit, found.folder / "against.png")
@@ -186,10 +182,7 @@ def _against(
         "seed": other.seed,
         "metric": metric,
         "counted_in": unit,
-        "modes": {
-            m: dict(zip(("distance", "mean", "stderr"), (part.tolist() for part in curve), strict=True))
-            for m, curve in curves.items()
-        },
+        "modes": _as_json(curves),
         f"specialised_in_first_{FIRST}_tokens": None if first is None else first.model_dump(),
         "caught_up_after": caught,
     }
@@ -198,6 +191,12 @@ def _against(
     if caught is not None:
         words += f"; it catches up after {caught:g} {unit}"
     found.add_line(f"specialised, less {name} with the text alone", words)
+
+
+def _as_json(curves: Mapping[str, tuple[FloatArray, FloatArray, FloatArray]]) -> dict[str, dict[str, list[float]]]:
+    """By mode the distances, the means and their standard errors."""
+    names = ("distance", "mean", "stderr")
+    return {mode: dict(zip(names, (part.tolist() for part in curve), strict=True)) for mode, curve in curves.items()}
 
 
 def distance_from_cut(task: Task, instances: Instances, read: Segments) -> tuple[FloatArray, str]:
