@@ -143,6 +143,21 @@ def load_to_ask(
     return trained if track is None or track == own else on_track(trained, track)
 
 
+def run_names(folders: Sequence[str | Path]) -> list[str]:
+    """What each run is called: the name of its folder, with as many parents as make the names different.
+
+    Raises:
+        UserError: A folder is given twice.
+    """
+    paths = [Path(folder).resolve() for folder in folders]
+    for folder, path in zip(folders, paths, strict=True):
+        if paths.count(path) > 1:
+            raise UserError(f"{folder} is given twice")
+    depths = range(1, max(len(path.parts) for path in paths) + 1)
+    each = (["/".join(path.parts[-depth:]) for path in paths] for depth in depths)
+    return next(names for names in each if len(set(names)) == len(names))
+
+
 def own_track(folder: str | Path, given: str | None) -> str | None:
     """The track that a caller names, if the run's own is not loaded without a name; else None: it names another one."""
     own = read_run(Path(folder)).track

@@ -221,7 +221,7 @@ def test_the_command(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         ([str(run), "--what", "count", *track], "unknown --what 'count'; did you mean 'counts'?"),
         ([str(tmp_path / "no"), *track], "holds no run"),
         ([str(run)], "is loaded only if you name its file: --track "),
-        ([str(run), str(run), *track], "a run is given twice"),
+        ([str(run), str(run), *track], f"{run} is given twice"),
         ([str(run), "--out", "p.svg", *track], "--out takes the name of a PNG picture"),
     ):
         assert cli.main(["probe", *arguments]) == 2, arguments

@@ -26,7 +26,7 @@ from architectures.cgt.analysis.modes import Outcomes, has_summary, mean_by_inst
 from architectures.cgt.analysis.representation import contexts, step_lengths
 from regbench.analysis.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
 from regbench.analysis.segments import Segments, examples_before, single_context_segments, windows
-from regbench.analysis.trained import Trained, load_named, own_track
+from regbench.analysis.trained import Trained, load_named, own_track, run_names
 from regbench.config import read_run
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines
@@ -191,15 +191,10 @@ def cut_after(parts: Segments, progress: IntArray, examples: int) -> Segments:
 
 def _runs(folders: Sequence[str | Path], split: str, track: str | None) -> dict[str, list[Trained]]:
     """The models of all seeds of every run, by its name. All runs are checked before anything is measured."""
-    paths = [Path(folder) for folder in folders]
-    seen: dict[Path, Path] = {}
-    for path in paths:
-        if path.resolve() in seen:
-            raise UserError(f"{path} is given twice")
-        seen[path.resolve()] = path
+    names, paths = run_names(folders), [Path(folder) for folder in folders]
     configs = [read_run(path) for path in paths]
     found: dict[str, list[Trained]] = {}
-    for name, path, config in zip(_names(list(seen)), paths, configs, strict=True):
+    for name, path, config in zip(names, paths, configs, strict=True):
         if not (path / "result.json").exists():
             raise UserError(f"{path} is not finished: go on with regbench run --resume {path}")
         found[name] = [
@@ -213,15 +208,6 @@ def _runs(folders: Sequence[str | Path], split: str, track: str | None) -> dict[
                 f"{name} on {other.track.name}"
             )
     return found
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """Names of the folders, with as many parents as make them different."""
-    for depth in range(1, max(len(path.parts) for path in paths) + 1):
-        names = ["/".join(path.parts[-depth:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [str(path) for path in paths]
 
 
 def _parts(track: Track, instances: Instances, cuts: Sequence[int]) -> Iterator[tuple[int | None, Segments]]:

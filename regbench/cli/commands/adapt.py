@@ -163,7 +163,7 @@ def _read(arguments: argparse.Namespace) -> _Asked:
         UserError: One of them is wrong.
     """
     from regbench.analysis.adaptation_few_shot import on_exemplars
-    from regbench.analysis.trained import own_track
+    from regbench.analysis.trained import own_track, run_names
     from regbench.tracks import load_track
 
     file = Path(arguments.table) if arguments.table is not None else None
@@ -179,7 +179,7 @@ def _read(arguments: argparse.Namespace) -> _Asked:
     if ways is not None and DISTIL in ways and len(ways) > 1:
         raise UserError(f"--how {DISTIL} is asked for alone: its students do not read the segment")
     places = _places(arguments)
-    names, runs = _names([Path(folder) for folder in arguments.folder]), _load(arguments)
+    names, runs = run_names(arguments.folder), _load(arguments)
     if arguments.track is not None and own_track(arguments.folder[0], arguments.track) is None:
         other = load_track(arguments.track)
         runs = [[on_exemplars(trained, other) for trained in models] for models in runs]
@@ -395,9 +395,3 @@ def _numbers(option: str, text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option} takes numbers with commas between them, not '{text}'") from None
-
-
-def _names(folders: list[Path]) -> list[str]:
-    """The name of each folder, or its path where names are the same."""
-    short = [folder.name for folder in folders]
-    return short if len(set(short)) == len(short) else [str(folder) for folder in folders]

@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the table; draws and writes what is asked for."""
     from regbench.analysis.probes import check_probed, chosen_targets, probe
-    from regbench.analysis.trained import load_named
+    from regbench.analysis.trained import load_named, run_names
     from regbench.utils.files import explain_full_disk
 
     if arguments.out and not arguments.out.endswith(".png"):
@@ -78,7 +78,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"the runs are on several tracks: {', '.join(tracks)}")
     for run in runs:
         check_probed(run, targets)
-    names = _names([run.folder for run in runs])
+    names = run_names(arguments.folder)
     progress, found = Console(stderr=True), {}
     for name, run in zip(names, runs, strict=True):
 
@@ -140,15 +140,6 @@ def _show_recall(arguments: argparse.Namespace, console: Console) -> int:
         order = " before ".join(expected)
         console.print(f"{order}: {'yes' if right else 'not in every seed'}", highlight=False)
     return 0 if right else 1
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The name of each run: that of its folder, or the whole path where two have the same."""
-    short = [folder.resolve().name for folder in folders]
-    names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
-    if len(set(names)) < len(names):
-        raise UserError(f"a run is given twice: {', '.join(names)}")
-    return names
 
 
 def _table(title: str, readings: Sequence[Reading]) -> Table:
