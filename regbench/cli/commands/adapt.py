@@ -37,8 +37,15 @@ examples:
 """
 WAYS = ("full", "values", "tint")
 DISTIL = "distill"
-RATES, QUERIES = "1e-4,3e-4,1e-3,2e-3,3e-3", 16
-"""What is taken where the options are not given. They have no default, so that one given where it is not used is refused."""
+DEFAULTS: dict[str, Any] = {
+    "at": "0.3,0.5,0.7,0.9",
+    "rates": "1e-4,3e-4,1e-3,2e-3,3e-3",
+    "steps": "1",
+    "queries": 16,
+    "targets": "label",
+    "format": "single",
+}
+"""What is taken where an option is not given. The parser has none of it, so that one given where it is not used is refused."""
 
 REFERENCE = "Bayes"
 """The baseline that stands beside the runs, on tracks where it is one."""
@@ -51,7 +58,9 @@ def configure(adapt: argparse.ArgumentParser) -> None:
     )
     place = adapt.add_mutually_exclusive_group()
     place.add_argument(
-        "--at", metavar="S,S,...", help="where the segment ends, as a share of an instance (default: 0.3,0.5,0.7,0.9)"
+        "--at",
+        metavar="S,S,...",
+        help=f"where the segment ends, as a share of an instance (default: {DEFAULTS['at']})",
     )
     place.add_argument("--tokens", metavar="N,N,...", help="where the segment ends, in tokens")
     adapt.add_argument(
@@ -62,15 +71,19 @@ def configure(adapt: argparse.ArgumentParser) -> None:
     adapt.add_argument(
         "--rates",
         metavar="R,R,...",
-        help=f"learning rates to choose from on validation, for the summed loss; one alone is taken as it is (default: {RATES})",
+        help="learning rates to choose from on validation, for the summed loss; one alone is taken as it is "
+        f"(default: {DEFAULTS['rates']})",
     )
     adapt.add_argument(
         "--steps",
         metavar="N",
-        help="steps of gradient descent (default: 1); with exemplars, and of distill, N,N,...",
+        help=f"steps of gradient descent (default: {DEFAULTS['steps']}); with exemplars, and of distill, N,N,...",
     )
     adapt.add_argument(
-        "--queries", type=int, metavar="M", help=f"distill: texts sampled for each prompt (default: {QUERIES})"
+        "--queries",
+        type=int,
+        metavar="M",
+        help=f"distill: texts sampled for each prompt (default: {DEFAULTS['queries']})",
     )
     adapt.add_argument(
         "--layers", type=int, metavar="K", help="only the top K blocks and the last norm change (default: all)"
@@ -169,10 +182,10 @@ def _read(arguments: argparse.Namespace) -> _Asked:
     file = Path(arguments.table) if arguments.table is not None else None
     if file is not None and file.suffix != ".md":
         raise UserError(f"--table takes the name of a Markdown file, FILE.md, not '{file}'")
-    steps = tuple(_whole("--steps", "1" if arguments.steps is None else arguments.steps))
+    steps = tuple(_whole("--steps", _value(arguments, "steps")))
     if arguments.limit < 4:
         raise UserError(f"--limit {arguments.limit} is too few: 4 or more")
-    rates = tuple(dict.fromkeys(_numbers("--rates", RATES if arguments.rates is None else arguments.rates)))
+    rates = tuple(dict.fromkeys(_numbers("--rates", _value(arguments, "rates"))))
     if not all(0 < rate < float("inf") for rate in rates):
         raise UserError("--rates takes numbers above 0")
     ways = None if arguments.how is None else _chosen("how", arguments.how, (*WAYS, DISTIL))
@@ -224,10 +237,8 @@ def _exemplars(asked: _Asked, arguments: argparse.Namespace, console: Console) -
     """Adapts each run to the exemplars of each problem."""
     from regbench.analysis import adaptation_few_shot, adaptation_few_shot_report
 
-    formats = _chosen("format", "single" if arguments.format is None else arguments.format, adaptation_few_shot.FORMATS)
-    targets = _chosen(
-        "targets", "label" if arguments.targets is None else arguments.targets, adaptation_few_shot.TARGETS
-    )
+    formats = _chosen("format", _value(arguments, "format"), adaptation_few_shot.FORMATS)
+    targets = _chosen("targets", _value(arguments, "targets"), adaptation_few_shot.TARGETS)
     rows: list[adaptation_few_shot.FewShotRow] = []
     for name, models in asked.runs:
         plan = asked.plan(models, arguments)
@@ -289,19 +300,24 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
 
     if arguments.layers is not None:
         raise UserError(f"--layers is not for --how {DISTIL}: all parameters of the student learn")
-    queries = QUERIES if arguments.queries is None else arguments.queries
+    queries = _value(arguments, "queries")
     if queries < 1:
         raise UserError(f"--queries {queries} is too few: 1 or more")
-    wanted = {"queries": queries, "limit": arguments.limit}
     found = []
     for name, models in asked.runs:
         for place in asked.places:
             with console.status(f"{name}, prompt {place}"):
-                found.append(
-                    distillation.distil_run(
-                        models, name, place, rates=asked.rates, steps=asked.steps, split=arguments.split, **wanted
-                    )
+                one = distillation.distil_run(
+                    models,
+                    name,
+                    place,
+                    rates=asked.rates,
+                    steps=asked.steps,
+                    split=arguments.split,
+                    queries=queries,
+                    limit=arguments.limit,
                 )
+            found.append(one)
     heading = distillation.title(asked.track.name, arguments.split, arguments.limit, queries)
     console.print(heading, style="bold")
     for table in distillation.terminal(found):
@@ -360,6 +376,12 @@ def _refuse_strangers(arguments: argparse.Namespace, asked: _Asked, few_shot: bo
         raise UserError(f"--steps takes one number on {track}, not {arguments.steps}")
 
 
+def _value(arguments: argparse.Namespace, option: str) -> Any:
+    """What an option of `DEFAULTS` was given, or its default."""
+    given = getattr(arguments, option)
+    return DEFAULTS[option] if given is None else given
+
+
 def _chosen(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     """The names of a list such as "full,tint", each once."""
     found = tuple(dict.fromkeys(text.split(",")))
@@ -375,7 +397,7 @@ def _places(arguments: argparse.Namespace) -> list[Place]:
 
     if arguments.tokens is not None:
         return [Place(tokens=count) for count in _whole("--tokens", arguments.tokens)]
-    shares = _numbers("--at", "0.3,0.5,0.7,0.9" if arguments.at is None else arguments.at)
+    shares = _numbers("--at", _value(arguments, "at"))
     if not all(0 < share < 1 for share in shares):
         raise UserError(f"--at takes shares above 0 and below 1, not '{arguments.at}'")
     return [Place(share=share) for share in shares]
