@@ -35,7 +35,7 @@ def first_position(instances: Instances) -> int:
     return min(FIRST_POSITION, int(np.mean(instances.lengths)) // 2)
 
 
-def key_sets(inputs: Tensor, separator: int, states: Tensor | None = None) -> dict[str, Tensor]:
+def key_sets(inputs: Tensor, separator: int, states: Tensor | None) -> dict[str, Tensor]:
     """The keys of each set for each query.
 
     Args:

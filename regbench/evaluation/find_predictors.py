@@ -86,13 +86,13 @@ class Found:
     names: Sequence[str]
 
 
-def find_predictors(predictors: Sequence[str], track: str | None = None, board: Board | None = None) -> Found:
+def find_predictors(predictors: Sequence[str], track: str | None, board: Board | None = None) -> Found:
     """Finds predictors.
 
     Args:
         predictors: Each is a baseline by its name in tables ("3-gram"), a registered baseline ("ngram" stands for all n-gram
             models there), a file with a baseline, or a run folder. "LABEL=..." before any of them names it.
-        track: A track's name or file. By default it is that of the run folders, else pfa-small-v1.
+        track: A track's name or file. None: that of the run folders, else pfa-small-v1.
         board: Is asked for what is neither a baseline nor a run folder.
 
     Raises:

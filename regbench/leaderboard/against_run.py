@@ -99,7 +99,7 @@ def weights(case: Case) -> Iterator[str]:
 CHECKS: tuple[Check, ...] = (logs, weights, predictions)
 
 
-def repredict(run: Path, findings: Findings, track: Track | None = None, commit: str | None = None) -> None:
+def repredict(run: Path, findings: Findings, track: Track | None, commit: str | None = None) -> None:
     """Predicts again with a run's weights, compares with the stored predictions, and adds what is found.
 
     Only built-in architectures are built, from today's source or that of the run's commit.

@@ -84,16 +84,14 @@ def language_model_result(run: Path) -> Result | None:
     return result if result.evaluation is not None and result.evaluation.given == "language model" else None
 
 
-def submit_language_model(
-    run: Path, result: Result, board: Path, *, name: str | None = None, replace: bool = False
-) -> Path:
+def submit_language_model(run: Path, result: Result, board: Path, *, name: str | None, replace: bool) -> Path:
     """Checks the folder of `regbench evaluate hf:NAME --out DIR`, and writes its file on the board.
 
     Args:
         run: The folder. Its scores are computed again from its predictions.
         result: Its result.
         board: The leaderboard's folder.
-        name: The name in tables; by default that of the model.
+        name: The name in tables, or None for that of the model.
         replace: Whether it takes the place of a file of the same name.
 
     Returns:

@@ -174,7 +174,7 @@ def _check_same(folder: Path, asked: Config) -> None:
         raise UserError(f"{folder} holds another run; choose another --out")
 
 
-def keep_reproduction(made: Reproduction, path: Path, by: str, track: Track | None = None) -> None:
+def keep_reproduction(made: Reproduction, path: Path, by: str, track: Track | None) -> None:
     """Writes into the evidence beside an entry that all its seeds were trained again, by whom and where.
 
     The run is checked like one that is to become an entry, and its weights must predict what was scored.
@@ -228,7 +228,7 @@ def check_reproducer(path: Path, by: str) -> None:
         raise UserError(f"{submitted.by} submitted {path.name}: somebody else must reproduce it")
 
 
-def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None = None) -> Reproduction:
+def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None) -> Reproduction:
     """Compares an entry with a finished run of its track.
 
     Args:

@@ -86,7 +86,7 @@ def verify_entry(
 
 def verify_run(
     path: Path,
-    track: Track | None = None,
+    track: Track | None,
     source: bytes | None = None,
     announce: Callable[[str], None] = lambda _: None,
     *,

@@ -165,7 +165,7 @@ def compare_splits(
     got: tuple[float, float],
     *,
     higher_is_better: bool,
-    level: float = LEVEL,
+    level: float,
 ) -> Change:
     """Compares the scores of the same trained models on two splits that share no instance: their errors add.
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from regbench.metrics.metric import METRICS, Metric, Metrics
+from regbench.metrics.metric import Metric, Metrics
 from regbench.report.content import axis, label, main_loss, well_founded
 from regbench.report.palette import COLOURS, DARKER, DASHES
 from regbench.results import Result
@@ -38,7 +38,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def plot_scores_by_position(result: Result, path: Path, metrics: Metrics = METRICS) -> None:
+def plot_scores_by_position(result: Result, path: Path, metrics: Metrics) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines.
 
     Left out are curves of one or two points, and metrics whose curve is that of another metric. The second happens where

@@ -119,10 +119,9 @@ class Study:
     expectations: tuple[Expectation, ...]
 
 
-def between(what: str, value: float, low: float, high: float, digits: int = 2) -> Expectation:
+def between(what: str, value: float, low: float, high: float) -> Expectation:
     """The expectation that a number lies in [low, high]."""
-    wanted = f"{low:.{digits}f} to {high:.{digits}f}"
-    return Expectation(what, f"{value:.{digits}f}", wanted, bool(low <= value <= high))
+    return Expectation(what, f"{value:.2f}", f"{low:.2f} to {high:.2f}", bool(low <= value <= high))
 
 
 def at_most(what: str, value: float, limit: float) -> Expectation:
@@ -135,11 +134,11 @@ def at_least(what: str, value: float, limit: float) -> Expectation:
     return Expectation(what, f"{value:.3g}", f"at least {limit:.3g}", bool(value >= limit))
 
 
-def near_oracle(what: str, values: FloatArray, oracle: float, errors: float = 3.0) -> Expectation:
-    """The expectation that the mean of draws (M,) is an oracle's value, but for so many standard errors."""
+def near_oracle(what: str, values: FloatArray, oracle: float) -> Expectation:
+    """The expectation that the mean of draws (M,) is an oracle's value, but for three standard errors."""
     mean, error = float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
     measured = f"{mean:.4f} ± {error:.4f}"
-    return Expectation(what, measured, f"{oracle:.4f}, within {errors:g} errors", abs(mean - oracle) <= errors * error)
+    return Expectation(what, measured, f"{oracle:.4f}, within 3 errors", abs(mean - oracle) <= 3 * error)
 
 
 def slope(x: Sequence[float], y: Sequence[float] | FloatArray) -> float:

@@ -46,7 +46,7 @@ class Cost:
     seconds: float
 
 
-def estimate(groups: Sequence[Group], threads: int, announce: Callable[[str], None] = lambda _: None) -> list[Cost]:
+def estimate(groups: Sequence[Group], threads: int, announce: Callable[[str], None]) -> list[Cost]:
     """What each architecture costs on each track.
 
     Args:

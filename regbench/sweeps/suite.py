@@ -26,13 +26,13 @@ FILE = "suite.yaml"
 """The file that makes a folder a suite's folder."""
 
 
-def begin_suite(suite: Suite, config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
+def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: Reporter) -> Path:
     """Checks the configuration on every track and makes all run folders. Trains nothing; `go_on` does.
 
     Args:
         suite: The suite.
         config: What to run. Its track is replaced by each of the suite's.
-        out: The suite's folder, which must be new or empty; by default a new one under `runs/suites/`.
+        out: The suite's folder, which must be new or empty; None: a new one under `runs/suites/`.
         reporter: Is told what the checks do.
 
     Returns:

@@ -116,9 +116,7 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
         save_picture(figure, path)
 
 
-def plot_topics(
-    places: FloatArray, topics: NDArray[np.int64], path: Path, what: str, names: Sequence[str] = ()
-) -> None:
+def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what: str, names: Sequence[str]) -> None:
     """Texts in the plane; each topic has its colour and shape.
 
     Args:
@@ -126,7 +124,7 @@ def plot_topics(
         topics: Of each text, (T,).
         path: For the picture.
         what: What the texts are.
-        names: Names of the topics, if they have any.
+        names: Names of the topics; empty if they have none.
     """
     markers = ("o", "s", "^", "D", "v", "P", "X", "*")
     with mpl.rc_context(STYLE):
