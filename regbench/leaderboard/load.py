@@ -59,7 +59,7 @@ def load_boards(
                 faults.append(f"{stored.path.name}: {error}")
                 continue
             entries.append(entry)
-            found = [*form, *_faults(stored, (entry, form), track, known, retired, announce)]
+            found = _faults(stored, entry, form, track, known, retired, announce)
             faults += [f"{stored.path.name}: {fault}" for fault in dict.fromkeys(found)]
         if not faults:
             faults = copies(entries)
@@ -129,18 +129,21 @@ def retired_faults(entry: Entry) -> Iterator[str]:
 
 def _faults(
     stored: Stored,
-    read: tuple[Entry, list[str]],
+    entry: Entry,
+    form: list[str],
     track: Track | None,
     known: Known,
     retired: Mapping[str, Any],
     announce: Callable[[str], None],
 ) -> Iterator[str]:
-    entry = read[0]
     name, digest = entry.track, entry.result.track.digest
     if todays_track(name, digest, track) is not None:
-        found = verify_entry(stored.path, track=track, baselines=known.get(digest), announce=announce, read=read)
+        baselines = known.get(digest)
+        found = verify_entry(stored.path, track=track, baselines=baselines, announce=announce, read=(entry, form))
         yield from (str(fault) for fault in found.faults)
-    elif digest in retired.get(name, ()):
+        return
+    yield from (f"form: {fault}" for fault in form)
+    if digest in retired.get(name, ()):
         yield from retired_faults(entry)
     else:
         yield (

@@ -292,13 +292,13 @@ def _entry_row(
     normalized = normalized_scores(scores, baselines).get(main)
     rank, ties = place or (None, None)
     return Row(
-        entry.name,
-        "entry",
-        scores,
-        normalized,
-        rank,
-        ties,
-        entry,
+        name=entry.name,
+        kind="entry",
+        scores=scores,
+        normalized=normalized,
+        rank=rank,
+        ties=ties,
+        entry=entry,
         evidence=evidence,
         budget_share=budget_share,
         provisional=provisional and rank is not None,
