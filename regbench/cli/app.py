@@ -74,9 +74,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     try:
         parsed, unknown = parser.parse_known_args(arguments)
     except UserError as error:
-        word = (
-            arguments[1] if len(arguments) == 2 else ""
-        )  # `regbench check my_mixer.py`: what is required lacks its flag
+        word = arguments[1] if len(arguments) == 2 else ""  # `regbench check my_mixer.py` lacks a flag, `--arch`
         raise UserError(f"{error}{_hint(word, subparsers[str(name)])}" if word else str(error)) from None
     if unknown:
         raise UserError(f"unrecognized argument '{unknown[0]}'{_hint(unknown[0], subparsers[str(name)])}")
