@@ -86,7 +86,7 @@ def probe(one: Given, instances: Instances) -> None:
     if least == 0:
         raise UserError(_sees_itself(one, instances))
     if least == 2 and len(reach) > 2:
-        raise UserError(_late(one))
+        raise UserError(_late(one, " does not use the token just before the one it predicts"))
 
 
 def _sees_itself(one: Given, instances: Instances) -> str:
@@ -123,11 +123,9 @@ def _early(one: Given) -> str:
     return f"predictions are one place early: the {one.what}'s row t fits token t + 1 better than token t; say predicts='next'"
 
 
-def _late(one: Given) -> str:
+def _late(one: Given, why: str) -> str:
     hint = "say predicts='this'" if one.predicts == "next" else "shift the tokens only once"
-    return (
-        f"predictions are one place late: the {one.what} does not use the token just before the one it predicts; {hint}"
-    )
+    return f"predictions are one place late: the {one.what}{why}; {hint}"
 
 
 def _changed_from(tokens: NDArray[Any], place: int, io: IO) -> NDArray[Any]:
@@ -207,12 +205,9 @@ class Evidence:
                     )
                 )
             if self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1:
-                hint = "say predicts='this'" if one.predicts == "next" else "shift the tokens only once"
                 own, before = ("t + 1", "t") if one.predicts == "next" else ("t", "t - 1")
-                raise UserError(
-                    f"predictions are one place late: the array's row t fits token {before} better than token {own}, "
-                    f"without having seen it; {hint}"
-                )
+                why = f"'s row t fits token {before} better than token {own}, without having seen it"
+                raise UserError(_late(one, why))
         if self.task.knows_truth and self.z(0) > LARGEST_Z:
             raise UserError(
                 f"the {one.what} has seen the tokens that it predicts: it gives them {self.z(0):.0f} standard errors more "
