@@ -57,6 +57,9 @@ class ScoreRecord(Strict):
         values = [record.value for record in records]
         return cls(value=statistics.fmean(values), stderr=statistics.stdev(values) / len(values) ** 0.5)
 
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.stderr:.3f}"
+
 
 class Curve(Strict):
     """A score by position in the context, in bins.
@@ -226,7 +229,7 @@ class Result(Strict):
     evaluation: Evaluation | None = None
 
     def __repr__(self) -> str:
-        scores = ", ".join(f"{m} {self.score(m).value:.3f} ± {self.score(m).stderr:.3f}" for m in self.metrics)
+        scores = ", ".join(f"{m} {self.score(m)}" for m in self.metrics)
         seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
         return f"<Result: {self.architecture.name} on {self.track.name}, {self.split} split{seeds}: {scores}>"
 

@@ -29,7 +29,6 @@ from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.metrics.metric import METRICS
 from regbench.models.model import Model, token_tensor
-from regbench.report.content import label
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
@@ -303,7 +302,7 @@ HEADS = ("run", "prompt", "model", "rate", "NLL ↓", "difference to unprompted"
 def columns(found: Sequence[Distillation]) -> list[str]:
     """The headings: those of every table, and one for each metric beside the NLL."""
     others = [m for m in found[0].prompted.before if m != "nll"]
-    return [*HEADS[:6], *(f"{label(m)} {METRICS[m].arrow}" for m in others), *HEADS[6:]]
+    return [*HEADS[:6], *(METRICS[m].heading for m in others), *HEADS[6:]]
 
 
 def cells(found: Sequence[Distillation]) -> Iterator[list[str]]:

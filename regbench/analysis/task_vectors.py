@@ -75,8 +75,8 @@ def task_vectors(trained: Trained, split: str, limit: int) -> TaskVectors:
         raise UserError(f"{trained.folder} has one block: a task vector is put after a block and read by the next")
     known = _Reading(trained, "validation", limit)
     validation = {place: {b: known.with_vectors(place, b) for b in range(1, count)} for place in PLACES}
-    better = 1.0 if METRICS[known.metric].higher_is_better else -1.0
-    block = {place: max(found, key=lambda b: better * found[b].value) for place, found in validation.items()}
+    sign = METRICS[known.metric].sign
+    block = {place: max(found, key=lambda b: sign * found[b].value) for place, found in validation.items()}
     asked = known if split == "validation" else _Reading(trained, split, limit)
     scores = {place: asked.with_vectors(place, block[place]) for place in PLACES}
     return TaskVectors(known.metric, asked.prompted(), asked.unprompted(), validation, block, scores)

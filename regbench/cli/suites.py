@@ -92,7 +92,7 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
         mine = result.score(main)
         table.add_row(
             fill(result.track.name, 17),  # at hyphens: whole names do not fit 80 columns
-            f"{metrics[main].label} {metrics[main].arrow}",
+            metrics[main].heading,
             f"{mine.value:.3f} ±{mine.stderr:.3f}",
             f"{100 * statistics.fmean(shares):.0f}" if shares else "—",
             escape(best_entry(result, metrics)),
@@ -123,6 +123,5 @@ def best_baseline(result: Result, metrics: Metrics) -> str:
 def _best(values: Mapping[str, float], metrics: Metrics, main: str) -> str:
     if not values:
         return "—"
-    choose = max if metrics[main].higher_is_better else min
-    name = choose(sorted(values), key=lambda one: values[one])
+    name = max(sorted(values), key=lambda one: metrics[main].sign * values[one])
     return f"{name} {values[name]:.3f}"

@@ -33,7 +33,7 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
         table.add_column("chosen", no_wrap=True)
         table.add_column("trials", justify="right")
         table.add_column("validation\nloss", justify="right", no_wrap=True)
-        table.add_column(f"{main.label} {main.arrow}".replace(" ", "\n", 1), justify="right", no_wrap=True)
+        table.add_column(main.heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
         normalized = any(row.normalized is not None for row in own)
         if normalized:
             table.add_column("normalized\nscore", justify="right", no_wrap=True)

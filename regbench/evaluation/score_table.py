@@ -57,8 +57,7 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
     main = found.track.metrics[found.track.definition.main_score]
     counts = _main_counts(found)
     known = [_known(one, found, announce) for one in found.compared]
-    sign = -1 if main.higher_is_better else 1
-    order = sorted(range(len(known)), key=lambda i: (sign * known[i].scores[main.name].value, i))
+    order = sorted(range(len(known)), key=lambda i: (-main.sign * known[i].scores[main.name].value, i))
     rows = []
     for i in order:
         change = None

@@ -129,8 +129,8 @@ def read_language_models(board: Path) -> tuple[dict[tuple[str, str], list[Langua
         found.setdefault((entry.result.track.name, entry.result.track.digest), []).append(entry)
     for entries in found.values():
         reference, main = find_reference(entries[0].result.track.name), entries[0].result.track.main_score
-        sign = -1 if reference.track.metrics[main].higher_is_better else 1
-        entries.sort(key=lambda one: (sign * one.result.score(main).value, one.name))
+        sign = reference.track.metrics[main].sign
+        entries.sort(key=lambda one: (-sign * one.result.score(main).value, one.name))
     return found, faults
 
 

@@ -261,7 +261,7 @@ def _levels(board: Board) -> list[dict[str, Any]]:
     """The baselines as levels to compare with, without those that are worse than the unigram model."""
     rows = [row for row in board.rows if row.baseline is not None]
     start = next((row.scores[board.main_score].value for row in rows if row.anchor == "start"), None)
-    sign = 1 if board.known[board.main_score].higher_is_better else -1
+    sign = board.known[board.main_score].sign
     kept = [r for r in rows if start is None or sign * (r.scores[board.main_score].value - start) >= 0]
     styles = {one["name"]: one for one in _baselines(board)}
     return [

@@ -14,7 +14,6 @@ from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, retirement
 from regbench.report.content import human_state, label
-from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
@@ -150,7 +149,7 @@ def _language_models(board: Board) -> str:
     rows = []
     for one in board.language_models:
         cells = {"language model": one.name}
-        cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(one.result.score(m)) for m in board.metrics}
+        cells |= {board.known[m].heading: str(one.result.score(m)) for m in board.metrics}
         normalized, evaluation = one.normalized(board.baselines), one.result.evaluation
         assert evaluation is not None
         cells["normalized score"] = "—" if normalized is None else f"{100 * normalized:.0f}"
@@ -215,7 +214,7 @@ def _track_row(track: Track, board: Board | None) -> dict[str, str]:
 def _board_row(board: Board) -> dict[str, str]:
     first, best = "", board.leader
     if best is not None:
-        first = f"{best.name}, {_pair(best.scores[board.main_score])}, {best.tier}"
+        first = f"{best.name}, {best.scores[board.main_score]}, {best.tier}"
         first = first if best.tier == "reproduced" else f"open until reproduced: {first}"
     return {
         "track": f"[{board.track}]({board.file_stem}.md)",
@@ -250,7 +249,7 @@ def _set(cell: str, row: Row, form: str, escape: dict[int, str]) -> str:
 def _cells(board: Board, row: Row) -> dict[str, str]:
     """A row's cells for people, by column."""
     cells = {"rank": row.place, "predictor": row.name + (f" ({row.mark})" if row.mark else "")}
-    cells |= {f"{board.known[m].label} {board.known[m].arrow}": _pair(row.scores[m]) for m in board.metrics}
+    cells |= {board.known[m].heading: str(row.scores[m]) for m in board.metrics}
     cells["normalized score"] = "—" if row.normalized is None else f"{100 * row.normalized:.0f}"
     result = row.entry.result if row.entry is not None else None
     speeds = [seed.tokens_per_second for seed in result.seeds] if result else []
@@ -305,7 +304,3 @@ def _backend(row: Row) -> str:
         return ""
     ran = row.entry.result.environment.backend
     return ", ".join(f"{op} {name}" for op, name in sorted(ran.items())) or "torch"
-
-
-def _pair(score: ScoreRecord) -> str:
-    return f"{score.value:.3f} ± {score.stderr:.3f}"

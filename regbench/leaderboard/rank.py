@@ -215,7 +215,7 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     main = first.result.track.main_score
     described = METRICS if own is None else Metrics(METRICS | own.metrics)
     known = Metrics({name: described[name] for name in first.metrics})
-    best_first = -1 if known[main].higher_is_better else 1
+    best_first = -known[main].sign
     ordered = sorted(entries, key=lambda e: (best_first * e.result.score(main).value, e.name))
     behind = {e.name: evidence.get(e.digest, Evidence(entry=e.digest)) for e in ordered}
     track = todays_track(first.track, digest, own)

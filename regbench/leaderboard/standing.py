@@ -96,10 +96,10 @@ def standing_of(result: Result, track: Track) -> Standing | None:
     entries = [entry for entry in whole_entries(result.track) if budget_share(entry, track) >= FULL]
     if not entries:
         return None
-    sign = -1 if METRICS[main].higher_is_better else 1
+    sign = METRICS[main].sign
     own = statistics.fmean(seed.scores[main].value for seed in result.seeds)
-    ranked = sorted(((entry.name, entry.result.score(main)) for entry in entries), key=lambda e: sign * e[1].value)
-    better = [one for one in ranked if sign * one[1].value < sign * own]
+    ranked = sorted(((entry.name, entry.result.score(main)) for entry in entries), key=lambda e: -sign * e[1].value)
+    better = [one for one in ranked if sign * one[1].value > sign * own]
     return Standing(len(better) + 1, len(ranked), better[-3:], ranked[len(better) :][:3])
 
 

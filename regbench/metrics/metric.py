@@ -48,6 +48,16 @@ class Metric:
         """Which way is better, as "↑" or "↓"."""
         return "↑" if self.higher_is_better else "↓"
 
+    @property
+    def heading(self) -> str:
+        """The label and the arrow, as over a column."""
+        return f"{self.label} {self.arrow}"
+
+    @property
+    def sign(self) -> int:
+        """1 where higher is better, else -1: times this, the better of two values is the higher."""
+        return 1 if self.higher_is_better else -1
+
 
 class Metrics(dict[str, Metric]):
     """Metrics by name. Asking for an unknown name is a mistake of the user."""

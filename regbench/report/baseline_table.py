@@ -96,7 +96,7 @@ def measure(track: Track, announce: Announce = lambda name, done, total: None) -
     if not any(baseline.anchor != "end" for baseline in baselines):
         raise UserError(f"no baseline is for the task '{track.definition.task}' of {track.name}")
     main = track.definition.main_score
-    sign = 1 if track.metrics[main].higher_is_better else -1
+    sign = track.metrics[main].sign
     scored: dict[str, Scores] = {}
     costs: dict[str, dict[str, Any]] = {}
     for baseline in baselines:
@@ -195,11 +195,7 @@ def _track_markdown(track: TrackTable) -> str:
 def score_cells(track: TrackTable) -> list[list[str]]:
     """The head, then a row for each baseline with its name and every score, as text."""
     head = ["baseline", *(f"{label(m)} {'↓' if m in track.losses else '↑'}" for m in track.metrics)]
-    rows = [
-        [name, *(f"{row.scores[m].value:.3f} ± {row.scores[m].stderr:.3f}" for m in track.metrics)]
-        for name, row in track.rows.items()
-    ]
-    return [head, *rows]
+    return [head, *([name, *(str(row.scores[m]) for m in track.metrics)] for name, row in track.rows.items())]
 
 
 def difference_cells(track: TrackTable) -> list[list[str]]:

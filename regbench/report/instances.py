@@ -147,7 +147,7 @@ def layout(
         tables.append(score(task, test, models[place].batches(at=test.scored)))
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
-    chosen = choose(-mean if metrics_of(task)[metric].higher_is_better else mean, asked)
+    chosen = choose(-metrics_of(task)[metric].sign * mean, asked)
     ends = test.lengths.astype(np.int64).cumsum()
     rows = {n: slice(int(ends[n] - test.lengths[n]), int(ends[n])) for n in chosen}
     whole: dict[int, list[FloatArray]] = {n: [] for n in chosen}

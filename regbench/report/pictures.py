@@ -84,7 +84,7 @@ def _draw_metric(axes: Axes, result: Result, metric: Metric) -> None:
         axes.yaxis.set_major_locator(LogLocator() if beyond else FixedLocator(_NATS))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_title(f"{metric.label} {metric.arrow}")
+    axes.set_title(metric.heading)
     axes.set_xlabel(axis(result, key))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 

@@ -192,7 +192,7 @@ def _title(panel: tuple[str, str, str], rows: Sequence[Row]) -> str:
     if name == VALIDATION:
         return f"{track}: validation loss of the trials ↓"
     metric = next(row.point.track for row in rows if row.point.track.name == track).metrics[name]
-    return f"{track}: {metric.label} {metric.arrow}"
+    return f"{track}: {metric.heading}"
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:

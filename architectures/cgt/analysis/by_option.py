@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from architectures.cgt.analysis.pictures import STYLE
 from architectures.cgt.analysis.table import BASE, FROZEN, RunTable
 from regbench.metrics.metric import METRICS
-from regbench.report.content import label
 from regbench.report.palette import COLOURS
 from regbench.report.pictures import save_picture
 from regbench.results import read_result
@@ -132,7 +131,7 @@ def plot_by_option(found: ByOption, title: str, path: Path) -> None:
                 axes.plot(np.full(len(seeds), place), seeds, "o", color=colour, markersize=4, alpha=0.6)
         axes.set_xticks(range(len(every)), [str(value) for value in every])
         axes.set(title=title, xlabel=found.option)
-        axes.set_ylabel(f"{label(found.metric)} {METRICS[found.metric].arrow}")
+        axes.set_ylabel(METRICS[found.metric].heading)
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         save_picture(figure, path)
 

@@ -209,7 +209,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
             axes.set(title=names[number], xlabel=found.label)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if not number:
-                axes.set_ylabel(f"{label(found.metric)} {METRICS[found.metric].arrow}")
+                axes.set_ylabel(METRICS[found.metric].heading)
             if by_factors:  # on a linear axis the best curves would lie on one line
                 axes.set_yscale("log")
                 axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -132,7 +132,7 @@ def _scores(found: Study, outcomes: Outcomes) -> None:
     for mode in MODES:
         scores = {metric: outcomes.score(mode, metric) for metric in outcomes.values[mode]}
         table[mode] = {m: {"value": s.value, "stderr": s.stderr} for m, s in scores.items()}
-        found.add_line(mode, "  ".join(f"{m} {s.value:.3f} ± {s.stderr:.3f}" for m, s in scores.items()))
+        found.add_line(mode, "  ".join(f"{m} {s}" for m, s in scores.items()))
     found.findings["after_the_prompt"] = table
 
 

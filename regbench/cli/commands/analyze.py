@@ -138,7 +138,7 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
     rows |= {f"the text, with a vector at the {p} (block {found.block[p]})": score for p, score in found.scores.items()}
     rows["the text"] = found.unprompted
     for what, score in rows.items():
-        table.add_row(what, f"{score.value:.3f} ± {score.stderr:.3f}")
+        table.add_row(what, str(score))
     console.print(table)
     content = {
         "track": trained.track.name,

@@ -164,7 +164,7 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
     table.add_column("predictor", overflow="fold", min_width=11)
     table.add_column("seeds", justify="right", no_wrap=True)
     for metric in (found.track.metrics[name] for name in (main, *others)):
-        head = fill(f"{metric.label} {metric.arrow}", 11 if metric.name == main else 8, break_long_words=False)
+        head = fill(metric.heading, 11 if metric.name == main else 8, break_long_words=False)
         table.add_column(head, justify="right", no_wrap=True)
     for head in ("difference", "p", "verdict"):
         table.add_column(head, no_wrap=True, justify="left" if head == "verdict" else "right")

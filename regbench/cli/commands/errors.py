@@ -75,7 +75,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     values, illegal = _measured(found, at)
     bins = errors.binned(values, at)
     metric = found.track.metrics[score]
-    title = f"{metric.label} {metric.arrow} on {found.track.name}, test split"
+    title = f"{metric.heading} on {found.track.name}, test split"
     console.print(
         _table(title, bins, {name: errors.average(own[score], at) for name, own in values.items()}, score, len(at.row))
     )

@@ -66,9 +66,7 @@ def _table(board: Board) -> Table:
     table.add_column("", justify="right")
     table.add_column("predictor", overflow="fold")
     for metric in board.metrics:
-        head = f"{board.known[metric].label} {board.known[metric].arrow}".replace(
-            " ", "\n", board.known[metric].label.count(" ")
-        )
+        head = board.known[metric].heading.replace(" ", "\n", board.known[metric].label.count(" "))
         table.add_column(head, justify="right", no_wrap=True)
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
