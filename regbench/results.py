@@ -302,6 +302,16 @@ class Result(Strict):
         return sorted(self.seeds[0].scores, key=lambda metric: metric != self.track.main_score)
 
     @property
+    def tokens(self) -> int:
+        """The training tokens of the seed that saw most."""
+        return max(seed.tokens for seed in self.seeds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The speed of training, median over seeds."""
+        return statistics.median(seed.tokens_per_second for seed in self.seeds)
+
+    @property
     def normalized(self) -> list[float]:
         """The normalized main score of each seed: 0 at the unigram model, 1 at the oracle. Empty where the track has none."""
         main = self.track.main_score

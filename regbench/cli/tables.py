@@ -21,7 +21,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
         result: the result of a run. Each of several seeds has a row of its own.
         metrics: the scores of its track.
     """
-    from regbench.report.content import score_rows  # it loads matplotlib
+    from regbench.report.content import in_hundredths, score_rows  # it loads matplotlib
 
     table = Table(
         title=f"{result.track.name}, {result.split} split",
@@ -41,7 +41,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
     for row in rows:
         cells = [f"{row.scores[m].value:.3f} {small_error(row.scores[m].stderr)}" for m in result.metrics]
         if normalized:
-            cells.append("—" if row.normalized is None else f"{100 * row.normalized:.0f}")
+            cells.append(in_hundredths(row.normalized))
         table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
 

@@ -157,7 +157,7 @@ def _words(entry: Entry, evidence: Evidence) -> dict[str, Any]:
     """What the template shows of an entry. A line may break between the pieces of its name."""
     pieces = re.findall(r"[+]?[^_+-]+[_-]?|[_+-]", entry.name)
     facts = {"tier": evidence.about, **_facts(entry)}
-    return {"pieces": pieces, "more": _more(entry), "speed": _speed(entry), "facts": facts}
+    return {"pieces": pieces, "more": _more(entry), "speed": entry.result.tokens_per_second, "facts": facts}
 
 
 def _more(entry: Entry) -> str:
@@ -176,7 +176,7 @@ def _facts(entry: Entry) -> dict[str, str]:
         "options": _settings(a.options),
         "training": _settings(result.training),
         f"{label(main)} by seed": ", ".join(f"{seed.seed}: {seed.scores[main].value:.4f}" for seed in result.seeds),
-        "tokens": f"{max(seed.tokens for seed in result.seeds):,} a seed, {human_seconds(seconds)} of training in all",
+        "tokens": f"{result.tokens:,} a seed, {human_seconds(seconds)} of training in all",
         "selection": f"{result.selection.trials:,} configurations tried, on {result.selection.split}",
         "machine": f"{_machine(entry)}, {e.threads} thread{'s' * (e.threads != 1)}, {e.precision}",
         "backend": _settings(e.backend) or "plain PyTorch",
@@ -191,11 +191,6 @@ def _settings(settings: Mapping[str, Any]) -> str:
     """Settings as key=value, without spaces in the values, so that words of a filter fit."""
     plain = {k: v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in settings.items()}
     return " ".join(f"{key}={value}" for key, value in plain.items())
-
-
-def _speed(entry: Entry) -> float:
-    """Training tokens per second, median over seeds."""
-    return statistics.median(seed.tokens_per_second for seed in entry.result.seeds)
 
 
 def _machine(entry: Entry) -> str:
@@ -234,7 +229,7 @@ def _entry(row: Row, entry: Entry, board: Board, variants: Mapping[tuple[str, st
         "variant": variants[architecture.name, entry.name],
         "parameters": architecture.parameters,
         "state": architecture.state_bytes,
-        "speed": round(_speed(entry), 1),
+        "speed": round(entry.result.tokens_per_second, 1),
         "machine": _machine(entry),
         "scores": {m: [round(row.scores[m].value, 6), round(row.scores[m].stderr, 6)] for m in board.metrics},
         "curves": {m: [points(_mean_curve(entry, m))] for m in board.metrics},

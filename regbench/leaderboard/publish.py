@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from tabulate import tabulate
 from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, retirement
-from regbench.report.content import human_state, label
+from regbench.report.content import human_state, in_hundredths, label
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
@@ -152,7 +151,7 @@ def _language_models(board: Board) -> str:
         cells |= {board.known[m].heading: str(one.result.score(m)) for m in board.metrics}
         normalized, evaluation = one.normalized(board.baselines), one.result.evaluation
         assert evaluation is not None
-        cells["normalized score"] = "—" if normalized is None else f"{100 * normalized:.0f}"
+        cells["normalized score"] = in_hundredths(normalized)
         cells["other tokens"] = f"{100 * one.outside:.1f} %"
         cells["parameters"] = f"{one.result.architecture.parameters:,}"
         cells["mappings"] = str(len(one.result.seeds))
@@ -250,16 +249,15 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
     """A row's cells for people, by column."""
     cells = {"rank": row.place, "predictor": row.name + (f" ({row.mark})" if row.mark else "")}
     cells |= {board.known[m].heading: str(row.scores[m]) for m in board.metrics}
-    cells["normalized score"] = "—" if row.normalized is None else f"{100 * row.normalized:.0f}"
+    cells["normalized score"] = in_hundredths(row.normalized)
     result = row.entry.result if row.entry is not None else None
-    speeds = [seed.tokens_per_second for seed in result.seeds] if result else []
     cells["parameters"] = f"{result.architecture.parameters:,}" if result else ""
     cells["state"] = human_state(result.architecture) if result else ""
     cells["short conv"] = str(result.architecture.conv_width or "") if result else ""
-    cells["tokens/s"] = f"{statistics.median(speeds):,.0f}" if speeds else ""
+    cells["tokens/s"] = f"{result.tokens_per_second:,.0f}" if result else ""
     cells["backend"] = _backend(row)
     cells["trials"] = str(result.selection.trials) if result else ""
-    cells["seeds"] = str(len(speeds)) if speeds else ""
+    cells["seeds"] = str(len(result.seeds)) if result else ""
     cells["tier"] = row.tier or ""
     return cells
 
@@ -283,8 +281,8 @@ def _record(board: Board, row: Row) -> dict[str, object]:
             "parameters": result.architecture.parameters,
             "state_bytes": result.architecture.state_bytes,
             "short_conv": result.architecture.conv_width,
-            "train_tokens": max(seed.tokens for seed in result.seeds),
-            "tokens_per_second": round(statistics.median(seed.tokens_per_second for seed in result.seeds), 1),
+            "train_tokens": result.tokens,
+            "tokens_per_second": round(result.tokens_per_second, 1),
             "backend": _backend(row),
             "device": result.environment.device,
             "trials": result.selection.trials,

@@ -261,7 +261,7 @@ def budget_share(entry: Entry, track: Track | None) -> float:
     """The share of the track's budget that the entry's longest training saw. 1 where the track is gone."""
     if track is None:
         return 1.0
-    return max(seed.tokens for seed in entry.result.seeds) / track.definition.budget.train_tokens
+    return entry.result.tokens / track.definition.budget.train_tokens
 
 
 def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:

@@ -154,6 +154,11 @@ def as_text(name: str) -> str:
     return name.replace("Ġ", " ").replace("Ċ", "\n").replace("ĉ", "\t")
 
 
+def in_hundredths(share: float | None) -> str:
+    """A normalized score for people: 0.83 -> "83". None, of a track that has none: "—"."""
+    return "—" if share is None else f"{100 * share:.0f}"
+
+
 def human_bytes(count: int | None) -> str:
     """A size for people: 1,536 -> "1.5 KiB". None is a state that grows with the context: "grows with L"."""
     if count is None:
