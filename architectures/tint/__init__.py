@@ -195,7 +195,8 @@ class TinT(Model):
         self._judged = True
         with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):  # as scoring does
             before, after = (
-                float(F.cross_entropy(logits[behind], tokens[behind])) for logits in (self.auxiliary(tokens), self(tokens))
+                float(F.cross_entropy(logits[behind], tokens[behind]))
+                for logits in (self.auxiliary(tokens), self(tokens))
             )
         if after > before + math.log(self.io.vocab_size):
             raise UserError(

@@ -98,7 +98,9 @@ def test_the_first_validation_refuses_steps_that_diverge(form: str) -> None:
     diverging = tint(form=form, inner_rate=1e4)
     assert diverging(tokens).isfinite().all()
     diverging.train().losses(tokens, scored)
-    words = r"diverge at inner_rate=10000: they raise the validation loss behind them from .* nats; .*default is 0.001\)"
+    words = (
+        r"diverge at inner_rate=10000: they raise the validation loss behind them from .* nats; .*default is 0.001\)"
+    )
     with pytest.raises(UserError, match=words):
         diverging.eval().losses(tokens, scored)
     harmful = tint(form=form, inner_rate=0.3)
