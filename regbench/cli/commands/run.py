@@ -54,7 +54,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains and scores."""
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench import runner
-    from regbench.cli.tables import result_table
+    from regbench.cli.tables import print_fitting, result_table
     from regbench.config import read_config
     from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
@@ -95,7 +95,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
     track = (config or read_config(Path(arguments.resume) / "config.yaml")).track
-    console.print(result_table(result, _metrics(result, track)))
+    print_fitting(result_table(result, _metrics(result, track)), console)
     seed, few = result.seeds[0], result.training.get("train_instances")
     console.print(
         f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "
