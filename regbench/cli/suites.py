@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
+from regbench.cli.tables import folded, print_fitting
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -65,7 +66,7 @@ def run_suite(suite: str | None, config: Config | None, place: str | None, jobs:
             hint = f"; go on with: regbench run --resume {folder}" if reporter.folder else ""
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
-    console.print(suite_table(done))
+    print_fitting(suite_table(done), console)
     shares = [share for _, result in done if (share := _normalized(result)) is not None]
     if shares:
         console.print(
@@ -83,11 +84,9 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
         done: Run folders with their results.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("track", no_wrap=True)
-    for head in ("score", done[0][1].architecture.name):
-        table.add_column(escape(head), justify="right" if head == done[0][1].architecture.name else "left")
-    for head in ("normalized", "best entry", "best baseline"):
-        table.add_column(head, justify="right" if head == "normalized" else "left", overflow="fold")
+    for head in ("track", "score", escape(done[0][1].architecture.name), "normalized", "best entry", "best baseline"):
+        number = head not in ("track", "score", "best entry", "best baseline")
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
     for folder, result in done:
         main, share = result.track.main_score, _normalized(result)
         metrics = _metrics(folder, result)
@@ -97,8 +96,8 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
             f"{metrics[main].label} {metrics[main].arrow}",
             f"{mine.value:.3f} ±{mine.stderr:.3f}",
             "—" if share is None else f"{100 * share:.0f}",
-            escape(best_entry(result, metrics)),
-            escape(best_baseline(result, metrics)),
+            escape(folded(best_entry(result, metrics))),
+            escape(folded(best_baseline(result, metrics))),
         )
     return table
 

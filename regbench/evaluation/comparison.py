@@ -27,7 +27,7 @@ from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
-from regbench.utils.files import atomic_write
+from regbench.utils.files import atomic_write, runs_in
 
 DEFAULT_TRACK = "pfa-small-v1"
 Announce = Callable[[str, int, int], None]
@@ -329,7 +329,7 @@ def _find(
         return [ComparedPredictor(label, scores.name, f"{scores.name}, entry", scores)]
     if not chosen:
         if "/" in name or name.endswith((".json", ".npz")):
-            raise UserError(f"there is no run folder {name}")
+            raise UserError(f"there is no run folder {name}{runs_in(Path(name))}")
         entries = [] if board is None else board.names(track)
         raise UserError(
             f"unknown predictor '{name}'{nearest(name, [*(b.name for b in baselines), *registered, *entries])}"

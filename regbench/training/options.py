@@ -105,10 +105,12 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
     Raises:
         UserError: an unknown key (the message names the nearest) or a value of the wrong type.
     """
-    try:
-        return TrainingOptions(**{**cls.training_defaults, **settings})
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, "training option", TrainingOptions.model_fields)) from None
+    for what, given in ((f"training_defaults of {cls.__name__}", {}), ("training option", settings)):
+        try:
+            options = TrainingOptions(**{**cls.training_defaults, **given})
+        except pydantic.ValidationError as error:
+            raise UserError(describe_validation(error, what, TrainingOptions.model_fields)) from None
+    return options
 
 
 def _hint(key: str, own: Iterable[str]) -> str | None:

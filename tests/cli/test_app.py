@@ -164,6 +164,7 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
             ["run", "--arch", "runs/a/config.yaml"],
             "config.yaml'; one of your own is a Python file, and `regbench ls arch",
         ),
+        (["data", "suites/quick"], "unknown track 'suites/quick'; `regbench ls tracks` lists"),
         (["run", "mamba"], "unrecognized argument 'mamba'; did you mean '--arch mamba'?"),
         (["run", "pfa-v1"], "unrecognized argument 'pfa-v1'; did you mean '--track pfa-v1'?"),
         (["check", "mine.py"], "one of the arguments --arch --all is required; did you mean '--arch mine.py'?"),

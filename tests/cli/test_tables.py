@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
 from regbench import cli
+from regbench.cli.suites import best_entry, suite_table
 from regbench.cli.tables import folded, print_fitting, result_table
 from regbench.tracks import load_track
 from regbench.utils import registry
@@ -50,6 +53,18 @@ def test_a_run_with_many_scores_has_names_and_whole_numbers(capsys: pytest.Captu
     assert all(len(line.rstrip()) <= 80 for line in lines)
     assert sum(line.split()[:1] == ["oracle"] for line in lines) == 2
     assert sum("predictor" in line for line in lines) == 2
+
+
+def test_a_suite_shows_whole_names_of_entries(capsys: pytest.CaptureFixture[str]) -> None:
+    tracks = ("state-tracking-small-v1", "mqar-small-v1")
+    results = [next(iter(published(track).values())) for track in tracks]
+    print_fitting(suite_table([(Path("here"), result) for result in results]), Console())
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
+    for track, result in zip(tracks, results, strict=True):
+        best = best_entry(result, load_track(track).metrics)
+        assert all(line in out for line in folded(best).splitlines())
 
 
 def test_lists_cut_no_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
