@@ -335,7 +335,7 @@ def require_finished(folder: Path) -> None:
         UserError: It is no folder, it holds no run, or a run that is not finished.
     """
     if not folder.is_dir():
-        raise UserError(f"no such folder: {folder}")
+        raise UserError(f"no such folder: {folder}{runs_in(folder)}")
     if (folder / "result.json").exists():
         return
     if (folder / "config.yaml").exists():

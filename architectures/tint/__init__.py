@@ -18,11 +18,13 @@ Paper: *Trainable Transformer in Transformer* (Panigrahi, Malladi, Xia, Arora 20
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
+from torch.nn import functional as F
 
 from architectures.tint import size
 from architectures.tint.explicit import Gradient, Plan, Weights, auxiliary_of, descend, forward
@@ -93,6 +95,7 @@ class TinT(Model):
         shared = {key: getattr(options, key) for key in ("d_model", "n_layers", "n_heads", "dropout")}
         self.auxiliary = build(Transformer, Transformer.Options(**shared), io)
         self.after = _token(options.targets, io)
+        self._judged = False
         self.constructed: Simulator | None = None
         if options.form == "construction":
             layout = Layout.of(options.d_model, options.n_heads, io.max_length, options.slots)
@@ -121,7 +124,16 @@ class TinT(Model):
         return out
 
     def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
-        """The auxiliary's `cross_entropy` in nats, with no update: (B, L), (B, L) -> scalar."""
+        """The auxiliary's `cross_entropy` in nats, with no update: (B, L), (B, L) -> scalar.
+
+        The first validation also looks at the steps. The auxiliary has learnt something by then, and most of the training is
+        not yet spent.
+
+        Raises:
+            UserError: The simulated steps diverge.
+        """
+        if not self.training and not self._judged:
+            self._judge(tokens, scored)
         return self.auxiliary.losses(tokens, scored)
 
     def counted(self, inputs: Tensor, tokens: Tensor) -> Tensor:
@@ -168,6 +180,30 @@ class TinT(Model):
         terms = size.expected(simulator)
         counts = {name: (number, terms[name]) for name, number in size.counted(simulator).items()}
         return self.sizes_of(o.d_model, o.n_heads, o.n_layers, self.io.max_length, o.slots), counts
+
+    def _judge(self, tokens: Tensor, scored: Tensor) -> None:
+        """Refuses steps that raise the loss behind the first change by more than the loss of a uniform guess.
+
+        A rate that does less harm is a result, and is scored.
+
+        Raises:
+            UserError: They do.
+        """
+        behind = scored & (torch.arange(tokens.shape[1], device=tokens.device) >= self.update_at[0])
+        if not behind.any():
+            return
+        self._judged = True
+        with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):  # as scoring does
+            before, after = (
+                float(F.cross_entropy(logits[behind], tokens[behind]))
+                for logits in (self.auxiliary(tokens), self(tokens))
+            )
+        if after > before + math.log(self.io.vocab_size):
+            raise UserError(
+                f"the simulated steps diverge at inner_rate={self.options.inner_rate:g}: they raise the validation loss behind "
+                f"them from {before:.3g} to {after:.3g} nats; take a smaller rate (the default is "
+                f"{TinT.Options.model_fields['inner_rate'].default:g})"
+            )
 
     def _by_the_twin(self, inputs: Tensor, tokens: Tensor, masks: list[tuple[Tensor, int, int]]) -> list[Tensor]:
         """The logits behind each cut, by explicit descent."""

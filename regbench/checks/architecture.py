@@ -154,6 +154,7 @@ def causal(subject: Subject) -> str | None:
     model = subject.moved()
     for tokens in (subject.tokens(), subject.tokens(1, length=None)):
         length = tokens.shape[1]
+        _finite(model(tokens))
         fault = _sees_future(subject, model, tokens, (0, 1, length // 2, 3 * length // 4, length - 2), CAUSAL_TOLERANCE)
         if fault:
             return fault
@@ -212,8 +213,7 @@ def trains(subject: Subject) -> str | None:
     may depend on what follows.
     """
     model, tokens = subject.moved(), subject.tokens(2, length=None)
-    if not model(tokens).isfinite().all():
-        return None  # `finite` reports it
+    _finite(model(tokens))
     # The second half repeats the first. In a large vocabulary no n-gram occurs twice by chance, and heads would learn nothing.
     half = tokens.shape[1] // 2
     tokens = torch.cat([tokens[:, :half], tokens[:, : tokens.shape[1] - half]], dim=1)
@@ -275,14 +275,15 @@ def _gradient_fault(model: Model) -> str | None:
     later = {name for name, p in model.named_parameters() if getattr(p, "_learns_later", False)}
     for name, gradient in asked.items():
         if name not in later and (gradient is None or (gradient == 0).all()):
-            return f"the parameter {name} receives no gradient"
+            hint = "; NumPy and .detach() in the mixer do this" if ".mixer_norm." in name else ""
+            return f"the parameter {name} receives no gradient{hint}"
     return None
 
 
 def batch_independent(subject: Subject) -> str | None:
     """A sequence is predicted the same whatever shares its batch."""
     model, tokens = subject.moved(), subject.tokens()
-    if _differ(model(tokens)[:1], model(tokens[:1])):
+    if _differ(_finite(model(tokens))[:1], model(tokens[:1])):
         return "a sequence's prediction depends on the others in its batch"
     return None
 
@@ -298,7 +299,7 @@ def state_size(subject: Subject) -> str | None:
 def deterministic(subject: Subject) -> str | None:
     """One seed gives one model, another seed another model. The same input gives the same output to the bit."""
     tokens = subject.tokens()
-    first, again, other = (subject.model(seed)(tokens) for seed in (0, 0, 1))
+    first, again, other = (_finite(subject.model(seed)(tokens)) for seed in (0, 0, 1))
     if not torch.equal(first, again):
         return "two models made under one seed differ"
     model = subject.model()
@@ -318,7 +319,7 @@ def streams(subject: Subject) -> str | None:
         state = model.init_state(len(tokens))  # type: ignore[operator]
     except UserError:
         raise NotApplicable(f"has no recurrent form{trust}") from None
-    whole, inputs, held = model(tokens), shift_in(tokens, subject.io.separator), [0]
+    whole, inputs, held = _finite(model(tokens)), shift_in(tokens, subject.io.separator), [0]
     for t in range(tokens.shape[1]):
         logits, state = model.step(inputs[:, t], state)  # type: ignore[operator]
         if _differ(whole[:, t], logits, STREAM_TOLERANCE):
@@ -336,7 +337,7 @@ def saves(subject: Subject) -> str | None:
     stored = safetensors.torch.save({k: v.contiguous().clone() for k, v in model.state_dict().items()})
     loaded = subject.model(seed=1)
     loaded.load_state_dict(safetensors.torch.load(stored))
-    if torch.equal(model(tokens), loaded(tokens)):
+    if torch.equal(_finite(model(tokens)), loaded(tokens)):
         return None
     return "a model loaded from its saved weights predicts otherwise"
 
@@ -354,13 +355,14 @@ def compiles(subject: Subject) -> str | None:
     model, tokens = subject.model(), subject.tokens()
     torch.compiler.reset()
     compiled = torch.compile(model, backend="aot_eager")
-    return "under torch.compile it predicts otherwise" if _differ(model(tokens), compiled(tokens)) else None
+    return "under torch.compile it predicts otherwise" if _differ(_finite(model(tokens)), compiled(tokens)) else None
 
 
 def overfits(subject: Subject) -> str | None:
     """Trained on 8 short instances alone, it overfits them (legal accuracy 0.99 in 400 steps), or declares that it cannot."""
     if "tokens" not in getattr(subject.cls, "takes", ("tokens",)):
         raise NotApplicable("is not for tokens, which the instances are made of")
+    _finite(subject.model()(subject.tokens()))
     best = _overfitted_accuracy(subject)
     if not subject.cls.can_overfit(subject.options):
         if best >= 0.99:
@@ -434,6 +436,17 @@ CONTRACT: tuple[Check, ...] = (
     overfits,
 )
 """Every check, in this order."""
+
+
+def _finite(output: Tensor) -> Tensor:
+    """The same output. A check that compares outputs says nothing of NaN: `finite` reports it.
+
+    Raises:
+        NotApplicable: it holds NaN or infinity.
+    """
+    if not output.isfinite().all():
+        raise NotApplicable("not asked: it returns NaN or infinity")
+    return output
 
 
 def _differ(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:

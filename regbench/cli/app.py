@@ -16,9 +16,9 @@ from typing import NoReturn
 from rich.console import Console
 
 from regbench.cli import commands
-from regbench.training.options import TrainingOptions
+from regbench.training.options import OTHER_NAMES, TrainingOptions
 from regbench.utils import registry, threads
-from regbench.utils.errors import UserError, nearest, printable
+from regbench.utils.errors import UserError, closest, nearest, printable
 
 _EXAMPLES = """\
 examples:
@@ -83,14 +83,22 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _hint(word: str, parser: argparse.ArgumentParser) -> str:
     """What a word may have meant that the parser of a command does not take."""
+    from regbench.models.mixer import Options  # imports PyTorch
     from regbench.tracks import track_names  # imports Numba
 
-    flags = [flag for action in parser._actions for flag in action.option_strings]
-    key = word.removeprefix("--").partition("=")[0].replace("-", "_")
-    if key in TrainingOptions.model_fields and "--set" in flags:
-        return f"; did you mean '--set training.{key}=VALUE'?"
+    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    key, equals, value = word.removeprefix("--").partition("=")
+    written = {flag[2:].replace("-", "_"): flag for flag in flags}
+    if "--set" in flags:
+        settings = {name: f"training.{name}" for name in TrainingOptions.model_fields}
+        settings |= {other: settings[name] for other, name in OTHER_NAMES.items()}
+        settings |= {name: name for name in Options.model_fields}
+        written = {name: f"--set {setting}={value or 'VALUE'}" for name, setting in settings.items()} | written
     if word.startswith("-"):
-        return nearest(word, flags)
+        meant = closest(key.lower().replace("-", "_"), written)
+        return f"; did you mean '{written[meant]}'?" if meant else f"; known: {', '.join(sorted(flags))}"
+    if "--set" in flags and equals:
+        return f"; did you mean '{written.get(key, f'--set {word}')}'?"
     if "--arch" in flags and (registry.is_file(word) or word in registry.entries(registry.ARCHITECTURE)):
         return f"; did you mean '--arch {word}'?"
     if "--track" in flags and word in track_names():

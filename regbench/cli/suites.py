@@ -16,7 +16,7 @@ from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
 from regbench.cli.lines import print_line
-from regbench.cli.tables import metrics_of_run
+from regbench.cli.tables import folded, metrics_of_run, print_fitting
 from regbench.training.terminal import TerminalReporter
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run_suite(suite: str | None, config: Config | None, place: str | None, jobs:
             hint = f"; go on with: regbench run --resume {folder}" if reporter.folder else ""
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
-    console.print(suite_table(done))
+    print_fitting(suite_table(done), console)
     shares = [statistics.fmean(result.normalized) for _, result in done if result.normalized]
     if shares:
         console.print(
@@ -81,11 +81,9 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
         done: Run folders with their results.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("track", no_wrap=True)
-    for head in ("score", done[0][1].architecture.name):
-        table.add_column(escape(head), justify="right" if head == done[0][1].architecture.name else "left")
-    for head in ("normalized", "best entry", "best baseline"):
-        table.add_column(head, justify="right" if head == "normalized" else "left", overflow="fold")
+    for head in ("track", "score", escape(done[0][1].architecture.name), "normalized", "best entry", "best baseline"):
+        number = head not in ("track", "score", "best entry", "best baseline")
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
     for folder, result in done:
         main, shares = result.track.main_score, result.normalized
         metrics = metrics_of_run(result, folder)
@@ -95,8 +93,8 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
             metrics[main].heading,
             f"{mine.value:.3f} ±{mine.stderr:.3f}",
             f"{100 * statistics.fmean(shares):.0f}" if shares else "—",
-            escape(best_entry(result, metrics)),
-            escape(best_baseline(result, metrics)),
+            escape(folded(best_entry(result, metrics))),
+            escape(folded(best_baseline(result, metrics))),
         )
     return table
 

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.results import Result
 
 _COLUMN = len("0.123 ±.456")
+_NAME = 26
+"""Columns of a name before it is folded: then two scores, their difference and its verdict fit into 80 columns beside it."""
+
+
+def print_fitting(table: Table, console: Console) -> None:
+    """Prints a table. Where it is wider than the terminal, several: each has the first column, and as many others as fit."""
+    first, *others = range(len(table.columns))
+    while others:
+        count = next((n for n in range(len(others), 1, -1) if _fits(_part(table, (first, *others[:n])), console)), 1)
+        console.print(_part(table, (first, *others[:count])), highlight=False)
+        others, table = others[count:], copy(table)
+        table.title = None
+        if others and (table.box is None or not table.show_edge):  # else the edges keep them apart
+            console.print()
+
+
+def _part(table: Table, columns: Iterable[int]) -> Table:
+    """The same table with some of its columns."""
+    part = copy(table)
+    part.columns = [replace(table.columns[old], _index=new) for new, old in enumerate(columns)]
+    return part
+
+
+def _fits(table: Table, console: Console) -> bool:
+    """Whether it fits into the terminal with no cell cut or folded."""
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width
+
+
+def folded(name: str) -> str:
+    """A long name of an entry over several lines, which end at its pluses."""
+    return fill(name.replace("+", "+ "), _NAME, break_on_hyphens=False).replace("+ ", "+")
 
 
 def result_table(result: Result, metrics: Metrics = METRICS) -> Table:

@@ -15,6 +15,7 @@ from regbench.results import Result, ScoreRecord, read_result
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.errors import UserError, nearest
+from regbench.utils.files import runs_in
 
 DEFAULT_TRACK = "pfa-small-v1"
 
@@ -147,7 +148,7 @@ def _find(
         return [ComparedPredictor(label, scores.name, f"{scores.name}, entry", scores)]
     if not chosen:
         if "/" in name or name.endswith((".json", ".npz")):
-            raise UserError(f"there is no run folder {name}")
+            raise UserError(f"there is no run folder {name}{runs_in(Path(name))}")
         entries = [] if board is None else board.names(track)
         raise UserError(
             f"unknown predictor '{name}'{nearest(name, [*(b.name for b in baselines), *registered, *entries])}"

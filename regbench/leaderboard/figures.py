@@ -157,7 +157,12 @@ def curves(case: Case) -> Iterator[str]:
 
 
 def baselines(case: Case) -> Iterator[str]:
-    """Every baseline is what comes out when it is computed here."""
+    """Every baseline is what comes out when it is computed here.
+
+    Parameters of the task are among the options of some. A result does not have those that are newer: their default must hold.
+    """
+    fields = type(case.reference.track.task).Parameters.model_fields
+    defaults = {name: field.default for name, field in fields.items() if not field.is_required()}
     real = case.reference.baselines(case.announce) if case.baselines is None else case.baselines
     for name in sorted({*case.result.baselines, *real}):
         given, wanted = case.result.baselines.get(name), real.get(name)
@@ -166,7 +171,9 @@ def baselines(case: Case) -> Iterator[str]:
         elif given is None:
             late = f"the baseline {name} is newer than this result"
             yield late if wanted.anchor else Note(late)
-        elif canonical(given.options) != canonical(wanted.options) or given.anchor != wanted.anchor:  # True == 1
+        elif given.anchor != wanted.anchor or canonical(
+            {name: defaults[name] for name in wanted.options if name in defaults} | given.options
+        ) != canonical(wanted.options):  # canonical: True == 1
             yield f"{name} has other options"
         elif given.seconds < 0:
             yield f"{name} took {given.seconds} s"

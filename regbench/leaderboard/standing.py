@@ -11,7 +11,7 @@ from pathlib import Path
 from regbench.evaluation.find_predictors import KnownScores
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.rank import FULL, budget_share
-from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, stored_in
+from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, find_entry, stored_in
 from regbench.metrics.metric import METRICS
 from regbench.results import Result, ScoreRecord, TrackRecord
 from regbench.tracks import Track
@@ -55,7 +55,7 @@ class Entries:
         """
         path = Path(name)
         if path.suffix == ".json" and path.is_file():
-            found = [Stored(path)]
+            found = [Stored(find_entry(name))]
         else:
             found = [stored for stored in _of_track(track.name) if _name(stored) == name]
         if not found:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
 from regbench.leaderboard.history import ROOT
 from regbench.utils.errors import UserError
+from regbench.utils.files import runs_in
 from regbench.utils.guard import Folder, Refused, parse_json, parse_yaml
 
 ENTRY_BYTES = 2 << 20
@@ -112,11 +113,14 @@ def find_entry(given: str) -> Path:
     """The file of one entry.
 
     Raises:
-        UserError: There is no such file. The message names the file of the entry that is called so, if there is one.
+        UserError: There is no such file, or it is of a run. The message names the file of the entry that is called so, if
+            there is one.
     """
-    if Path(given).is_file():
-        return Path(given)
-    hint = ""
+    path, hint = Path(given), ""
+    if path.is_file():
+        if path.name == "result.json" and (of := runs_in(path)):
+            raise UserError(f"{given} is the result of a run, not an entry{of}")
+        return path
     with contextlib.suppress(UserError):  # without a board there is no hint
         files = [stored.path for stored in stored_entries(find_board(None))]
         called = [path for path in files if path.stem.rpartition("-")[0] == given]

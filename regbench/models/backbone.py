@@ -193,7 +193,7 @@ class Backbone(Model):
 
         Raises:
             UserError: n-gram heads stand after a block that is not there, or their task is of vectors; or the mixer has no
-                `forward`.
+                `forward`, or is no module.
         """
         super().__init__(options, io)
         self.embedding = embedding(io, options.d_model)
@@ -207,6 +207,8 @@ class Backbone(Model):
             raise UserError("n-gram heads need tokens, and this task is one of vectors: leave them out")
         first = self.blocks[0].mixer
         assert isinstance(first, Mixer)
+        if "_modules" not in vars(first):
+            raise UserError(f"{type(first).__name__}.__init__ must begin with super().__init__(options)")
         pairs = ((first.forward, Mixer.forward), (first.advance, Mixer.advance))
         if all(getattr(method, "__func__", None) is inherited for method, inherited in pairs):
             raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
@@ -408,7 +410,9 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{cls.__name__} cannot be built: {blame(error)}") from error
+        taken = "options" if issubclass(cls, Mixer) else "options, io"
+        hint = f"; begin with super().__init__({taken})" if "Module.__init__() call" in str(error) else ""
+        raise UserError(f"{cls.__name__} cannot be built: {blame(error)}{hint}") from error
     return model
 
 

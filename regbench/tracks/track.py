@@ -233,16 +233,17 @@ def load_track(name: str | Path) -> Track:
             wrong type.
     """
     name = str(name)
-    path = Path(name) if is_track_file(name) else _FOLDER / f"{name}.yaml"
-    if path.parent == _FOLDER and not path.exists():
+    own = is_track_file(name)
+    path = Path(name) if own else _FOLDER / f"{name}.yaml"
+    if not own and (path.parent != _FOLDER or not path.exists()):
         hint = "; `regbench ls tracks` lists the built-in ones; give one of your own by its YAML file"
         if name.endswith(".py"):
             hint = "; a track is a YAML file, and its `task:` may be a Python file"
         elif name in registry.entries(registry.TASK):
-            own = [
+            its = [
                 track for track in track_names() if read_mapping(_FOLDER / f"{track}.yaml", "a track")["task"] == name
             ]
-            hint = f", which is a task; its tracks: {', '.join(own)}"
+            hint = f", which is a task; its tracks: {', '.join(its)}"
         elif (near := closest(name, track_names())) is not None:
             hint = f"; did you mean '{near}'?"
         raise UserError(f"unknown track '{name}'{hint}")

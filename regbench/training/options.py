@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pydantic
 
-from regbench.utils.errors import UserError, explain_validation
+from regbench.utils.errors import UserError, closest, explain_validation
 from regbench.utils.settings import Settings
 
 if TYPE_CHECKING:
     from regbench.models.mixer import Options
+
+
+OTHER_NAMES = {"steps": "train_tokens"}
+"""Training options by what else they are called, where the two names are not alike."""
+_ARGUMENTS = ("seed", "device", "backend", "track", "trials")
+"""Arguments of a run that are taken for settings."""
 
 
 class TrainingOptions(Settings):
@@ -99,8 +105,29 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
     Raises:
         UserError: an unknown key (the message names the nearest) or a value of the wrong type.
     """
+    with explain_validation(f"training_defaults of {cls.__name__}", TrainingOptions.model_fields):
+        TrainingOptions(**cls.training_defaults)
     with explain_validation("training option", TrainingOptions.model_fields):
         return TrainingOptions(**{**cls.training_defaults, **settings})
+
+
+def _hint(key: str, own: Iterable[str]) -> str | None:
+    """What an unknown key stands for that is no option of the architecture: a training option, or an argument of the run.
+
+    None where the key is known, or resolving it tells the nearest.
+    """
+    group, _, last = key.rpartition(".")  # group: such as trainng of trainng.batch_size
+    known = TrainingOptions.model_fields
+    if key in own or (group == "training" and last in known):
+        return None
+    if last in _ARGUMENTS:
+        return f"it is no setting, but an argument of the run: --{last}"
+    if last not in known:
+        if closest(last, known if group == "training" else own) is not None:
+            return None
+        last = closest(last, [*known, *OTHER_NAMES]) or last
+    last = OTHER_NAMES.get(last, last)
+    return f"did you mean 'training.{last}'?" if last in known else None
 
 
 def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Options, TrainingOptions]:
@@ -116,10 +143,10 @@ def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Optio
     from regbench.models.backbone import resolve_options, split_settings  # imports PyTorch, which takes seconds
 
     own, of_training = split_settings(settings)
-    for key in own:
-        last = key.rpartition(".")[2]  # such as of trainng.batch_size
-        if last in TrainingOptions.model_fields and key not in cls.Options.model_fields:
-            raise UserError(f"option: unknown key '{key}'; did you mean 'training.{last}'?")
+    for key in settings:
+        hint = _hint(key, cls.Options.model_fields)
+        if hint is not None:
+            raise UserError(f"option: unknown key '{key}'; {hint}")
     return resolve_options(cls, own), resolve_training(cls, of_training)
 
 

@@ -27,8 +27,16 @@ def printable(text: str) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` looks like a misspelling of, if any."""
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
+    """The known name that `name` has the initials of, looks like a misspelling of, or is one word of; None where there is none.
+
+    >>> [closest(name, ["learning_rate", "gradient_clip"]) for name in ("lr", "lerning_rate", "clip")]
+    ['learning_rate', 'learning_rate', 'gradient_clip']
+    """
+    names = sorted(known)
+    initials = [one for one in names if len(name) > 1 and name == "".join(word[:1] for word in one.split("_"))]
+    alike = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    words = [one for one in names if name in one.split("_")]
+    return next((found[0] for found in (initials, alike, words) if len(found) == 1), None)
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:

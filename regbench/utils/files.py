@@ -133,7 +133,9 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
 
 def runs_in(folder: Path) -> str:
-    """The end of a message: the runs that are one folder below."""
+    """The end of a message: the runs that are one folder below, or the run that a file belongs to."""
+    if folder.is_file() and (folder.parent / "config.yaml").exists():
+        return f"; the run is its folder, {folder.parent}"
     inside = sorted(path.parent for path in folder.glob("*/config.yaml"))
     if not inside:
         return ""

@@ -344,12 +344,15 @@ def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) ->
 
 
 def _checked(kind: Kind, cls: type[Any], where: str) -> type[Any]:
-    """The class. An architecture has options of regbench."""
+    """The class. An architecture has options of regbench, and a paper of regbench or none."""
     if not _has_base(cls.__mro__[1:], kind.bases):
         raise UserError(f"{where} is no {kind.noun}: it must subclass regbench.{kind.bases[0]}")
     options = getattr(cls, "Options", None)
     if kind is ARCHITECTURE and not _has_base(getattr(options, "__mro__", ()), ("Options",)):
         raise UserError(f"Options of {cls.__name__} in {where} must subclass regbench.Options")
+    paper = getattr(cls, "paper", None)
+    if kind is ARCHITECTURE and paper is not None and not _has_base(type(paper).__mro__, ("Paper",)):
+        raise UserError(f"paper of {cls.__name__} in {where} must be a regbench.Paper, not {type(paper).__name__}")
     return cls
 
 

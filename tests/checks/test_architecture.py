@@ -321,6 +321,35 @@ def test_a_broken_mixer_is_caught_by_its_line_alone(cls: type[Mixer], check: str
     assert re.search(message, caught[check])
 
 
+def test_of_nan_only_one_check_complains() -> None:
+    """NaN differs from itself: the model would seem random, to leak and to forget its weights."""
+
+    class Divides(Good):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) / 0
+
+    outcomes = {o.check: o for o in examine(Subject(Divides, resolve_options(Divides, {"d_model": 16}), IO), CONTRACT)}
+    assert [name for name, outcome in outcomes.items() if outcome.fault] == ["finite"]
+    notes = {name for name, outcome in outcomes.items() if outcome.note == "not asked: it returns NaN or infinity"}
+    assert notes == {"causal", "trains", "batch_independent", "deterministic", "saves", "compiles", "overfits"}
+
+
+class WithoutSuper(Good):
+    def __init__(self, options: object) -> None:
+        self.options = options
+
+
+class LateSuper(Good):
+    def __init__(self, options: object) -> None:
+        self.linear = nn.Linear(3, 3)
+        super().__init__(options)
+
+
+class ThroughNumPy(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(super().forward(x).detach().numpy())
+
+
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
@@ -338,6 +367,9 @@ def test_a_broken_mixer_is_caught_by_its_line_alone(cls: type[Mixer], check: str
             "cannot be scored: in training it raises RuntimeError: one of the variables needed",
         ),
         (ClaimsAFloat, "cannot be scored: its state_bytes gives 64.0"),
+        (WithoutSuper, r"scored: WithoutSuper.__init__ must begin with super\(\).__init__\(options\)$"),
+        (LateSuper, r"AttributeError: cannot assign module .*; begin with super\(\).__init__\(options\)$"),
+        (ThroughNumPy, r"mixer_norm.weight receives no gradient; NumPy and .detach\(\) in the mixer do this$"),
     ],
 )
 def test_preflight_refuses_in_one_line(cls: type[Mixer], message: str) -> None:

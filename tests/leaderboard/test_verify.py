@@ -194,6 +194,8 @@ def test_on_the_command_line(
         (["."], "holds neither a run nor entries"),
         (["{board}", "--run", "{run}"], "go with one entry"),
         (["{entry}", "--checkpoint", "--track", "{track}"], "--checkpoint needs the run"),
+        (["{run}/result.json"], "is the result of a run, not an entry; the run is its folder, {run}"),
+        (["{run}/.."], "holds neither a run nor entries; it has "),
     ],
 )
 def test_wrong_arguments_are_said_in_one_line(
@@ -209,7 +211,7 @@ def test_wrong_arguments_are_said_in_one_line(
     filled = [a.format(board=lstm.board, run=lstm.run, entry=lstm.path, track=tiny_file) for a in arguments]
     assert cli.main(["verify", *filled]) == 2
     said = capsys.readouterr().err
-    assert message in said
+    assert message.format(run=lstm.run) in said
     assert said.count("\n") == 1
 
 

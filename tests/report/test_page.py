@@ -169,7 +169,7 @@ class TestTheCommand:
             (["{run}", "--instance", "-1"], "there is no test instance -1"),
             (["{run}/nowhere"], "nowhere is not the folder of a run"),
             (["{run}/seed-0"], "seed-0 holds no run: there is no result.json"),
-            (["{run}/result.json"], "is not the folder of a run"),
+            (["{run}/result.json"], "result.json is not the folder of a run; the run is its folder, {run}"),
         ],
     )
     def test_wrong_input(
@@ -178,7 +178,7 @@ class TestTheCommand:
         before = (finished / "report.html").read_bytes()
         assert cli.main(["report", *(a.format(run=finished) for a in arguments), "--track", str(tiny_file)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert message in line
+        assert message.format(run=finished) in line
         assert (finished / "report.html").read_bytes() == before
 
     def test_a_run_that_is_not_finished(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

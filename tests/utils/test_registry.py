@@ -240,6 +240,11 @@ def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:
             ":Plain",
             "Options of Plain in .*mine.py must subclass regbench.Options",
         ),
+        (
+            MIXER.format(name="Plain") + "    paper = 'mine'\n",
+            "",
+            "paper of Plain in .* must be a regbench.Paper, not str",
+        ),
         ("import nowhere_at_all\n", "", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -45,6 +46,16 @@ def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
         resolve_options(Many, settings)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_fault_in_an_architectures_own_defaults_is_not_blamed_on_the_settings() -> None:
+    class Misspelt(Many):
+        training_defaults = MappingProxyType({"lr": 1e-3})
+
+    with pytest.raises(
+        UserError, match="training_defaults of Misspelt: unknown key 'lr'; did you mean 'learning_rate'?"
+    ):
+        resolve_training(Misspelt, {"batch_size": 8})
 
 
 def test_a_boolean_is_taken_where_the_type_says_so() -> None:

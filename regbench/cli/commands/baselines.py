@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from regbench.cli.tables import print_fitting
+
 DESCRIPTION = (
     "Scores every baseline of a track on its test split, with the paired difference to the best that does not know the truth. "
     "What was predicted is kept in the cache, so that an interrupted command goes on with the baseline it stopped at."
@@ -56,7 +58,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             bar.clear()
             console.print(f"{track.name}, test split", highlight=False)
             for cells in (score_cells(measured[track.name]), difference_cells(measured[track.name])):
-                console.print(_table(cells), highlight=False)
+                print_fitting(_table(cells), console)
             if page is not None:
                 with explain_full_disk(page.parent):
                     write_tables(page, {track.name: measured[track.name]})
@@ -64,7 +66,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _table(cells: list[list[str]]) -> Table:
-    """Narrow enough for 80 columns: the head has a word a line."""
+    """As narrow as it can be: the head has a word a line."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for i, name in enumerate(cells[0]):
         table.add_column(name.replace(" ", "\n"), justify="right" if i else "left", no_wrap=True)

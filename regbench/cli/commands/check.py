@@ -63,5 +63,5 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             console.print(f"  {mark}  {outcome.check:18} {escape(text)}", highlight=False, soft_wrap=True)
         if not arguments.all:
             require_use(backend, ran)
-    console.print(f"{len(names)} checked, {faults} faults", highlight=False)
+    console.print(f"{len(names)} checked, {faults} fault{'s' * (faults != 1)}", highlight=False)
     return 1 if faults else 0

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from regbench.cli.arguments import one_of
 from regbench.cli.lines import announcing, print_line
-from regbench.cli.tables import small_error
+from regbench.cli.tables import folded, print_fitting, small_error
 
 if TYPE_CHECKING:
     from regbench.evaluation.baselines import Announce
@@ -105,7 +105,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             raise
         why_not = str(reason)
     rows = score_table(found, announce)
-    console.print(_scores(rows, found), highlight=False)
+    print_fitting(_scores(rows, found), console)
     console.print(
         f"difference: from {found.names[0]}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the noise of "
         "instances and seeds",
@@ -132,7 +132,7 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
             table.add_column(other, justify="right")
         for at, tokens in enumerate(course.tokens):
             table.add_row(f"{tokens:,}", *(f"{records[at].value:.3f}" for records in course.distance.values()))
-        console.print(table, highlight=False)
+        print_fitting(table, console)
     largest = max(record.stderr for course in made for records in course.distance.values() for record in records)
     what = (
         f"{found.track.name}, test split, the first {arguments.tokens} tokens; no standard error is above {largest:.3f}"
@@ -151,7 +151,7 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
 
 
 def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
-    """The table of scores, narrow enough for 80 columns. Only the main score has its error."""
+    """The table of scores. Only the main score has its error, and the difference is in it."""
     main = found.track.definition.main_score
     others = [metric for metric in found.track.task.scores if metric != main]
     table = Table(
@@ -161,21 +161,27 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
         padding=0,
         show_edge=False,
     )
-    table.add_column("predictor", overflow="fold", min_width=11)
+    table.add_column("predictor", no_wrap=True, min_width=11)
     table.add_column("seeds", justify="right", no_wrap=True)
-    for metric in (found.track.metrics[name] for name in (main, *others)):
-        head = fill(metric.heading, 11 if metric.name == main else 8, break_long_words=False)
-        table.add_column(head, justify="right", no_wrap=True)
+    heads = {
+        name: fill(metric.heading, 11 if name == main else 8, break_long_words=False)
+        for name, metric in ((name, found.track.metrics[name]) for name in (main, *others))
+    }
+    table.add_column(heads[main], justify="right", no_wrap=True)
     for head in ("difference", "p", "verdict"):
         table.add_column(head, no_wrap=True, justify="left" if head == "verdict" else "right")
+    for metric in others:
+        table.add_column(heads[metric], justify="right", no_wrap=True)
     for row in rows:
         record, gap, p = row.scores[main], "", ""
         if row.change is not None:
             difference = record.value - next(one for one in rows if one.change is None).scores[main].value
             gap = f"{difference:+.3f} {small_error(row.change.noise)}"
             p = "<.001" if row.change.p < 0.001 else f"{row.change.p:.3f}".removeprefix("0")
-        cells = [f"{record.value:.3f} {small_error(record.stderr)}", *(f"{row.scores[m].value:.3f}" for m in others)]
-        table.add_row(row.name, str(row.seeds or ""), *cells, gap, p, row.verdict)
+        cells = (f"{record.value:.3f} {small_error(record.stderr)}", gap, p, row.verdict)
+        table.add_row(
+            folded(row.name), str(row.seeds or ""), *cells, *(f"{row.scores[metric].value:.3f}" for metric in others)
+        )
     return table
 
 
@@ -190,8 +196,8 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
         table.add_column(str(number + 1), justify="right", no_wrap=True)
     digits = 3 if len(found.names) < 10 else 2
     for number, (name, row) in enumerate(zip(found.names, found.distance, strict=True), 1):
-        table.add_row(f"{number} {name}", *(f"{value:.{digits}f}".removeprefix("0") for value in row))
-    console.print(table, highlight=False)
+        table.add_row(folded(f"{number} {name}"), *(f"{value:.{digits}f}".removeprefix("0") for value in row))
+    print_fitting(table, console)
     what = (
         f"{found.track}, test split: {found.positions:,} scored positions among the first {found.tokens} tokens of "
         f"{found.instances:,} instances"

@@ -64,7 +64,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             f"a language model is given as hf:NAME or hf:DIR, not '{arguments.model}'; did you mean 'hf:{arguments.model}'?"
         )
     from regbench import runner
-    from regbench.cli.tables import result_table
+    from regbench.cli.tables import print_fitting, result_table
     from regbench.metrics.metric import metrics_of
     from regbench.tracks import load_track
     from regbench.training.terminal import TerminalReporter
@@ -83,7 +83,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             out=arguments.out,
             reporter=reporter,
         )
-    console.print(result_table(result, metrics_of(load_track(arguments.track).task)), highlight=False)
+    print_fitting(result_table(result, metrics_of(load_track(arguments.track).task)), console)
     values = [seed.scores[result.track.main_score].value for seed in result.seeds]
     assert result.evaluation is not None
     outside = (result.evaluation.outside or {}).values()

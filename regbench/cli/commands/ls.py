@@ -16,6 +16,7 @@ from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout, one_of
 from regbench.cli.lines import print_line
+from regbench.cli.tables import print_fitting
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 
@@ -98,7 +99,7 @@ def _compare_architectures(console: Console) -> int:
         held = model.state_bytes()
         state = human_growth(state_at(model.eval())) if held is None else human_bytes(held)
         table.add_row(f"[bold]{name}[/]", cls.family, *paper, f"{parameter_count(model):,}", state)
-    console.print(table, highlight=False)
+    print_fitting(table, console)
     console.print(
         "state: of one sequence in float32; where it grows, after 128 and after 1,024 tokens", highlight=False
     )
@@ -123,7 +124,7 @@ def _options_table(title: str, options: type[pydantic.BaseModel]) -> Table:
     """The fields of options: name, type, default, meaning."""
     table = Table(title=title, title_justify="left")
     for column in ("option", "type", "default", "meaning"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column == "option")
     for key, field in options.model_fields.items():
         default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
         table.add_row(key, *(escape(text) for text in (_type_name(field.annotation), default, field.description or "")))

@@ -33,11 +33,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Writes the page and says where it is."""
     from regbench.report import track_of, write_report
     from regbench.results import read_result
-    from regbench.utils.files import explain_full_disk
+    from regbench.utils.files import explain_full_disk, runs_in
 
     folder: Path = arguments.folder
     if not folder.is_dir():
-        raise UserError(f"{folder} is not the folder of a run")
+        raise UserError(f"{folder} is not the folder of a run{runs_in(folder)}")
     result = read_result(folder)
     track = track_of(result, arguments.track)
     with explain_full_disk(folder):

@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench import runner
     from regbench.cli.live import side_by_side
-    from regbench.cli.tables import metrics_of_run, result_table
+    from regbench.cli.tables import metrics_of_run, print_fitting, result_table
     from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
 
@@ -85,7 +85,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             print(f"regbench: interrupted{hint}", file=sys.stderr)
             return 130
     assert reporter.folder is not None
-    console.print(result_table(result, metrics_of_run(result, reporter.folder)))
+    print_fitting(result_table(result, metrics_of_run(result, reporter.folder)), console)
     seed, few = result.seeds[0], result.training.get("train_instances")
     console.print(
         f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "

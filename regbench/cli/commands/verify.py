@@ -49,6 +49,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.store import find_entry, stored_in
     from regbench.leaderboard.submit import read_source
     from regbench.leaderboard.verify import verify_entry, verify_run
+    from regbench.utils.files import runs_in
 
     path, announce = Path(arguments.what), Console(stderr=True).print
     track = own_track(arguments)
@@ -59,6 +60,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         found: dict[Path, Findings] = {path: verify_run(path, track, source, announce)[1]}
     else:
         single = find_entry(arguments.what) if not path.is_dir() else None
+        if not single and (inside := runs_in(path)):
+            raise UserError(f"{path} holds neither a run nor entries{inside}")
         files = [path] if single else [stored.path for stored in stored_in(path)]
         if not files:
             raise UserError(f"{path} holds neither a run nor entries")

@@ -91,6 +91,29 @@ def test_a_rate_that_diverges_is_told() -> None:
 
 
 @pytest.mark.parametrize("form", ["explicit", "construction"])
+def test_the_first_validation_refuses_steps_that_diverge(form: str) -> None:
+    """Finite logits do not hide them. Training mode takes no step, and a rate that only does harm is a result."""
+    tokens, _ = text()
+    scored = torch.ones_like(tokens, dtype=torch.bool)
+    diverging = tint(form=form, inner_rate=1e4)
+    assert diverging(tokens).isfinite().all()
+    diverging.train().losses(tokens, scored)
+    words = (
+        r"diverge at inner_rate=10000: they raise the validation loss behind them from .* nats; .*default is 0.001\)"
+    )
+    with pytest.raises(UserError, match=words):
+        diverging.eval().losses(tokens, scored)
+    harmful = tint(form=form, inner_rate=0.3)
+    behind = tokens[:, 8:].flatten()
+    after, before = (
+        torch.nn.functional.cross_entropy(logits[:, 8:].flatten(0, 1), behind)
+        for logits in (harmful(tokens), harmful.auxiliary(tokens))
+    )
+    assert after > before
+    harmful.losses(tokens, scored)
+
+
+@pytest.mark.parametrize("form", ["explicit", "construction"])
 def test_it_keeps_the_contract(form: str) -> None:
     """In float32; tracing and a longer training are in the slow test."""
     torch.set_default_dtype(torch.float32)
