@@ -121,6 +121,13 @@ def run(
     Raises:
         UserError: anything in the input is wrong.
     """
+    if not isinstance(arch, str | Path | type):
+        raise UserError(
+            f"an architecture is a name, FILE.py[:Class] or a class, not {type(arch).__name__}; "
+            "a trained model is scored by regbench.evaluate"
+        )
+    if not isinstance(settings, Mapping | None):
+        raise UserError(f"settings are a mapping such as {{'d_model': 96}}, not {type(settings).__name__}")
     try:
         config = Config(
             track=track.address if isinstance(track, Track) else str(track),

@@ -341,6 +341,12 @@ class TestRefusals:
             ({"seeds": ()}, "seeds"),
             ({"seeds": (1, 1)}, "a seed is given twice: 1 1"),
             ({"trials": 0}, "trials: input should be greater than or equal to 1"),
+            ({"settings": ["d_model=8"]}, "settings are a mapping such as {'d_model': 96}, not list"),
+            (
+                {"settings": {"training": {"batch_size": 8}}},
+                "'training'; training options have keys such as 'training.le",
+            ),
+            ({"arch": torch.nn.Linear(2, 2)}, "a class, not Linear; a trained model is scored by regbench.evaluate"),
         ],
     )
     def test_wrong_input(
