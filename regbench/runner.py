@@ -194,8 +194,11 @@ def evaluate(
         UserError: The predictor sees what it predicts, is shifted by one place, or its rows are not what they are said to be.
     """
     loaded = track if isinstance(track, Track) else load_track(track)
-    from regbench.evaluation.any_predictor import evaluate_predictor  # a run of our own training needs none of it
+    from regbench.analysis.trained import Trained  # a run of our own training needs none of these
+    from regbench.evaluation.any_predictor import evaluate_predictor
 
+    if isinstance(predictor, Trained):
+        predictor, name = predictor.model, name or predictor.name
     folder = _unused(out)
     with _shown(reporter) as reporter:
         result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)

@@ -50,6 +50,11 @@ class Trained:
     model: Model
     trained_on: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the architecture."""
+        return registry.short_name(self.architecture)
+
     def logits(self, tokens: NDArray[Any] | Tensor) -> Tensor:
         """The logits (B, L, V) of tokens (B, L): those at t are for token t, and made without it. Of vectors, the predictions."""
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regbench.models.model import Model, ModelPredictor, shift_in, token_tensor
 from regbench.models.predictor import Predictor
-from regbench.tasks.base import IO, Task, TokenIO, VectorIO
+from regbench.tasks.base import IO, Task, VectorIO
 from regbench.training.trainer import find_device
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming, nearest
@@ -114,8 +114,8 @@ def given(
         raise UserError(
             f"a predictor is a module, a callable from tokens (B, L), or an array (N, L, V); this is {what}{hint}"
         )
-    theirs = getattr(getattr(predictor, "model", predictor), "io", io)  # of a model, or of what `regbench.load` gives
-    if isinstance(theirs, TokenIO | VectorIO) and (type(theirs), theirs.width) != (type(io), io.width):
+    theirs = predictor.io if isinstance(predictor, Model) else io
+    if (type(theirs), theirs.width) != (type(io), io.width):
         raise UserError(f"the model is for {_what_it_reads(theirs)}, and this task has {_what_it_reads(io)}")
     if predicts is not None and predicts not in ("this", "next"):
         raise UserError(f"unknown predicts '{predicts}'{nearest(predicts, ('this', 'next'))}")

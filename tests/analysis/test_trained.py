@@ -13,6 +13,7 @@ import yaml
 from torch import Tensor
 
 import regbench
+from baselines.ngram import NGram
 from regbench import cli
 from regbench.analysis.trained import analysis_of, load_trained
 from regbench.evaluation.predictions import predict, read_predictions
@@ -136,6 +137,12 @@ def test_an_architecture_names_its_analysis(tmp_path: Path, monkeypatch: pytest.
 def test_architectures_without_an_analysis_are_refused() -> None:
     with pytest.raises(UserError, match="^architecture 'lstm' has no analysis of its own; these have: cgt, fast_slow$"):
         analysis_of("lstm", "transformer")
+
+
+def test_a_result_of_evaluate_has_no_model(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
+    regbench.evaluate(tiny, NGram(2, tiny.task.io.vocab_size, tiny.task.io.separator), out=tmp_path / "mine")
+    with pytest.raises(UserError, match=r"no config.yaml; `regbench.evaluate` leaves a result, and no model"):
+        regbench.load(tmp_path / "mine")
 
 
 def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file: Path, tmp_path: Path) -> None:

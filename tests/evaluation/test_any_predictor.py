@@ -95,6 +95,9 @@ def test_a_run_a_model_and_an_array_get_scores_equal_to_the_bit(tiny: Track, tin
             name: record.scores for name, record in run.baselines.items()
         }
         assert result.track == run.track
+    own, named = (regbench.evaluate(tiny, model, name=name).architecture for name in (None, "mine"))
+    assert (own.name, named.name) == ("cgt", "mine")
+    assert own.parameters == run.architecture.parameters
 
 
 def test_a_model_of_the_next_token_is_given_a_separator_first(tiny: Track, vocab_size: int) -> None:
@@ -389,5 +392,5 @@ def test_a_model_for_other_tokens(tiny: Track, run_folder: Path) -> None:
     other = regbench.load_track("mad-recall-small-v1")
     trained = regbench.load(run_folder)
     own, theirs = tiny.task.io.vocab_size, other.task.io.vocab_size
-    for model in (trained, trained.model):
+    for model in (trained, trained.model):  # not what wraps it: that may change what goes in and out
         assert refused(other, model) == f"the model is for {own} tokens, and this task has {theirs} tokens"
