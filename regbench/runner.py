@@ -119,6 +119,13 @@ def run(
     Raises:
         UserError: anything in the input is wrong.
     """
+    if not isinstance(arch, str | Path | type):
+        raise UserError(
+            f"an architecture is a name, FILE.py[:Class] or a class, not {type(arch).__name__}; "
+            "a trained model is scored by regbench.evaluate"
+        )
+    if not isinstance(settings, Mapping | None):
+        raise UserError(f"settings are a mapping such as {{'d_model': 96}}, not {type(settings).__name__}")
     with explain_validation("run", Config.model_fields):
         config = Config(
             track=track.address if isinstance(track, Track) else str(track),
@@ -193,8 +200,11 @@ def evaluate(
         UserError: The predictor sees what it predicts, is shifted by one place, or its rows are not what they are said to be.
     """
     loaded = track if isinstance(track, Track) else load_track(track)
-    from regbench.evaluation.any_predictor import evaluate_predictor  # a run of our own training needs none of it
+    from regbench.analysis.trained import Trained  # a run of our own training needs none of these
+    from regbench.evaluation.any_predictor import evaluate_predictor
 
+    if isinstance(predictor, Trained):
+        predictor, name = predictor.model, name or predictor.name
     folder = _unused(out)
     with _shown(reporter) as reporter:
         result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)

@@ -95,8 +95,10 @@ def test_a_run_takes_what_python_has(whole: regbench.Result, tiny: Track, tiny_f
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.get_num_threads() == before[1]
     assert regbench.load_track("pfa-small-v1").address == "pfa-small-v1"
-    with pytest.raises(UserError, match="no score 'legal'; known: legal_accuracy"):
+    with pytest.raises(UserError, match="no score 'legal'; did you mean 'legal_accuracy'"):
         result.score("legal")
+    with pytest.raises(UserError, match="no score 'bleu'; known: legal_accuracy"):
+        result.score("bleu")
 
 
 def test_a_resumed_run_gives_the_threads_back(go: Callable[..., regbench.Result], tmp_path: Path) -> None:
@@ -341,6 +343,12 @@ class TestRefusals:
             ({"seeds": ()}, "seeds"),
             ({"seeds": (1, 1)}, "a seed is given twice: 1 1"),
             ({"trials": 0}, "trials: input should be greater than or equal to 1"),
+            ({"settings": ["d_model=8"]}, "settings are a mapping such as {'d_model': 96}, not list"),
+            (
+                {"settings": {"training": {"batch_size": 8}}},
+                "'training'; training options have keys such as 'training.le",
+            ),
+            ({"arch": torch.nn.Linear(2, 2)}, "a class, not Linear; a trained model is scored by regbench.evaluate"),
         ],
     )
     def test_wrong_input(

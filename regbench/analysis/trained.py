@@ -18,8 +18,9 @@ from torch import Tensor
 from regbench.config import Config, read_run
 from regbench.models.backbone import Backbone, build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
-from regbench.models.predictor import check_tokens
+from regbench.models.predictor import check_tokens, check_vectors
 from regbench.results import TrackRecord, read_result
+from regbench.tasks.base import VectorIO
 from regbench.tracks import Track, load_track, track_names
 from regbench.training.checkpoint import load_tensors
 from regbench.training.provenance import FILE
@@ -49,15 +50,32 @@ class Trained:
     model: Model
     trained_on: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the architecture."""
+        return registry.short_name(self.architecture)
+
     def logits(self, tokens: NDArray[Any] | Tensor) -> Tensor:
         """The logits (B, L, V) of tokens (B, L): those at t are for token t, and made without it. Of vectors, the predictions."""
         with torch.inference_mode():
-            out: Tensor = self.model.eval()(token_tensor(np.asarray(tokens), device_of(self.model)))
+            out: Tensor = self.model.eval()(token_tensor(self._checked(tokens), device_of(self.model)))
         return out.cpu()
 
     def predict(self, tokens: NDArray[Any] | Tensor) -> FloatArray:
         """The distributions (B, L, V) of tokens (B, L): row t is for token t, made without it. Of vectors, the predictions."""
-        return ModelPredictor(self.model, device_of(self.model)).predict(np.asarray(tokens))
+        return ModelPredictor(self.model, device_of(self.model)).predict(self._checked(tokens))
+
+    def _checked(self, tokens: NDArray[Any] | Tensor) -> NDArray[Any]:
+        """Tokens or vectors as an array.
+
+        Raises:
+            UserError: The shape or the type is wrong, there are none, or a token is outside of the vocabulary.
+        """
+        io, array = self.track.task.io, np.asarray(tokens)
+        array = check_vectors(array, io.d_in) if isinstance(io, VectorIO) else check_tokens(array, io.vocab_size)
+        if not array.size:
+            raise UserError(f"there are no tokens in an array of the shape {array.shape}")
+        return array
 
     def stream(self, tokens: Iterable[int]) -> Iterator[FloatArray]:
         """Reads one token at a time through the recurrent form.
@@ -213,7 +231,7 @@ def load_trained(
     if seed is None:
         seed = config.seeds[0]
     if seed not in config.seeds:
-        raise UserError(f"{folder} has no seed {seed}; it has {', '.join(map(str, config.seeds))}")
+        raise UserError(f"{folder} has no seed {seed}; its seeds are {', '.join(map(str, config.seeds))}")
     path = folder / f"seed-{seed}" / "checkpoint.safetensors"
     if not path.exists():
         raise UserError(f"{folder} has not trained seed {seed} to the end: there is no {path.name}")

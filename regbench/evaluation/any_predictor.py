@@ -42,7 +42,7 @@ def evaluate_predictor(
     """
     if split not in _SPLITS:
         raise UserError(f"unknown split '{split}'{nearest(split, _SPLITS)}")
-    if name is not None and not (name.strip() and name.isprintable()):
+    if name is not None and not (isinstance(name, str) and name.strip() and name.isprintable()):
         raise UserError(f"a name for tables is needed, not {name!r}")
     require_bottleneck(predictor, track)
     one = given(predictor, track.task, predicts, kind, device)
@@ -192,6 +192,11 @@ def _rows_of_array(one: Given, instances: Instances) -> Iterator[FloatArray]:
     assert one.rows is not None
     n, length = instances.scored.shape
     width = one.io.width
+    if one.predicts == "next" and one.rows.shape == (n, length - 1, width):
+        raise UserError(
+            f"the array has {length - 1} rows for {length} tokens: give each instance one more, of the token after its last, "
+            "which is not read"
+        )
     check_shape(one.rows, (n, length, width), one.what)
     size = rows_at_once(one.io, length, 64)
     for start in range(0, n, size):

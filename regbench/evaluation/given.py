@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from regbench.models.model import Model, ModelPredictor, device_of, shift_in, token_tensor
 from regbench.models.predictor import Predictor
 from regbench.tasks.base import IO, Task, VectorIO
+from regbench.training.trainer import find_device
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming, nearest
 
@@ -102,6 +104,19 @@ def given(
     """
     io: IO = task.io
     vectors = isinstance(io, VectorIO)
+    if isinstance(predictor, type) or not (
+        callable(predictor) or isinstance(predictor, np.ndarray | Tensor | Predictor)
+    ):
+        what = type(predictor).__name__
+        if isinstance(predictor, type):
+            what = f"the class {predictor.__name__}, not an object of it"
+        hint = "; a run is loaded by regbench.load(DIR)" if isinstance(predictor, str | Path) else ""
+        raise UserError(
+            f"a predictor is a module, a callable from tokens (B, L), or an array (N, L, V); this is {what}{hint}"
+        )
+    theirs = predictor.io if isinstance(predictor, Model) else io
+    if (type(theirs), theirs.width) != (type(io), io.width):
+        raise UserError(f"the model is for {_what_it_reads(theirs)}, and this task has {_what_it_reads(io)}")
     if predicts is not None and predicts not in get_args(Predicts):
         raise UserError(f"unknown predicts '{predicts}'{nearest(predicts, get_args(Predicts))}")
     if kind is not None and kind not in KINDS:
@@ -128,14 +143,16 @@ def given(
         return Given("array", rows=as_array(predictor, "array"), **words)
     if isinstance(predictor, nn.Module):
         return Given("module", ask=_asking(predictor, device_of(predictor)), module=predictor, **words)
-    if callable(predictor) and not isinstance(predictor, type):
-        return Given("callable", ask=_asking(predictor, torch.device(device or "cpu")), **words)
-    what = (
-        f"the class {predictor.__name__}, not an object of it"
-        if isinstance(predictor, type)
-        else type(predictor).__name__
-    )
-    raise UserError(f"a predictor is a module, a callable from tokens (B, L), or an array (N, L, V); this is {what}")
+    try:
+        place = torch.device(device or "cpu")
+    except RuntimeError:
+        place = find_device(str(device))  # it says which there are
+    return Given("callable", ask=_asking(predictor, place), **words)
+
+
+def _what_it_reads(io: IO) -> str:
+    """The tokens or vectors of a task, for a message."""
+    return f"vectors of {io.d_in} components" if isinstance(io, VectorIO) else f"{io.vocab_size} tokens"
 
 
 def _check_said(name: str, said: str | None, is_so: str) -> None:
@@ -168,7 +185,8 @@ def as_array(rows: Any, what: str) -> NDArray[Any]:
         rows = rows.detach().cpu()
         rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
     if not isinstance(rows, np.ndarray):
-        hint = f"; wrap it: lambda tokens: {what}(tokens)[0]" if isinstance(rows, tuple | list) else ""
+        part = "['logits']" if isinstance(rows, dict) and "logits" in rows else "[0]" if isinstance(rows, tuple) else ""
+        hint = f"; wrap it: lambda tokens: {what}(tokens){part}" if part else ""
         raise UserError(f"the {what} must give an array or a tensor (B, L, V), not {type(rows).__name__}{hint}")
     if not np.issubdtype(rows.dtype, np.floating):
         raise UserError(f"the {what} must give floating-point numbers, not {rows.dtype}")

@@ -232,6 +232,8 @@ def load_track(name: str | Path) -> Track:
         UserError: There is no such track, its YAML is broken (with file and line), or a field is unknown, missing or of the
             wrong type.
     """
+    if not isinstance(name, str | Path):
+        raise UserError(f"a track is a name or the path of a YAML file, not {type(name).__name__}")
     name = str(name)
     own = is_track_file(name)
     path = Path(name) if own else _FOLDER / f"{name}.yaml"
@@ -244,6 +246,8 @@ def load_track(name: str | Path) -> Track:
                 track for track in track_names() if read_mapping(_FOLDER / f"{track}.yaml", "a track")["task"] == name
             ]
             hint = f", which is a task; its tracks: {', '.join(its)}"
+        elif name in registry.entries(registry.ARCHITECTURE):
+            hint = ", which is an architecture"
         elif (near := closest(name, track_names())) is not None:
             hint = f"; did you mean '{near}'?"
         raise UserError(f"unknown track '{name}'{hint}")

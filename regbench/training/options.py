@@ -120,6 +120,8 @@ def _hint(key: str, own: Iterable[str]) -> str | None:
     known = TrainingOptions.model_fields
     if key in own or (group == "training" and last in known):
         return None
+    if key == "training":
+        return "training options have keys such as 'training.learning_rate'"
     if last in _ARGUMENTS:
         return f"it is no setting, but an argument of the run: --{last}"
     if last not in known:

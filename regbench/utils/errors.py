@@ -32,7 +32,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     >>> [closest(name, ["learning_rate", "gradient_clip"]) for name in ("lr", "lerning_rate", "clip")]
     ['learning_rate', 'learning_rate', 'gradient_clip']
     """
-    names = sorted(known)
+    name, names = str(name), sorted(known)  # a caller of a function may give something else
     initials = [one for one in names if len(name) > 1 and name == "".join(word[:1] for word in one.split("_"))]
     alike = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     words = [one for one in names if name in one.split("_")]

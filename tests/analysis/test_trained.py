@@ -13,6 +13,7 @@ import yaml
 from torch import Tensor
 
 import regbench
+from baselines.ngram import NGram
 from regbench import cli
 from regbench.analysis.trained import analysis_of, load_trained
 from regbench.evaluation.predictions import predict, read_predictions
@@ -138,6 +139,12 @@ def test_architectures_without_an_analysis_are_refused() -> None:
         analysis_of("lstm", "transformer")
 
 
+def test_a_result_of_evaluate_has_no_model(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
+    regbench.evaluate(tiny, NGram(2, tiny.task.io.vocab_size, tiny.task.io.separator), out=tmp_path / "mine")
+    with pytest.raises(UserError, match=r"no config.yaml; `regbench.evaluate` leaves a result, and no model"):
+        regbench.load(tmp_path / "mine")
+
+
 def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
     """It predicts what the run stored, and streams what it predicts."""
     tokens = tiny.instances("test").tokens
@@ -145,7 +152,7 @@ def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file:
     stored = read_predictions(run_folder, 4, tiny.task, tiny.instances("test"))
     assert predict(tiny.task, model, tiny.instances("test")).digest == stored.digest
     np.testing.assert_allclose(model.logits(tokens).double().softmax(-1), model.predict(tokens), atol=1e-12)
-    with pytest.raises(UserError, match=r"has no seed 1; it has 0, 4"):
+    with pytest.raises(UserError, match=r"has no seed 1; its seeds are 0, 4"):
         regbench.load(run_folder, seed=1)
     settings = {"d_model": 8, "training.train_tokens": 500}
     regbench.run(str(tiny_file), "lstm", settings=settings, out=tmp_path / "lstm")
@@ -156,6 +163,15 @@ def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file:
     np.testing.assert_allclose(streamed[:-1], lstm.predict(row[None])[0], atol=1e-5)
     with pytest.raises(UserError, match="token 99 is outside the vocabulary"):
         list(lstm.stream([99]))
+    for ask in (lstm.logits, lstm.predict):
+        for given, message in (
+            ([1, 2], r"tokens must have the shape \(B, L\), not \(2,\)"),
+            ([[0.5]], "tokens must be integers, not float64"),
+            ([[1, -1]], "token -1 is outside the vocabulary"),
+            (np.zeros((0, 3), int), r"there are no tokens in an array of the shape \(0, 3\)"),
+        ):
+            with pytest.raises(UserError, match=message):
+                ask(given)  # type: ignore[arg-type]
     parallel = replace(lstm, model=build(Parallel, Parallel.Options(d_model=8), tiny.task.io))
     with pytest.raises(UserError, match="has no recurrent form to stream by"):
         next(parallel.stream([]))

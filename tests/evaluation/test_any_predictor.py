@@ -95,6 +95,9 @@ def test_a_run_a_model_and_an_array_get_scores_equal_to_the_bit(tiny: Track, tin
             name: record.scores for name, record in run.baselines.items()
         }
         assert result.track == run.track
+    own, named = (regbench.evaluate(tiny, model, name=name).architecture for name in (None, "mine"))
+    assert (own.name, named.name) == ("cgt", "mine")
+    assert own.parameters == run.architecture.parameters
 
 
 def test_a_model_of_the_next_token_is_given_a_separator_first(tiny: Track, vocab_size: int) -> None:
@@ -360,7 +363,12 @@ def test_wrong_shapes_and_types(tiny: Track, rows: NDArray[np.float64], vocab_si
     assert "(B, L, V)" in refused(tiny, lambda tokens: model(tokens)[:, -1], predicts="next", kind="logits")
     assert "the callable raises" in refused(tiny, lambda tokens: 1 / 0, predicts="next", kind="logits")
     assert "not an object of it" in refused(tiny, NextToken, predicts="next", kind="logits")
-    assert "this is str" in refused(tiny, "gpt2", predicts="next", kind="logits")
+    assert "this is the class NGram, not an object of it" in refused(tiny, NGram)
+    assert "this is str; a run is loaded by regbench.load(DIR)" in refused(tiny, "runs/lstm")
+    shorter = refused(tiny, rows[:, :-1], predicts="next", kind="probabilities")
+    assert f"{length - 1} rows for {length} tokens: give each instance one more" in shorter
+    in_a_dictionary = refused(tiny, lambda tokens: {"logits": model(tokens)}, predicts="next", kind="logits")
+    assert "wrap it: lambda tokens: callable(tokens)['logits']" in in_a_dictionary
 
 
 def test_words_that_are_missing_or_wrong(tiny: Track, learner: NGram, vocab_size: int) -> None:
@@ -372,3 +380,17 @@ def test_words_that_are_missing_or_wrong(tiny: Track, learner: NGram, vocab_size
     assert "unknown split 'tset'; did you mean 'test'?" in refused(tiny, learner, split="tset")
     assert "has predicts='this'" in refused(tiny, learner, predicts="next")
     assert "a name for tables" in refused(tiny, learner, name=" ")
+    assert "a name for tables is needed, not 3" in refused(tiny, learner, name=3)
+    for word in ("predicts", "kind"):
+        assert f"unknown {word} '1'; known: " in refused(tiny, model, **{"predicts": "next", "kind": "logits", word: 1})
+    assert "unknown split 'None'; known: test, validation" in refused(tiny, learner, split=None)
+    assert "unknown device 'gpu'" in refused(tiny, model.forward, predicts="next", kind="logits", device="gpu")
+
+
+def test_a_model_for_other_tokens(tiny: Track, run_folder: Path) -> None:
+    """A run of another track would only complain of an index."""
+    other = regbench.load_track("mad-recall-small-v1")
+    trained = regbench.load(run_folder)
+    own, theirs = tiny.task.io.vocab_size, other.task.io.vocab_size
+    for model in (trained, trained.model):  # not what wraps it: that may change what goes in and out
+        assert refused(other, model) == f"the model is for {own} tokens, and this task has {theirs} tokens"

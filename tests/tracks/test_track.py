@@ -188,5 +188,11 @@ def test_unknown_tracks_and_splits_suggest_the_nearest(tiny: Track) -> None:
         load_track("pfa-smal-v1")
     with pytest.raises(UserError, match="unknown split 'tests'; did you mean 'test'"):
         tiny.instances("tests")
+    with pytest.raises(UserError, match="unknown split 'None'; known: test, train, validation"):
+        tiny.instances(None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="cannot read nowhere.yaml"):
         load_track("nowhere.yaml")
+    with pytest.raises(UserError, match="unknown track 'lstm', which is an architecture"):
+        load_track("lstm")
+    with pytest.raises(UserError, match="a track is a name or the path of a YAML file, not ndarray"):
+        load_track(tiny.instances("test").tokens)  # type: ignore[arg-type]

@@ -101,7 +101,7 @@ def test_on_another_track(
     ("arguments", "message"),
     [
         (["--task-vectors", "--rate", "0.1"], "--rate is not for --task-vectors"),
-        (["--seed", "7"], "has no seed 7; it has 0, 4"),
+        (["--seed", "7"], "has no seed 7; its seeds are 0, 4"),
         (["--limit", "2"], "--limit 2 is too few: four instances or more"),
         (["--rate", "2"], "--rate 2 is not between 0 and 1"),
     ],
