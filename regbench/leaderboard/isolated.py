@@ -137,8 +137,7 @@ def _add_library(folder: Path) -> None:
 
 
 def _command(root: Path, folder: Path) -> list[str]:
-    prefixes = {str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)} | {sys.prefix, sys.base_prefix}
-    shown = [path for path in (*_SYSTEM, *sorted(prefixes)) if os.path.exists(path)]
+    shown = [path for path in (*_SYSTEM, *_prefixes(), *_packages()) if os.path.exists(path)]
     shown = [p for p in shown if not any(p != q and p.startswith(f"{q}/") for q in shown)]
     hidden = []
     for name in ("regbench", "baselines", "architectures"):
@@ -146,6 +145,18 @@ def _command(root: Path, folder: Path) -> list[str]:
         hidden += [p for p in (spec.submodule_search_locations or [] if spec else []) if _inside(p, shown)]
     enter = ["sh", "-c", _ENTER, "enter", str(root), str(folder), *shown, "--", *hidden, "--"]
     return [*_unshare(), *enter, sys.executable, f"/job/{CHILD}"]
+
+
+def _prefixes() -> list[str]:
+    """The folders of this Python."""
+    own = (sys.prefix, sys.base_prefix)
+    return sorted({str(Path(path).resolve()) for path in own} | {*own})
+
+
+def _packages() -> list[str]:
+    """Folders of installed packages outside of those, as `pip install --user` has them. The process has another home."""
+    named = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    return [path for path in named if not _inside(path, _prefixes())]
 
 
 def _inside(path: str, folders: list[str]) -> bool:
@@ -170,7 +181,7 @@ def _unshare() -> list[str]:
 def _environment() -> dict[str, str]:
     return {
         "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
-        "PYTHONPATH": "/job/lib",
+        "PYTHONPATH": os.pathsep.join(["/job/lib", *_packages()]),
         "HOME": "/tmp",
         "REGBENCH_CACHE": "/tmp/cache",
         "NUMBA_CACHE_DIR": "/tmp/numba",

@@ -176,6 +176,20 @@ def test_it_reaches_nothing(stranger: Made, tmp_path: Path) -> None:
 
 
 @needs_namespaces
+def test_it_sees_packages_that_are_installed_for_the_user_alone(
+    stranger: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PyTorch can be."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "installed_for_me.py").write_text("x = 3")
+    monkeypatch.syspath_prepend(packages)
+    job = Job("", {}, stranger.track.task, b"import installed_for_me\nraise SystemExit(f'saw {installed_for_me.x}')")
+    with pytest.raises(UserError, match="saw 3"):
+        next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
+
+
+@needs_namespaces
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "seconds", "fault"),
