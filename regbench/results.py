@@ -339,7 +339,7 @@ def read_result(path: str | Path) -> Result:
     try:
         content = parse_json(Folder(path.parent).read(path.name, RESULT_BYTES), path.name)
     except Refused as error:
-        raise UserError(f"cannot read {path}: {str(error).removeprefix(path.name).removeprefix(': ')}") from None
+        raise UserError(f"cannot read {path}{str(error).removeprefix(path.name)}") from None
     try:
         return Result.model_validate(content)
     except pydantic.ValidationError as error:
