@@ -69,6 +69,6 @@ def read_run(folder: Path) -> Config:
     """
     path = folder / "config.yaml"
     if not path.exists():
-        kept = "; `regbench.evaluate` leaves a result, and no model" if (folder / "result.json").exists() else ""
+        kept = "; what `regbench.evaluate` leaves has none" if (folder / "result.json").exists() else ""
         raise UserError(f"{folder} holds no run: there is no config.yaml{kept or runs_in(folder)}")
     return read_config(path)

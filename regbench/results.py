@@ -358,6 +358,6 @@ def read_result(path: str | Path) -> Result:
     try:
         content = parse_json(Folder(path.parent).read(path.name, RESULT_BYTES), path.name)
     except Refused as error:
-        raise UserError(f"cannot read {path}: {str(error).removeprefix(path.name).removeprefix(': ')}") from None
+        raise UserError(f"cannot read {path}{str(error).removeprefix(path.name)}") from None
     with explain_validation(str(path), Result.model_fields):
         return Result.model_validate(content)

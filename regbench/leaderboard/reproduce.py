@@ -25,7 +25,7 @@ from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by, read_evidence, same_person, today
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, compare
-from regbench.results import Result
+from regbench.results import Result, require_finished
 from regbench.tracks import Track, is_track_file, load_track
 from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
@@ -142,6 +142,7 @@ def _finished(run: Path, entry: Entry) -> Result:
     Raises:
         UserError: It is of another configuration, of other source than the entry's or today's, or of other seeds.
     """
+    require_finished(run)
     result = RunFolder(run).result
     mine, architecture = entry.result, result.architecture
     if result.track != mine.track or not same_configuration(mine, result):

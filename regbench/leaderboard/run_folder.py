@@ -49,6 +49,17 @@ class RunFolder:
         """The folder, read within bounds."""
         return Folder(self.path)
 
+    def require(self) -> None:
+        """Reads what no check can do without.
+
+        Raises:
+            UserError: The result or the configuration is not there or cannot be read. The line has the folder, too.
+        """
+        try:
+            _ = self.result, self.config
+        except Refused as error:
+            raise UserError(f"{self.path}: {error}") from None
+
     @cached_property
     def result(self) -> Result:
         """What `result.json` holds.

@@ -74,6 +74,7 @@ def submit(
     if by is not None:
         check_by(by)
     folder = RunFolder(run)
+    folder.require()
     kept = None if is_built_in(folder.result.architecture) else read_source(folder, source)
     case, findings = verify_run(run, track, kept, announce)
     reason = retirement(case.result.track.name, case.result.track.digest) if track is None else None

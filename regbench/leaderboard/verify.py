@@ -105,6 +105,7 @@ def verify_run(
         UserError: It is not the folder of a finished run, or the track is unknown.
     """
     folder, findings = RunFolder(path), Findings()
+    folder.require()
     result = folder.result
     reference = find_reference(result.track.name, track)
     scored: list[Scored] = []

@@ -141,7 +141,7 @@ def test_architectures_without_an_analysis_are_refused() -> None:
 
 def test_a_result_of_evaluate_has_no_model(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
     regbench.evaluate(tiny, NGram(2, tiny.task.io.vocab_size, tiny.task.io.separator), out=tmp_path / "mine")
-    with pytest.raises(UserError, match=r"no config.yaml; `regbench.evaluate` leaves a result, and no model"):
+    with pytest.raises(UserError, match=r"no config.yaml; what `regbench.evaluate` leaves has none"):
         regbench.load(tmp_path / "mine")
 
 

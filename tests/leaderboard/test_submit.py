@@ -197,6 +197,20 @@ def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys
     assert f"removed {stored.path.with_name(stored.predictions_name(0))}\n" in said
 
 
+def test_a_run_that_lost_a_file_is_named_with_its_folder(
+    lstm: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(lstm.run, run)
+    (run / "config.yaml").unlink()
+    for arguments in (["submit", "--board", str(tmp_path)], ["verify"]):
+        assert cli.main([*arguments, str(run), "--track", str(tiny_file)]) == 2
+        assert capsys.readouterr().err == f"regbench: {run}: config.yaml: no such file\n"
+    (run / "result.json").write_text("{")
+    assert cli.main(["report", str(run), "--track", str(tiny_file)]) == 2
+    assert capsys.readouterr().err.startswith(f"regbench: cannot read {run / 'result.json'}:1: not JSON: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

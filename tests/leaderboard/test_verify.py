@@ -196,6 +196,9 @@ def test_on_the_command_line(
         (["{entry}", "--checkpoint", "--track", "{track}"], "--checkpoint needs the run"),
         (["{run}/result.json"], "is the result of a run, not an entry; the run is its folder, {run}"),
         (["{run}/.."], "holds neither a run nor entries; it has "),
+        (["{entry}", "--track", "{track}", "--run", "nowhere"], "no such folder: nowhere"),
+        (["{entry}", "--track", "{track}", "--run", "{run}/seed-0"], "seed-0 holds no run: there is no result.json"),
+        (["{entry}", "--track", "{track}", "--predictions", "nowhere"], "no such folder: nowhere"),
     ],
 )
 def test_wrong_arguments_are_said_in_one_line(

@@ -43,8 +43,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.challenge import challenge
     from regbench.leaderboard.store import find_entry
     from regbench.report.content import label
+    from regbench.results import require_finished
 
     path = find_entry(arguments.entry)
+    require_finished(Path(arguments.run))
     found = challenge(
         path,
         Path(arguments.run),

@@ -49,6 +49,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.store import find_entry, stored_in
     from regbench.leaderboard.submit import read_source
     from regbench.leaderboard.verify import verify_entry, verify_run
+    from regbench.results import require_finished
     from regbench.utils.files import runs_in
 
     path, announce = Path(arguments.what), Console(stderr=True).print
@@ -68,6 +69,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         if not single and (run or arguments.predictions or arguments.checkpoint):
             raise UserError("--run, --predictions and --checkpoint go with one entry")
         predictions = Path(arguments.predictions) if arguments.predictions else None
+        if run is not None:
+            require_finished(run)
+        if predictions is not None and not predictions.is_dir():
+            raise UserError(f"no such folder: {predictions}")
         found = {
             file: verify_entry(file, track=track, run=run, predictions=predictions, announce=announce) for file in files
         }
