@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from architectures._delta_mixer import full
-from regbench.models.backbone import StreamState, embedding, unembedding
+from regbench.models.backbone import StreamState, bottleneck, embedding, unembedding
 from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.mixer import Options, Paper
 from regbench.models.model import Model, shift_in
@@ -180,6 +180,7 @@ class RWKV7(Model):
         self.embedding = embedding(io, options.d_model)
         self.first_norm, self.norm = nn.LayerNorm(options.d_model), nn.LayerNorm(options.d_model)
         self.blocks = nn.ModuleList(Block(options, layer) for layer in range(options.n_layers))
+        self.bottleneck = bottleneck(io, options.d_model)
         self.unembed = unembedding(io, options.d_model)
         self.dropout = nn.Dropout(options.dropout)
 
@@ -193,7 +194,8 @@ class RWKV7(Model):
         width, heads, weight = self.options.d_model, self.options.n_heads, self.embedding.weight
         zero = weight.new_zeros(batch, width)
         S = weight.new_zeros(batch, heads, width // heads, width // heads)
-        return StreamState(0, [(zero, S, zero) for _ in self.blocks], {})
+        one_vector = None if self.bottleneck is None else self.bottleneck.init_state(batch, weight)
+        return StreamState(0, [(zero, S, zero) for _ in self.blocks], {}, one_vector)
 
     def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
         """One token of each stream: (B,) -> (B, V) logits of the next, and the state after it."""
@@ -206,13 +208,17 @@ class RWKV7(Model):
         for block, own in zip(self.blocks, state.mixers, strict=True):
             x, own, first = block(x, own, first)
             after.append(own)
-        return self.unembed(self.norm(x)), StreamState(state.position + inputs.shape[1], after, {})
+        x, one_vector = self.norm(x), None
+        if self.bottleneck is not None:
+            assert state.bottleneck is not None
+            x, one_vector = self.bottleneck(x, inputs, state.bottleneck)
+        return self.unembed(x), StreamState(state.position + inputs.shape[1], after, {}, one_vector)
 
     def state_bytes(self) -> int:
         """Bytes of recurrent state for one sequence in float32."""
         width = self.options.d_model
         layer: int = 4 * (2 * width + width * width // self.options.n_heads)
-        return layer * len(self.blocks)
+        return layer * len(self.blocks) + (0 if self.bottleneck is None else self.bottleneck.state_bytes())
 
 
 def rank(factor: float, width: int) -> int:

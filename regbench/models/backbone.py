@@ -221,10 +221,7 @@ class Backbone(Model):
             with torch.no_grad():
                 self.positions.weight.copy_(sinusoids(io.max_length, options.d_model) * 0.02 * 2**0.5)
         self.norm = nn.LayerNorm(options.d_model)
-        self.bottleneck: Bottleneck | None = None
-        if isinstance(io, TokenIO) and io.bottleneck is not None:
-            decoder = FeedForward(options.d_model)
-            self.bottleneck = Bottleneck(io.bottleneck, decoder, options.d_model, io.max_length)
+        self.bottleneck = bottleneck(io, options.d_model)
         self.unembed = unembedding(io, options.d_model)
         self.dropout = nn.Dropout(options.dropout)
 
@@ -252,7 +249,7 @@ class Backbone(Model):
                 x = self.ngram_heads[str(number)](x, index)
         x = self.norm(x)
         if self.bottleneck is not None:
-            x = self.bottleneck(x, inputs)
+            x, _ = self.bottleneck(x, inputs, self.bottleneck.init_state(len(x), x))
         logits: Tensor = self.unembed(x)
         return logits
 
@@ -268,8 +265,8 @@ class Backbone(Model):
         except NotImplementedError:
             raise UserError(f"{type(self.blocks[0].mixer).__name__} has no recurrent form to stream by") from None
         heads = {place: heads.init_state() for place, heads in self.ngram_heads.items()}  # type: ignore[operator]
-        bottleneck = None if self.bottleneck is None else self.bottleneck.init_state(batch, weight)
-        return StreamState(0, mixers, heads, bottleneck)
+        one_vector = None if self.bottleneck is None else self.bottleneck.init_state(batch, weight)
+        return StreamState(0, mixers, heads, one_vector)
 
     def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
         """One token of each stream. The logits are those of `forward`, but for rounding. There is no dropout.
@@ -297,11 +294,12 @@ class Backbone(Model):
             mixers.append(after)
             if str(number) in self.ngram_heads:
                 x = self.ngram_heads[str(number)].step(x, inputs, state.heads[str(number)])  # type: ignore[operator]
-        x, bottleneck = self.norm(x), None
+        x, one_vector = self.norm(x), None
         if self.bottleneck is not None:
             assert state.bottleneck is not None
-            x, bottleneck = self.bottleneck.step(x, inputs, state.bottleneck)
-        return self.unembed(x), StreamState(state.position + 1, mixers, state.heads, bottleneck)
+            decoded, one_vector = self.bottleneck(x[:, None], inputs[:, None], state.bottleneck)
+            x = decoded[:, 0]
+        return self.unembed(x), StreamState(state.position + 1, mixers, state.heads, one_vector)
 
     def state_bytes(self) -> int | None:
         """Bytes of recurrent state for one sequence in float32. None: it grows with L, or is not known, or has n-gram heads.
@@ -341,6 +339,18 @@ def unembedding(io: IO, width: int) -> nn.Linear:
     linear = nn.Linear(width, io.width, bias=False)
     nn.init.normal_(linear.weight, std=0.02)
     return linear
+
+
+def bottleneck(io: IO, width: int) -> Bottleneck | None:
+    """The decoder of a task whose later tokens are predicted from one vector (`TokenIO.bottleneck`). None of another task.
+
+    Args:
+        io: what the task's models read.
+        width: D.
+    """
+    if not isinstance(io, TokenIO) or io.bottleneck is None:
+        return None
+    return Bottleneck(io.bottleneck, FeedForward(width), width, io.max_length)
 
 
 def sinusoids(length: int, width: int) -> Tensor:
@@ -401,12 +411,16 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
             raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take short_conv")
         if io.kind not in cls.takes:
             raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
-        if isinstance(io, TokenIO) and io.bottleneck is not None:
-            raise UserError(
-                f"{cls.__name__} is a whole model, and this task asks what one vector of a model holds: "
-                "only architectures made of a mixer can be asked"
-            )
         model: Model = cls(options, io)
+        if (
+            isinstance(io, TokenIO)
+            and io.bottleneck is not None
+            and not isinstance(getattr(model, "bottleneck", None), Bottleneck)
+        ):
+            raise UserError(
+                f"{cls.__name__} is a whole model without a bottleneck, and this task asks what one vector of a model holds: "
+                "take an architecture made of a mixer"
+            )
     except UserError:
         raise
     except Exception as error:

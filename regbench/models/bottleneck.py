@@ -44,22 +44,31 @@ class Bottleneck(nn.Module):
         self.network = network
         self.norm = nn.LayerNorm(d_model)
 
-    def forward(self, outputs: Tensor, inputs: Tensor) -> Tensor:
-        """The outputs after the bottleneck.
+    def forward(self, outputs: Tensor, inputs: Tensor, state: BottleneckState) -> tuple[Tensor, BottleneckState]:
+        """The outputs after the bottleneck. Positions may come at once, or one after the other.
 
         Args:
             outputs: (B, L, D), those of the blocks.
             inputs: (B, L), the tokens that were read.
+            state: the state before them.
 
         Returns:
-            (B, L, D). Rows before the first bottleneck token are as they were.
+            (B, L, D), and the state after them. Rows before the first bottleneck token are as they were.
         """
+        length, began = inputs.shape[1], state.distance >= 0
         is_token = inputs == self.token
         first = is_token.int().argmax(1)
-        distance = torch.arange(inputs.shape[1], device=inputs.device) - first[:, None]
-        after = is_token.cumsum(1) > 0
-        vector = outputs.take_along_dim(first[:, None, None], 1)
-        return torch.where(after[..., None], self._decoded(vector, distance.clamp(min=0)), outputs)
+        after = began[:, None] | (is_token.cumsum(1) > 0)
+        vector = torch.where(began[:, None], state.vector, outputs.take_along_dim(first[:, None, None], 1)[:, 0])
+        start = torch.where(began, state.distance + 1, -first)  # the distance of the first position
+        distance = start[:, None] + torch.arange(length, device=inputs.device)
+        z = vector[:, None] + self.distances(distance.clamp(min=0))
+        decoded = torch.where(after[..., None], self.norm(z + self.network(z)), outputs)
+        there = after[:, -1]
+        last = BottleneckState(
+            torch.where(there[:, None], vector, state.vector), torch.where(there, distance[:, -1], state.distance)
+        )
+        return decoded, last
 
     def init_state(self, batch: int, like: Tensor) -> BottleneckState:
         """The state of `batch` streams before their first token, with the device and the type of `like`, (..., D)."""
@@ -67,20 +76,6 @@ class Bottleneck(nn.Module):
             like.new_zeros(batch, like.shape[-1]), torch.full((batch,), -1, dtype=torch.int64, device=like.device)
         )
 
-    def step(self, output: Tensor, inputs: Tensor, state: BottleneckState) -> tuple[Tensor, BottleneckState]:
-        """One position of the recurrent form: output (B, D) and inputs (B,) -> (B, D), and the state after it."""
-        began = state.distance >= 0
-        begins = ~began & (inputs == self.token)
-        vector = torch.where(begins[:, None], output, state.vector)
-        distance = torch.where(began | begins, state.distance + 1, state.distance)
-        decoded = self._decoded(vector, distance.clamp(min=0))
-        return torch.where((distance >= 0)[:, None], decoded, output), BottleneckState(vector, distance)
-
     def state_bytes(self) -> int:
         """Bytes of state for one sequence in float32: the vector and the distance."""
         return 4 * self.distances.embedding_dim + 8
-
-    def _decoded(self, vector: Tensor, distance: Tensor) -> Tensor:
-        z = vector + self.distances(distance)
-        decoded: Tensor = self.norm(z + self.network(z))
-        return decoded

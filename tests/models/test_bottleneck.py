@@ -11,9 +11,10 @@ import torch
 import regbench
 from regbench.checks.architecture import CONTRACT, Subject, overfits, streams
 from regbench.checks.contract import examine
-from regbench.models.backbone import Backbone, build, held_bytes, resolve_options
+from regbench.models.backbone import build, held_bytes, resolve_options
 from regbench.models.bottleneck import Bottleneck
 from regbench.models.mixer import Mixer
+from regbench.models.model import Model
 from regbench.tasks.base import TokenIO
 from regbench.utils import registry
 from regbench.utils.errors import UserError
@@ -27,18 +28,17 @@ def mixer(name: str) -> Any:
     return registry.load(registry.ARCHITECTURE, name)
 
 
-def model(name: str = "lstm", **options: Any) -> Backbone:
-    torch.manual_seed(0)
-    made = build(mixer(name), resolve_options(mixer(name), {"d_model": 16, "n_layers": 1, **options}), IO)
-    assert isinstance(made, Backbone)
-    return made.eval()
+def model(name: str) -> Model:
+    """One with moved weights: at its start RWKV-7 writes nothing into the residual stream."""
+    options = resolve_options(mixer(name), {"d_model": 16, "n_layers": 1})
+    return Subject(mixer(name), options, IO).moved()
 
 
 def test_every_output_after_the_token_is_decoded_from_the_output_there_and_the_distance() -> None:
     torch.manual_seed(0)
     decoder = Bottleneck(4, torch.nn.Linear(8, 8), 8, 7)
     outputs = torch.randn(4, 7, 8)
-    decoded = decoder(outputs, INPUTS)
+    decoded, _ = decoder(outputs, INPUTS, decoder.init_state(4, outputs))
     for row, tokens in enumerate(INPUTS.tolist()):
         first = tokens.index(4) if 4 in tokens else 7
         assert torch.equal(decoded[row, :first], outputs[row, :first])
@@ -47,18 +47,24 @@ def test_every_output_after_the_token_is_decoded_from_the_output_there_and_the_d
             torch.testing.assert_close(decoded[row, t], decoder.norm(z + decoder.network(z)))
 
 
-def test_the_recurrent_form_decodes_the_same_and_keeps_as_many_bytes_as_it_says() -> None:
+@pytest.mark.parametrize("cuts", [(1, 2, 3, 4, 5, 6), (3,), (2, 5)])
+def test_positions_one_after_the_other_are_decoded_as_all_at_once(cuts: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     decoder = Bottleneck(4, torch.nn.Linear(8, 8), 8, 7)
     outputs = torch.randn(4, 7, 8)
-    state, whole = decoder.init_state(4, outputs), decoder(outputs, INPUTS)
-    for t in range(7):
-        decoded, state = decoder.step(outputs[:, t], INPUTS[:, t], state)
-        torch.testing.assert_close(decoded, whole[:, t])
+    begin = decoder.init_state(4, outputs)
+    whole, last = decoder(outputs, INPUTS, begin)
+    parts, state = [], begin
+    for start, end in zip((0, *cuts), (*cuts, 7), strict=True):
+        decoded, state = decoder(outputs[:, start:end], INPUTS[:, start:end], state)
+        parts.append(decoded)
         assert held_bytes(state) == 4 * decoder.state_bytes()
+    torch.testing.assert_close(torch.cat(parts, 1), whole)
+    torch.testing.assert_close(state.vector, last.vector)
+    assert torch.equal(state.distance, last.distance)
 
 
-@pytest.mark.parametrize("name", ["transformer", "mamba", "lstm"])
+@pytest.mark.parametrize("name", ["transformer", "mamba", "lstm", "rwkv7"])
 def test_tokens_after_the_bottleneck_change_no_prediction_and_those_before_change_all(name: str) -> None:
     made = model(name)
     tokens = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
@@ -71,11 +77,13 @@ def test_tokens_after_the_bottleneck_change_no_prediction_and_those_before_chang
     assert not torch.equal(predicted[0, 5], predicted[0, 6])  # the distance is told
 
 
-@pytest.mark.parametrize("name", ["lstm", pytest.param("*", marks=pytest.mark.slow)])
-def test_every_mixer_keeps_the_contract_with_a_bottleneck(name: str) -> None:
+@pytest.mark.parametrize("name", ["lstm", "rwkv7", pytest.param("*", marks=pytest.mark.slow)])
+def test_every_architecture_keeps_the_contract_with_a_bottleneck(name: str) -> None:
     for each in MIXERS if name == "*" else [name]:
         cls = mixer(each)
-        subject = Subject(cls, resolve_options(cls, {"d_model": 16, "n_heads": 2} if each != "lstm" else {}), IO)
+        subject = Subject(
+            cls, resolve_options(cls, {"d_model": 16, "n_heads": 2} if each not in ("lstm", "rwkv7") else {}), IO
+        )
         checks = [check for check in CONTRACT if check is not overfits]  # its instances are those of another task
         assert [outcome for outcome in examine(subject, checks) if outcome.fault] == []
 
@@ -90,7 +98,7 @@ def test_n_gram_heads_stream_through_a_bottleneck() -> None:
 def test_a_whole_model_is_refused() -> None:
     cls = mixer("learned_ngram")
     assert not issubclass(cls, Mixer)
-    with pytest.raises(UserError, match="only architectures made of a mixer can be asked"):
+    with pytest.raises(UserError, match="take an architecture made of a mixer"):
         build(cls, resolve_options(cls, {}), IO)
 
 
