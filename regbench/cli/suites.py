@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
+from regbench.cli.findings import print_line
 from regbench.cli.tables import folded, print_fitting
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
@@ -73,7 +74,7 @@ def run_suite(suite: str | None, config: Config | None, place: str | None, jobs:
             f"mean of the normalized scores: {100 * statistics.fmean(shares):.0f}, over {len(shares)} of {len(done)} tracks",
             highlight=False,
         )
-    console.print(f"a run folder for each track: {folder}", highlight=False, soft_wrap=True)
+    print_line(f"a run folder for each track: {folder}", console)
     return 0
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_instances
+from regbench.cli.findings import print_line
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
     path = folder / "task_vectors.json"
     with atomic_write(path) as file:
         json.dump(content, file, indent=1, allow_nan=False)
-    console.print(f"written: {path}", highlight=False, soft_wrap=True)
+    print_line(f"written: {path}", console)
     return 0
 
 

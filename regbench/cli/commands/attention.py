@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_instances, add_named
+from regbench.cli.findings import print_line
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             json.dump(record, file, indent=1)
         maps = _draw(trained, instances, found, folder, arguments.instance, begin, end)
     pictures = f"{maps} map{'s' * (maps != 1)}"
-    console.print(f"attention.json, heads.png and {pictures}: {folder}", highlight=False, soft_wrap=True)
+    print_line(f"attention.json, heads.png and {pictures}: {folder}", console)
     return 0
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import one_of
+from regbench.cli.findings import print_line
 from regbench.cli.tables import folded, print_fitting, small_error
 
 if TYPE_CHECKING:
@@ -109,8 +111,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     rows = score_table(found, announce)
     print_fitting(_scores(rows, found), console)
     console.print(
-        f"difference: from {found.names[0]}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the noise of "
-        "instances and seeds",
+        f"difference: from {escape(found.names[0])}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the "
+        "noise of instances and seeds",
         highlight=False,
     )
     if compared is None:
@@ -148,7 +150,7 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
     with explain_full_disk(picture.parent):
         plot_courses(drawn, what, picture)
         write_csv(made, picture.with_suffix(".csv"))
-    console.print(f"wrote {picture} and {picture.with_suffix('.csv').name}", highlight=False, soft_wrap=True)
+    print_line(f"wrote {picture} and {picture.with_suffix('.csv').name}", console)
     return 0
 
 
@@ -182,7 +184,10 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
             p = "<.001" if row.change.p < 0.001 else f"{row.change.p:.3f}".removeprefix("0")
         cells = (f"{record.value:.3f} {small_error(record.stderr)}", gap, p, row.verdict)
         table.add_row(
-            folded(row.name), str(row.seeds or ""), *cells, *(f"{row.scores[metric].value:.3f}" for metric in others)
+            escape(folded(row.name)),
+            str(row.seeds or ""),
+            *cells,
+            *(f"{row.scores[metric].value:.3f}" for metric in others),
         )
     return table
 
@@ -198,7 +203,7 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
         table.add_column(str(number + 1), justify="right", no_wrap=True)
     digits = 3 if len(found.names) < 10 else 2
     for number, (name, row) in enumerate(zip(found.names, found.distance, strict=True), 1):
-        table.add_row(folded(f"{number} {name}"), *(f"{value:.{digits}f}".removeprefix("0") for value in row))
+        table.add_row(escape(folded(f"{number} {name}")), *(f"{value:.{digits}f}".removeprefix("0") for value in row))
     print_fitting(table, console)
     what = (
         f"{found.track}, test split: {found.positions:,} scored positions among the first {found.tokens} tokens of "
@@ -207,12 +212,12 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
     console.print(f"{what}; no standard error is above {found.stderr.max():.3f}", highlight=False, soft_wrap=True)
     seeds = _seeds(found)
     if seeds:
-        console.print(seeds, highlight=False, soft_wrap=True)
+        print_line(seeds, console)
     with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
         if arguments.out:
             title = f"Distances between predictors: {found.track}, the first {found.tokens} tokens"
             plot_heat_map(found.names, found.distance, title, f"{what}\n{seeds}".strip(), Path(arguments.out))
-            console.print(f"picture: {arguments.out}", highlight=False, soft_wrap=True)
+            print_line(f"picture: {arguments.out}", console)
         if arguments.csv:
             found.write_csv(Path(arguments.csv))
-            console.print(f"every pair: {arguments.csv}", highlight=False, soft_wrap=True)
+            print_line(f"every pair: {arguments.csv}", console)

@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from regbench.cli.findings import print_line
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         with explain_full_disk(folder):
             errors.write_csv(bins, folder / "errors.csv")
             plot_errors(bins, score, title, folder / "errors.png")
-        console.print(f"errors.csv and errors.png: {folder}", highlight=False, soft_wrap=True)
+        print_line(f"errors.csv and errors.png: {folder}", console)
     return 0
 
 

@@ -7,6 +7,7 @@ import argparse
 from rich.console import Console
 
 from regbench.cli.arguments import one_of
+from regbench.cli.findings import print_line
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (
@@ -94,5 +95,5 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         soft_wrap=True,
     )
     if arguments.out:
-        console.print(f"result and pictures: {arguments.out}", highlight=False, soft_wrap=True)
+        print_line(f"result and pictures: {arguments.out}", console)
     return 0

@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             print_line(f"removed {folder / name}", console)
     for board in boards:
         print_fitting(_table(board), console, names=2)
-    console.print(f"{folder}: {len(changed)} of {len(files)} files written", highlight=False, soft_wrap=True)
+    print_line(f"{folder}: {len(changed)} of {len(files)} files written", console)
     return 0
 
 

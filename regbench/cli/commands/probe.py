@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_named
+from regbench.cli.findings import print_line
 from regbench.cli.tables import small_error
 from regbench.utils.errors import UserError
 
@@ -100,11 +101,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             from regbench.analysis.pictures import plot_probes
 
             plot_probes(found, f"What probes read from hidden states: {tracks[0]}, test split", Path(arguments.out))
-            console.print(f"picture: {arguments.out}", highlight=False, soft_wrap=True)
+            print_line(f"picture: {arguments.out}", console)
         if arguments.csv:
             with atomic_write(Path(arguments.csv)) as file:
                 file.write(_csv(found))
-            console.print(f"every reading: {arguments.csv}", highlight=False, soft_wrap=True)
+            print_line(f"every reading: {arguments.csv}", console)
     return 0
 
 
@@ -134,10 +135,10 @@ def _show_recall(arguments: argparse.Namespace, console: Console) -> int:
     with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
         if arguments.out:
             plot_recall(found, Path(arguments.out))
-            console.print(f"picture: {arguments.out}", highlight=False, soft_wrap=True)
+            print_line(f"picture: {arguments.out}", console)
         if arguments.csv:
             write_csv(found, Path(arguments.csv))
-            console.print(f"every figure: {arguments.csv}", highlight=False, soft_wrap=True)
+            print_line(f"every figure: {arguments.csv}", console)
     if expected:
         order = " before ".join(expected)
         console.print(f"{order}: {'yes' if right else 'not in every seed'}", highlight=False)

@@ -84,7 +84,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     same = f"seed{'s' * (len(made.identical) > 1)} {', '.join(map(str, made.identical))}" if made.identical else "none"
     rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
     console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
-    console.print(f"the run: {made.folder}", highlight=False, soft_wrap=True)
+    print_line(f"the run: {made.folder}", console)
     if arguments.by and not made.differs:
         own = load_track(arguments.track) if arguments.track else None
         keep_reproduction(made, entry_file, arguments.by, own)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.findings import print_line
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -59,8 +60,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
 
-    if arguments.resume == "":
-        raise UserError("--resume is empty: it names the folder of a run")
+    for option in ("resume", "out"):
+        if getattr(arguments, option) == "":
+            raise UserError(f"--{option} is empty: it names the folder of a run")
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
         return _suite(arguments, console)
     # What is going on goes to stderr, so that stdout holds the table alone.
@@ -104,8 +106,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         highlight=False,
     )
     if reporter.folder:
-        console.print(f"result and pictures: {reporter.folder}", highlight=False, soft_wrap=True)
-        console.print(f"the page of this run: {reporter.folder}/report.html", highlight=False, soft_wrap=True)
+        print_line(f"result and pictures: {reporter.folder}", console)
+        print_line(f"the page of this run: {reporter.folder}/report.html", console)
         _say_what_next(result, reporter.folder, console)
     return 0
 
@@ -143,7 +145,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         what = "three seeds" if used >= FULL * budget else "three seeds and the whole budget"
         lines.append(f"next, {what}, as an entry needs: {command_of(config.model_copy(update=whole))}")
     elif standing is not None:
-        lines.append(f"next: regbench submit {folder}")
+        lines.append(f"next: {shlex.join(['regbench', 'submit', str(folder)])}")
     else:
         lines.append(f"next: {shlex.join(['regbench', 'compare', str(folder), *list(result.baselines)[:2], *named])}")
     for line in lines:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from regbench.cli.findings import print_line
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _write(study: Study, name: str, folder: Path, console: Console) -> None:
             with atomic_write(path) as file:
                 writer = csv.writer(file, lineterminator="\n")
                 writer.writerows([rows.columns, *rows.rows])
-            console.print(f"table: {path}", highlight=False, soft_wrap=True)
+            print_line(f"table: {path}", console)
         path = folder / f"{name}.png"
         draw(study, name, path)
-        console.print(f"picture: {path}", highlight=False, soft_wrap=True)
+        print_line(f"picture: {path}", console)

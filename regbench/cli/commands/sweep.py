@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from regbench.cli.arguments import apart_from_stdout, one_of
+from regbench.cli.findings import print_line
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def _print(swept: Swept, console: Console) -> None:
     names = sorted(
         path.name for path in swept.folder.iterdir() if path.suffix in (".csv", ".png") or "best" in path.name
     )
-    console.print(f"in {swept.folder}: {', '.join(names)}", highlight=False, soft_wrap=True)
+    print_line(f"in {swept.folder}: {', '.join(names)}", console)
     for row in swept.best:
-        console.print(f"next: regbench submit {shlex.quote(str(row.folder))}", highlight=False, soft_wrap=True)
+        print_line(f"next: regbench submit {shlex.quote(str(row.folder))}", console)
 
 
 def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Console) -> None:
