@@ -56,6 +56,8 @@ def read_config(path: Path) -> Config:
     Raises:
         UserError: the file cannot be read or is broken (with its line), or a key is unknown, missing or of the wrong type.
     """
+    if (path / "config.yaml").is_file():
+        raise UserError(f"{path} is a folder; its configuration is {path / 'config.yaml'}")
     content = read_mapping(path, "a configuration")
     with explain_validation(str(path), Config.model_fields):
         return Config(**content)

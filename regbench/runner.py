@@ -338,6 +338,8 @@ def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[
 
 def _unused(out: str | Path | None, instead: str = "choose another folder") -> Path | None:
     """The folder that the caller chose, which must hold no run. None: none was chosen."""
+    if out == "":
+        raise UserError("out is empty: it names a new folder")
     folder = None if out is None else Path(out)
     if folder is not None and any((folder / name).exists() for name in ("result.json", "config.yaml")):
         raise UserError(f"{out} holds a run already; {instead}")

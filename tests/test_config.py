@@ -128,6 +128,9 @@ def test_seeds_up_to_the_largest_train(config_file: Path) -> None:
 def test_there_must_be_such_a_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read .*none.yaml: No such file or directory"):
         read_config(tmp_path / "none.yaml")
+    (tmp_path / "config.yaml").write_text("track: x\narchitecture: lstm\n")
+    with pytest.raises(UserError, match="is a folder; its configuration is .*config.yaml"):
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize(

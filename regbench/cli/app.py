@@ -9,8 +9,10 @@ import argparse
 import importlib
 import importlib.metadata
 import pkgutil
+import shutil
 import sys
 from collections.abc import Sequence
+from textwrap import fill
 from typing import NoReturn
 
 from rich.console import Console
@@ -123,7 +125,7 @@ def _parsers(names: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, a
         sub = subparsers.add_parser(
             name,
             help=f"{summary[:1].lower()}{summary[1:]}".rstrip("."),
-            description=getattr(command, "DESCRIPTION", summary),
+            description=fill(getattr(command, "DESCRIPTION", summary), max(20, shutil.get_terminal_size().columns - 2)),
             epilog=_EXAMPLES if name == "run" else getattr(command, "EXAMPLES", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

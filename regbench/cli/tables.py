@@ -10,6 +10,7 @@ from textwrap import fill
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from regbench.metrics.metric import METRICS, Metrics
@@ -20,12 +21,18 @@ _NAME = 26
 """Columns of a name before it is folded: then two scores, their difference and its verdict fit into 80 columns beside it."""
 
 
-def print_fitting(table: Table, console: Console) -> None:
-    """Prints a table. Where it is wider than the terminal, several: each has the first column, and as many others as fit."""
-    first, *others = range(len(table.columns))
+def print_fitting(table: Table, console: Console, names: int = 1) -> None:
+    """Prints a table. Where it is wider than the terminal, several: each has the names, and as many other columns as fit.
+
+    Args:
+        table: The table.
+        console: Where it is printed.
+        names: How many of its first columns say what a row is.
+    """
+    first, others = range(names), range(names, len(table.columns))
     while others:
-        count = next((n for n in range(len(others), 1, -1) if _fits(_part(table, (first, *others[:n])), console)), 1)
-        console.print(_part(table, (first, *others[:count])), highlight=False)
+        count = next((n for n in range(len(others), 1, -1) if _fits(_part(table, (*first, *others[:n])), console)), 1)
+        console.print(_part(table, (*first, *others[:count])), highlight=False)
         others, table = others[count:], copy(table)
         table.title = None
         if others and (table.box is None or not table.show_edge):  # else the edges keep them apart
@@ -77,7 +84,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
         cells = [f"{row.scores[m].value:.3f} {small_error(row.scores[m].stderr)}" for m in result.metrics]
         if normalized:
             cells.append(in_hundredths(row.normalized))
-        table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
+        table.add_row(escape(row.name), *cells, style="bold" if row.kind == "model" else None)
     return table
 
 

@@ -12,7 +12,7 @@ from regbench.evaluation.baselines import default_baselines, defaults_of
 from regbench.metrics.significance import Sample
 from regbench.models.predictor import Baseline
 from regbench.results import Result, ScoreRecord, read_result
-from regbench.tracks import Track, load_track
+from regbench.tracks import Track, load_track, track_names
 from regbench.utils import registry
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import runs_in
@@ -118,9 +118,16 @@ def _names(compared: Sequence[ComparedPredictor]) -> list[str]:
 
 
 def track_of(predictors: Sequence[str]) -> str:
-    """The name of the track that the first run folder among the predictors is on; without one `DEFAULT_TRACK`."""
+    """The name of the track that the first run folder among the predictors is on; without one `DEFAULT_TRACK`.
+
+    Raises:
+        UserError: That track is not built in.
+    """
     runs = (_split(spec)[1] for spec in predictors)
-    return next((read_result(Path(run)).track.name for run in runs if Path(run).is_dir()), DEFAULT_TRACK)
+    name = next((read_result(Path(run)).track.name for run in runs if Path(run).is_dir()), DEFAULT_TRACK)
+    if name not in track_names():
+        raise UserError(f"'{name}' is no built-in track; if it is yours, give its file: --track FILE.yaml")
+    return name
 
 
 def _split(spec: str) -> tuple[str | None, str]:

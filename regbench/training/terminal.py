@@ -49,7 +49,7 @@ class TerminalReporter(Reporter):
     def phase(self, text: str) -> None:
         """Prints a line in place of the bar."""
         self._clear()
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)  # it may name a folder
 
     def estimated(self, seconds: float) -> None:
         """Prints how long the training will take, where that is more than a moment."""

@@ -158,6 +158,7 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
         (["run", "--arhc", "mamba"], "unrecognized argument '--arhc'; did you mean '--arch'?"),
         (["run", "--backend", "trition", "--arch", "transformer"], "attention has no backend 'trition'"),
         (["run", "--resume", "nowhere"], "nowhere holds no run"),
+        (["run", "--out", ""], "--out is empty: it names the folder of a run"),
         (["run", "--resume", "", "--arch", "lstm"], "--resume is empty: it names the folder of a run"),
         (["run", "--arch", "lstm,mamba"], "unknown architecture 'lstm,mamba'; give one architecture"),
         (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from regbench import cli
 from regbench.cli.suites import best_entry, suite_table
@@ -53,6 +54,27 @@ def test_a_run_with_many_scores_has_names_and_whole_numbers(capsys: pytest.Captu
     assert all(len(line.rstrip()) <= 80 for line in lines)
     assert sum(line.split()[:1] == ["oracle"] for line in lines) == 2
     assert sum("predictor" in line for line in lines) == 2
+
+
+def test_each_part_of_a_wide_table_has_the_columns_that_name_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("place", "name", *(f"score-{number}" for number in range(8)), title="scores")
+    table.add_row("first", "whole_name", *(f"0.12{number} ±0.003" for number in range(8)))
+    print_fitting(table, Console(), names=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    rows = [line for line in lines if "whole_name" in line]
+    assert len(rows) == 3
+    assert all("first" in row for row in rows)
+    assert [number for number in range(8) for row in rows if f"0.12{number} ±0.003" in row] == list(range(8))
+    assert sum("scores" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("command", ["compare", "run"])
+def test_what_a_command_does_is_said_in_80_columns(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    said = capsys.readouterr().out.partition("examples:")[0]
+    assert all(len(line) <= 80 for line in said.splitlines())
 
 
 def test_a_suite_shows_whole_names_of_entries(capsys: pytest.CaptureFixture[str]) -> None:

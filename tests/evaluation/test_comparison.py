@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +203,27 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert message in captured.err
     assert captured.err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.usefixtures("_in_an_empty_folder")
+def test_a_run_on_a_track_of_your_own_needs_its_file(capsys: pytest.CaptureFixture[str], runs: dict[str, Path]) -> None:
+    for command in (["compare", str(runs["two"]), "oracle"], ["errors", str(runs["two"])]):
+        assert cli.main(command) == 2
+        message = "regbench: 'tiny-v1' is no built-in track; if it is yours, give its file: --track FILE.yaml\n"
+        assert capsys.readouterr().err == message
+
+
+@pytest.mark.usefixtures("_in_an_empty_folder")
+def test_a_name_in_brackets_is_no_markup(
+    capsys: pytest.CaptureFixture[str], tiny_file: Path, runs: dict[str, Path]
+) -> None:
+    own = Path("a [red] run")
+    shutil.copytree(runs["two"], own)
+    assert cli.main(["compare", f"[bold]mine={own}", "oracle", "--track", str(tiny_file)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("[bold]mine") == 4  # a row of each table, the first predictor, its seeds
+    assert cli.main(["run", "--resume", str(own)]) == 0
+    assert f"result and pictures: {own}\n" in capsys.readouterr().out
 
 
 def test_a_task_without_truth_has_scores_and_no_distances(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

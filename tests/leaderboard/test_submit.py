@@ -206,6 +206,13 @@ def test_a_run_that_lost_a_file_is_named_with_its_folder(
     for arguments in (["submit", "--board", str(tmp_path)], ["verify"]):
         assert cli.main([*arguments, str(run), "--track", str(tiny_file)]) == 2
         assert capsys.readouterr().err == f"regbench: {run}: config.yaml: no such file\n"
+    shutil.copy(lstm.run / "config.yaml", run)
+    (run / "result.json").unlink()
+    for command in ("submit", "verify"):
+        assert cli.main([command, str(run)]) == 2
+        assert capsys.readouterr().err == (
+            f"regbench: {run} holds a run that is not finished; go on with: regbench run --resume {run}\n"
+        )
     (run / "result.json").write_text("{")
     assert cli.main(["report", str(run), "--track", str(tiny_file)]) == 2
     assert capsys.readouterr().err.startswith(f"regbench: cannot read {run / 'result.json'}:1: not JSON: ")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import one_of
@@ -107,8 +108,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     rows = score_table(found, announce)
     print_fitting(_scores(rows, found), console)
     console.print(
-        f"difference: from {found.names[0]}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the noise of "
-        "instances and seeds",
+        f"difference: from {escape(found.names[0])}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the "
+        "noise of instances and seeds",
         highlight=False,
     )
     if compared is None:
@@ -180,7 +181,10 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
             p = "<.001" if row.change.p < 0.001 else f"{row.change.p:.3f}".removeprefix("0")
         cells = (f"{record.value:.3f} {small_error(record.stderr)}", gap, p, row.verdict)
         table.add_row(
-            folded(row.name), str(row.seeds or ""), *cells, *(f"{row.scores[metric].value:.3f}" for metric in others)
+            escape(folded(row.name)),
+            str(row.seeds or ""),
+            *cells,
+            *(f"{row.scores[metric].value:.3f}" for metric in others),
         )
     return table
 
@@ -196,7 +200,7 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
         table.add_column(str(number + 1), justify="right", no_wrap=True)
     digits = 3 if len(found.names) < 10 else 2
     for number, (name, row) in enumerate(zip(found.names, found.distance, strict=True), 1):
-        table.add_row(folded(f"{number} {name}"), *(f"{value:.{digits}f}".removeprefix("0") for value in row))
+        table.add_row(escape(folded(f"{number} {name}")), *(f"{value:.{digits}f}".removeprefix("0") for value in row))
     print_fitting(table, console)
     what = (
         f"{found.track}, test split: {found.positions:,} scored positions among the first {found.tokens} tokens of "

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_line
+from regbench.cli.tables import folded, print_fitting
 
 if TYPE_CHECKING:
     from regbench.leaderboard.rank import Board
@@ -56,7 +57,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         if name not in files:
             print_line(f"removed {folder / name}", console)
     for board in boards:
-        console.print(_table(board))
+        print_fitting(_table(board), console, names=2)
     print_line(f"{folder}: {len(changed)} of {len(files)} files written", console)
     return 0
 
@@ -64,12 +65,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 def _table(board: Board) -> Table:
     table = Table(title=board.track, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
-    table.add_column("predictor", overflow="fold")
+    table.add_column("predictor", no_wrap=True)
     for metric in board.metrics:
         head = board.known[metric].heading.replace(" ", "\n", board.known[metric].label.count(" "))
         table.add_column(head, justify="right", no_wrap=True)
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
         name = f"{row.name} ({row.mark})" if row.mark else row.name
-        table.add_row(row.place, escape(name), *scores, style=None if row.kind == "entry" else "dim")
+        table.add_row(row.place, escape(folded(name)), *scores, style=None if row.kind == "entry" else "dim")
     return table

@@ -59,8 +59,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
 
-    if arguments.resume == "":
-        raise UserError("--resume is empty: it names the folder of a run")
+    for option in ("resume", "out"):
+        if getattr(arguments, option) == "":
+            raise UserError(f"--{option} is empty: it names the folder of a run")
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
         return _suite(arguments, console)
     # What is going on goes to stderr, so that stdout holds the table alone.
@@ -132,7 +133,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         what = "three seeds" if used >= FULL * budget else "three seeds and the whole budget"
         lines.append(f"next, {what}, as an entry needs: {command_of(config.model_copy(update=whole))}")
     elif standing is not None:
-        lines.append(f"next: regbench submit {folder}")
+        lines.append(f"next: {shlex.join(['regbench', 'submit', str(folder)])}")
     else:
         lines.append(f"next: {shlex.join(['regbench', 'compare', str(folder), *list(result.baselines)[:2], *named])}")
     for line in lines:

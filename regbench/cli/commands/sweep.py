@@ -11,6 +11,7 @@ from rich.console import Console
 
 from regbench.cli.arguments import apart_from_stdout, one_of
 from regbench.cli.lines import print_line
+from regbench.cli.tables import print_fitting
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _print(swept: Swept, console: Console) -> None:
     from regbench.cli.sweep_tables import failure_table, sweep_tables
 
     for table in sweep_tables(swept.best):
-        console.print(table)
+        print_fitting(table, console)
     if swept.rows:
         console.print("Chosen on validation. After a score: the lowest and the highest seed.", highlight=False)
     if swept.failures:
@@ -111,7 +112,7 @@ def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Conso
             print_line(f"{cell.digest[:8]}  {track}  {cell.label}", console)
         what = f"the best of these {len(group.trials)}" if group.trials else group.first.label
         print_line(f"          {track}  {what}: seeds {seeds}", console)
-    console.print(cost_table(costs))
+    print_fitting(cost_table(costs), console, names=2)
     seconds = sum(cost.seconds for cost in costs) / divided.jobs
     count = sum(cost.trials + cost.seeds for cost in costs)
     print_line(

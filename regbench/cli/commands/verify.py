@@ -55,7 +55,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     path, announce = Path(arguments.what), Console(stderr=True).print
     track = own_track(arguments)
     run = Path(arguments.run) if arguments.run else None
-    if path.is_dir() and (path / "result.json").exists():
+    if path.is_dir() and any((path / name).exists() for name in ("result.json", "config.yaml")):
+        require_finished(path)
         run, single = path, None
         source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
         found: dict[Path, Findings] = {path: verify_run(path, track, source, announce)[1]}
