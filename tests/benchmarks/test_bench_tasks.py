@@ -20,6 +20,7 @@ NAMES = [
     "mad-fuzzy-recall-small-v1",
     "mad-memorization-small-v1",
     "mad-selective-copying-small-v1",
+    "mad-compression-small-v1",
 ]
 
 
