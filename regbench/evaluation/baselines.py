@@ -43,8 +43,8 @@ WORTH_KEEPING = 1.0
 def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
     """Every registered baseline that fits the track's task. A task without a known truth has no oracle.
 
-    Where a model sees no more than one vector, a baseline that reads the whole prompt says nothing about models. Only the two are
-    there then between which scores are normalized.
+    Where a model sees one vector alone, a baseline that reads the whole prompt says nothing about models. Then there are only the
+    two baselines that fix the normalized score.
 
     Raises:
         UserError: The task or a baseline is not built in and breaks its contract, or two baselines share a name or an anchor.

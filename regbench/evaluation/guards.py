@@ -42,8 +42,8 @@ def require_bottleneck(predictor: Any, track: Track) -> None:
     model = getattr(predictor, "model", predictor)  # of what `regbench.load` gives
     if track.task.has_bottleneck and getattr(getattr(model, "io", None), "bottleneck", None) is None:
         raise UserError(
-            f"{track.name} asks what one vector of a model holds, and this predictor reads the whole prompt: only a mixer that "
-            "regbench trains can be scored on it (regbench run --arch)"
+            f"{track.name} asks what one vector of a model holds, and this predictor reads the whole prompt: train an "
+            "architecture on it, with regbench run --arch"
         )
 
 

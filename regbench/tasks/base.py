@@ -65,9 +65,8 @@ class TokenIO:
         separator: The token that begins every model's input and pads instances on the right.
         max_length: The length of the longest instance that the task can make.
         names: How each token is shown to people, V strings.
-        bottleneck: A token after which a model sees no more than one vector: its own output where it reads this token. All later
-            tokens are predicted from this vector and from their distance to it. None: each token is predicted from the output
-            at the token before it.
+        bottleneck: A token after which a model sees one vector alone: its own output where it reads this token. All later tokens
+            are predicted from this vector and from their distance to it. None: there is no such token.
         kind: "tokens".
     """
 

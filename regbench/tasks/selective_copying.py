@@ -16,8 +16,8 @@ that begins the copy. Without blanks this is the *compression* task of the MAD s
 
     b a b d  >  b a b d
 
-Every architecture on the common backbone has the same decoder for it (`regbench.models.bottleneck`, which says what differs from
-MAD's). Another difference: there the last symbol that is to be written is always the token that begins the copy.
+All architectures have the same decoder for it. `regbench.models.bottleneck` says how it differs from MAD's. Another difference:
+there the last symbol that is to be written is always the token that begins the copy.
 """
 
 from __future__ import annotations
