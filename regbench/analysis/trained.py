@@ -27,7 +27,7 @@ from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming
-from regbench.utils.guard import YAML_BYTES, Folder, parse_yaml
+from regbench.utils.guard import YAML_BYTES, Folder, parse_plain_yaml
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _is_data(track: str) -> bool:
     """Whether a track's file can be read without executing anything: it is a small YAML file, and its task is built in."""
     path = Path(track)
     try:
-        content = parse_yaml(Folder(path.parent).read(path.name, YAML_BYTES), path.name)
+        content = parse_plain_yaml(Folder(path.parent).read(path.name, YAML_BYTES), path.name)
         return not registry.is_file(str(content["task"]))
     except (UserError, KeyError, TypeError):
         return False

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.given import Given, check_shape, given
-from regbench.evaluation.guards import Evidence, probe, require_bottleneck
+from regbench.evaluation.guards import HonestyCheck, probe, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.scores import normalized_scores, score, score_records
+from regbench.models.model import CPU, device_of
 from regbench.models.predictor import rows_at_once
 from regbench.results import ArchitectureRecord, BaselineRecord, Evaluation, Result, SeedRecord, Selection
 from regbench.tasks.base import Task, VectorIO
@@ -52,7 +53,6 @@ def evaluate_predictor(
     stored = predictions_of(one, track.task, instances)
     seconds = time.perf_counter() - started
     baselines = score_baselines(track, instances, lambda b: announce(f"scoring the baseline {b}"))
-    place = next((p.device for p in one.module.parameters()), None) if one.module is not None else None
     result = result_of(
         track,
         ArchitectureRecord(
@@ -67,7 +67,7 @@ def evaluate_predictor(
         [record_of(track, instances, stored, seconds, baselines)],
         baselines,
         Evaluation.model_validate({"given": one.what, "predicts": one.predicts, "kind": one.kind, "split": split}),
-        place or torch.device("cpu"),
+        CPU if one.module is None else device_of(one.module),
     )
     return result, stored
 
@@ -164,19 +164,19 @@ def predictions_of(one: Given, task: Task, instances: Instances) -> StoredPredic
 
 def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions:
     """Asks for all predictions, and weighs them against the tokens and the truth on the way."""
-    evidence = Evidence(task)
+    honesty = HonestyCheck(task)
     batches = _batches(one, instances) if one.rows is None else _rows_of_array(one, instances)
 
     def watched() -> Iterator[FloatArray]:
         start = 0
         for batch in batches:
-            evidence.add(batch, instances[start : start + len(batch)])
+            honesty.add(batch, instances[start : start + len(batch)])
             start += len(batch)
             yield batch
 
     stored = store(task, watched(), instances)
     if not isinstance(task.io, VectorIO):
-        evidence.judge(one)
+        honesty.judge(one)
     return stored
 
 

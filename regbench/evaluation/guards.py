@@ -148,7 +148,7 @@ def _changed(one: FloatArray, other: FloatArray) -> NDArray[np.bool_]:
 # --- What an array has seen: it is weighed. ---
 
 
-class Evidence:
+class HonestyCheck:
     """Sums over scored tokens that show whether predictions are honest, and whether they are shifted.
 
     Let q be the prediction of a token x that was drawn from the truth p. If q was made without x, then q(x) has the mean

@@ -72,7 +72,7 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
 def _main_counts(found: Found) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """(N,), the positions of each test instance that the main score is over."""
     task, main = found.track.task, found.track.definition.main_score
-    _, group = task.group_scores.get(main, (main, None))
+    _, group = task.metric_and_group(main)
     scored = found.test.scored if group is None else found.test.scored & task.groups(found.test)[group]
     counts: np.ndarray[tuple[int], np.dtype[np.int64]] = scored.sum(1)
     return counts

@@ -15,7 +15,7 @@ from regbench.results import RESULT_BYTES, Result, SeedRecord
 from regbench.tracks import is_track_file
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.guard import YAML_BYTES, Folder, Refused, of_schema, parse_json, parse_yaml
+from regbench.utils.guard import YAML_BYTES, Folder, Refused, of_schema, parse_json, parse_plain_yaml
 
 LOG_BYTES = 4 << 20
 LOG_ROWS = 20_000
@@ -82,7 +82,7 @@ class RunFolder:
         Raises:
             Refused: It is not the configuration of a run.
         """
-        content = parse_yaml(self.folder.read("config.yaml", YAML_BYTES), "config.yaml")
+        content = parse_plain_yaml(self.folder.read("config.yaml", YAML_BYTES), "config.yaml")
         return of_schema(Config, content, "config.yaml")
 
     @property

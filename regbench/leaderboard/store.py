@@ -14,7 +14,7 @@ from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
 from regbench.leaderboard.history import ROOT
 from regbench.utils.errors import UserError
 from regbench.utils.files import runs_in
-from regbench.utils.guard import Folder, Refused, parse_json, parse_yaml
+from regbench.utils.guard import Folder, Refused, parse_json, parse_plain_yaml
 
 ENTRY_BYTES = 2 << 20
 SOURCE_BYTES = 1 << 20
@@ -215,5 +215,5 @@ def _configuration(command: str, where: str) -> dict[str, Any]:
         raise Refused(f"{where}: not a `regbench run` command")
     asked = vars(_Command(where).parse_args(words[2:]))
     pairs = [pair.partition("=") for pair in asked["settings"]]
-    asked["settings"] = {key: parse_yaml(value.encode(), f"{where}: --set {key}") for key, _, value in pairs}
+    asked["settings"] = {key: parse_plain_yaml(value.encode(), f"{where}: --set {key}") for key, _, value in pairs}
     return asked

@@ -208,7 +208,7 @@ def metrics_of(task: Task) -> Metrics:
     """
     found = Metrics()
     for name in task.scores:
-        over, group = task.group_scores.get(name, (name, None))
+        over, group = task.metric_and_group(name)
         if over not in POSITION_METRICS:
             known = POSITION_METRICS if group is not None else (*POSITION_METRICS, *task.group_scores)
             fault = f" is over '{over}', no metric" if group is not None else " is no metric or group score"

@@ -141,7 +141,7 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | T
             predicted = predicted[:, :wide]
         metrics = _position_scores(task, part, predicted)
         for score_name in task.scores:
-            metric, _ = task.group_scores.get(score_name, (score_name, None))
+            metric, _ = task.metric_and_group(score_name)
             values = np.where(counted[score_name][rows, :wide], metrics[metric], 0.0)
             sums[score_name][rows] = values.sum(1)
             by_position[score_name][:wide] += values.sum(0)
@@ -169,7 +169,7 @@ def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
     groups = task.groups(instances)
     masks = {}
     for name in task.scores:
-        metric, group = task.group_scores.get(name, (name, None))
+        metric, group = task.metric_and_group(name)
         if metric not in WITHOUT_TRUTH and not task.knows_truth:
             raise TypeError(
                 f"{type(task).__name__} asks for '{metric}', which needs the truth, but its knows_truth is False: "

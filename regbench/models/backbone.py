@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-import pydantic
 import torch
 from torch import Tensor, nn
 
@@ -15,8 +14,8 @@ from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, shift_in
 from regbench.models.short_conv import ShortConv
 from regbench.ops.gelu import gelu
-from regbench.tasks.base import IO, TokenIO, VectorIO
-from regbench.utils.errors import UserError, blame, describe_validation
+from regbench.tasks.base import IO, VectorIO
+from regbench.utils.errors import UserError, blame, explain_validation
 
 if TYPE_CHECKING:
     from regbench.models.ngram_heads import NGramHeads
@@ -348,7 +347,7 @@ def bottleneck(io: IO, width: int) -> Bottleneck | None:
         io: what the task's models read.
         width: D.
     """
-    if not isinstance(io, TokenIO) or io.bottleneck is None:
+    if io.bottleneck is None:
         return None
     return Bottleneck(io.bottleneck, FeedForward(width), width, io.max_length)
 
@@ -384,10 +383,8 @@ def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
     Raises:
         UserError: a key is unknown (the line has the nearest known one), or a value has the wrong type.
     """
-    try:
+    with explain_validation("option", cls.Options.model_fields):
         options: Options = cls.Options(**settings)
-    except pydantic.ValidationError as error:
-        raise UserError(describe_validation(error, "option", cls.Options.model_fields)) from None
     return options
 
 
@@ -412,11 +409,7 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
         if io.kind not in cls.takes:
             raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
         model: Model = cls(options, io)
-        if (
-            isinstance(io, TokenIO)
-            and io.bottleneck is not None
-            and not isinstance(getattr(model, "bottleneck", None), Bottleneck)
-        ):
+        if io.bottleneck is not None and not isinstance(getattr(model, "bottleneck", None), Bottleneck):
             raise UserError(
                 f"{cls.__name__} is a whole model without a bottleneck, and this task asks what one vector of a model holds: "
                 "take an architecture made of a mixer"

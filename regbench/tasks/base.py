@@ -92,6 +92,7 @@ class VectorIO:
         d_out: Components that are predicted.
         max_length: The length of the longest instance that the task can make, in vectors.
         separator: The value of every component of the vector that begins every model's input and pads on the right.
+        bottleneck: None: only tasks of tokens have one.
         kind: "vectors".
     """
 
@@ -99,6 +100,7 @@ class VectorIO:
     d_out: int
     max_length: int
     separator: ClassVar[float] = 0.0
+    bottleneck: ClassVar[None] = None
     kind: ClassVar[str] = "vectors"
 
     @property
@@ -159,10 +161,14 @@ class Task(ABC):
         io = self.io
         return io.max_length, f"{io.d_in}-d" if isinstance(io, VectorIO) else f"{io.vocab_size:,}"
 
+    def metric_and_group(self, score: str) -> tuple[str, str | None]:
+        """The metric of one of `scores`, and the group that it is over. None: it is over all scored positions."""
+        return self.group_scores.get(score, (score, None))
+
     @property
     def has_bottleneck(self) -> bool:
         """Whether a model is asked what one vector holds; see `TokenIO.bottleneck`."""
-        return isinstance(self.io, TokenIO) and self.io.bottleneck is not None
+        return self.io.bottleneck is not None
 
     @property
     def topic_names(self) -> tuple[str, ...]:

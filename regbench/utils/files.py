@@ -175,9 +175,13 @@ def exclusive(folder: Path, *, patience: float = 0.0, holder: str = "run") -> It
         holder: what the other process is, for the message.
 
     Raises:
-        UserError: another process holds it, and went on holding it. Or the lock is not a regular file.
+        UserError: another process holds it, and went on holding it; no folder can be made there; or the lock is not a regular
+            file.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError:  # e.g. below /proc
+        raise UserError(f"cannot make the folder {folder}: the system makes none there") from None
     path = folder / ".lock"
     if path.is_symlink() or (path.exists() and not path.is_file()):  # to lock it would empty the file behind it
         raise UserError(f"{path} is a link or no regular file: remove it if it is not yours")

@@ -179,7 +179,7 @@ def parse_json(content: bytes, name: str) -> Any:
     return value
 
 
-def parse_yaml(content: bytes, name: str) -> Any:
+def parse_plain_yaml(content: bytes, name: str) -> Any:
     """A small YAML file as plain dictionaries, lists, strings and numbers. Aliases and tags are not allowed.
 
     Raises:

@@ -309,10 +309,10 @@ def test_the_table_of_metrics() -> None:
 @pytest.mark.parametrize("name", registry.entries(registry.TASK))
 def test_every_group_score_of_a_built_in_task_is_described(name: str) -> None:
     """And is over the metric that the task says."""
-    task = registry.load(registry.TASK, name)
+    task = object.__new__(registry.load(registry.TASK, name))  # what its class says; parameters may add group scores
     assert task.scores
     for score_name in task.scores:
-        over, _ = task.group_scores.get(score_name, (score_name, None))
+        over, _ = task.metric_and_group(score_name)
         assert METRICS[score_name].over == over
     assert metrics_of(task) == {score_name: METRICS[score_name] for score_name in task.scores}
 

@@ -43,11 +43,27 @@ def test_a_sweep_is_told_and_tabulated(capsys: pytest.CaptureFixture[str], tmp_p
     row = next(line for line in out.splitlines() if line.strip().startswith("average"))
     assert "learning_rate=0.01" in row
     assert out.count("it sees the future") == 2
-    assert f"next: regbench submit {tmp_path / 'runs' / 'sweeps' / 'sweep' / 'runs' / 'tiny-v1'}/average-" in out
+    assert "next, three seeds, as an entry needs: write seeds: [0, 1, 2] in sweep.yaml and sweep again" in out
+    assert "regbench submit" not in out
     assert "best.yaml, table.csv, trials.csv" in out
     assert f"1 run at once, {threads.asked() or threads.cores()} thread" in err
     assert "chosen of 2: average learning_rate=0.01, validation loss" in err
     assert "failed: breaks learning_rate=0.001 seed 0 (trial): architecture 'breaks' cannot be scored" in err
+
+
+def test_seeds_that_are_added_lead_to_an_entry(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path
+) -> None:
+    """What the first sweep asks for: more seeds in the same file. Its trials are not trained again."""
+    grid = {"arch": [str(tmp_path / "average.py")], "training.learning_rate": [1e-3, 1e-2]}
+    write_sweep(tmp_path, tiny_file, grid=grid, seeds=[0])
+    assert said(capsys, "sweep.yaml", "--jobs", "1")[0] == 0
+    write_sweep(tmp_path, tiny_file, grid=grid, seeds=[0, 1, 2])
+    code, out, err = said(capsys, "sweep.yaml", "--jobs", "1")
+    assert code == 0
+    assert f"next: regbench submit {tmp_path / 'runs' / 'sweeps' / 'sweep' / 'runs' / 'tiny-v1'}/average-" in out
+    assert "begun: average learning_rate=0.01 seed 1" in err
+    assert "(trial)" not in err
 
 
 def test_a_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path) -> None:

@@ -112,6 +112,15 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path, below: str, reason:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a system without /proc")
+def test_a_folder_where_the_system_makes_none_is_one_line() -> None:
+    with (
+        pytest.raises(UserError, match=r"cannot make the folder /proc/x: the system makes none there"),
+        exclusive(Path("/proc/x")),
+    ):
+        pass
+
+
 def test_other_errors_of_the_system_pass_through(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="odd"), explain_full_disk(tmp_path):
         raise OSError(errno.EIO, "odd")

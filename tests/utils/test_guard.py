@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from regbench.training.checkpoint import save_tensors
-from regbench.utils.guard import Folder, Refused, parse_arrays, parse_json, parse_tensor_header, parse_yaml
+from regbench.utils.guard import Folder, Refused, parse_arrays, parse_json, parse_plain_yaml, parse_tensor_header
 
 
 def test_files_of_the_folder_and_no_others(tmp_path: Path) -> None:
@@ -80,10 +80,13 @@ def test_what_is_not_plain_is_refused(text: str, message: str) -> None:
 
 
 def test_yaml_is_as_plain() -> None:
-    assert parse_yaml(b"a: [1, 2.5]\nb: {c: auto, d: null}\n", "x") == {"a": [1, 2.5], "b": {"c": "auto", "d": None}}
+    assert parse_plain_yaml(b"a: [1, 2.5]\nb: {c: auto, d: null}\n", "x") == {
+        "a": [1, 2.5],
+        "b": {"c": "auto", "d": None},
+    }
     for text in (b"&a [*a]", b"2020-01-01", b"1: 2", b"!!set {a}", b"!!binary aGk=", b"a" * 8193, b".nan", b"'\x07'"):
         with pytest.raises(Refused):
-            parse_yaml(text, "x")
+            parse_plain_yaml(text, "x")
 
 
 def test_arrays_come_back_as_they_were_saved(tmp_path: Path) -> None:

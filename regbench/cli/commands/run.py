@@ -104,6 +104,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     """Prints the rank that the run would have on the leaderboard, the share of the budget it used, and the next command."""
     from regbench.config import read_run
     from regbench.leaderboard.entry import command_of
+    from regbench.leaderboard.figures import FEWEST_SEEDS
     from regbench.leaderboard.rank import FULL
     from regbench.leaderboard.standing import standing_of
     from regbench.tracks import load_track
@@ -127,9 +128,12 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         lines.insert(
             0, f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
         )
-    if len(result.seeds) < 3 or (standing is not None and used < FULL * budget):
+    if len(result.seeds) < FEWEST_SEEDS or (standing is not None and used < FULL * budget):
         settings = {key: value for key, value in config.settings.items() if key != "training.train_tokens"}
-        whole = {"settings": settings, "seeds": config.seeds if len(config.seeds) > 2 else (0, 1, 2)}
+        whole = {
+            "settings": settings,
+            "seeds": config.seeds if len(config.seeds) >= FEWEST_SEEDS else tuple(range(FEWEST_SEEDS)),
+        }
         what = "three seeds" if used >= FULL * budget else "three seeds and the whole budget"
         lines.append(f"next, {what}, as an entry needs: {command_of(config.model_copy(update=whole))}")
     elif standing is not None:

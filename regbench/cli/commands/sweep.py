@@ -80,12 +80,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if divided is not None:
         _print_costs(sweep, divided, costs, console)
         return 0
-    _print(swept, console)
+    _print(sweep, swept, console)
     return 1 if swept.failures else 0
 
 
-def _print(swept: Swept, console: Console) -> None:
+def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
+    """The tables, the files, and the next step."""
     from regbench.cli.sweep_tables import failure_table, sweep_tables
+    from regbench.leaderboard.figures import FEWEST_SEEDS
 
     for table in sweep_tables(swept.best):
         print_fitting(table, console)
@@ -97,6 +99,11 @@ def _print(swept: Swept, console: Console) -> None:
         path.name for path in swept.folder.iterdir() if path.suffix in (".csv", ".png") or "best" in path.name
     )
     print_line(f"in {swept.folder}: {', '.join(names)}", console)
+    if swept.best and len(sweep.file.seeds) < FEWEST_SEEDS:
+        print_line(
+            f"next, three seeds, as an entry needs: write seeds: [0, 1, 2] in {sweep.path} and sweep again", console
+        )
+        return
     for row in swept.best:
         print_line(f"next: regbench submit {shlex.quote(str(row.folder))}", console)
 
