@@ -59,7 +59,9 @@ def test_commands_run(
 ) -> None:
     """As they stand there, one after another, on a smaller track and with few tokens where they would train for minutes."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "describe_code", lambda: Code(commit="0" * 40, dirty=False))  # as from a clean checkout
+    monkeypatch.setattr(
+        runner.train, "describe_code", lambda: Code(commit="0" * 40, dirty=False)
+    )  # as from a clean checkout
     monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 25)  # its outcome is another test's
     monkeypatch.setattr("torch.compile", lambda model, **_: model)
     (mixer,) = (block for kind, block in BLOCKS if kind == "python" and block.startswith("# my_mixer.py"))

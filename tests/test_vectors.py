@@ -12,7 +12,7 @@ import torch
 import yaml
 
 import regbench
-from regbench import cli, runner
+from regbench import cli
 from regbench.checks.architecture import CONTRACT, Subject, compiles, overfits
 from regbench.checks.contract import examine
 from regbench.evaluation.baselines import default_baselines
@@ -23,6 +23,7 @@ from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track, load_track
+from regbench.training.trainer import Trainer
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
@@ -145,7 +146,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
     go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = go("whole")
-    evaluate, calls = runner.Trainer._evaluate, []
+    evaluate, calls = Trainer._evaluate, []
 
     def interrupted(trainer: Any) -> float:
         calls.append(trainer)
@@ -154,7 +155,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
         return evaluate(trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner.Trainer, "_evaluate", interrupted)
+        patch.setattr(Trainer, "_evaluate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             go("broken")
     assert (tmp_path / "broken" / "seed-0" / "resume.safetensors").exists()

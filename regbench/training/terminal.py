@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -75,3 +77,13 @@ class TerminalReporter(Reporter):
             self._bar.remove_task(self._task)
             self._task = None
         self._printed = 0
+
+
+@contextmanager
+def shown(reporter: Reporter | None) -> Iterator[Reporter]:
+    """The reporter, or one that draws on stderr or in the notebook."""
+    if reporter is not None:
+        yield reporter
+        return
+    with TerminalReporter(Console(stderr=True)) as drawn:
+        yield drawn

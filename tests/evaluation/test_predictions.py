@@ -1,4 +1,4 @@
-"""What is kept of predictions: compact ones here, distributions in tests/test_runner.py, vectors in tests/test_vectors.py."""
+"""What is kept of predictions: compact ones here, others in tests/runner/test_train.py and tests/test_vectors.py."""
 
 from __future__ import annotations
 

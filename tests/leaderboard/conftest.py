@@ -56,7 +56,7 @@ def committed() -> Iterator[None]:
     """Runs are made as from a clean checkout, whatever state this one is in, or none."""
     code = Code(commit=describe_code().commit or "0" * 40, dirty=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "describe_code", lambda: code)
+        patch.setattr(runner.train, "describe_code", lambda: code)
         yield
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from regbench import runner
-from regbench.config import read_config
+from regbench.config import Config, read_config
 from regbench.leaderboard.submit import submit
 from regbench.results import Code, read_result
 from regbench.sweeps.sweep import Sweep, Swept
@@ -77,7 +77,7 @@ def swept(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sweep, "_engine", lambda *_: InProcess(work))
         patch.setattr(Track, "instances", seen)
-        patch.setattr(runner, "describe_code", lambda: Code(commit="0" * 40, dirty=False))
+        patch.setattr(runner.train, "describe_code", lambda: Code(commit="0" * 40, dirty=False))
         yield sweep, sweep.run(heard, out=folder / "out"), heard
 
 
@@ -189,7 +189,7 @@ def test_fewer_instances_are_said_in_the_result(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the board recomputes the plan of training from them."""
-    monkeypatch.setattr(runner, "describe_code", lambda: Code(commit="0" * 40, dirty=False))
+    monkeypatch.setattr(runner.train, "describe_code", lambda: Code(commit="0" * 40, dirty=False))
     monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
     grid = {"arch": ["lstm"], "train_instances": [16]}
     sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, select=None, seeds=[0, 1, 2]))
@@ -248,7 +248,7 @@ def test_a_seeds_folder_of_another_training(tiny_file: Path, tmp_path: Path) -> 
     """What `train_seed` left is gone on with only as what it was."""
     config = yaml.safe_load(write_sweep(tmp_path, tiny_file).read_text())
     settings = {"d_model": 8, "training.train_tokens": 1000, "training.batch_size": 8}
-    one = runner.Config(track=str(tiny_file), architecture=config["grid"]["arch"][0], settings=settings)
+    one = Config(track=str(tiny_file), architecture=config["grid"]["arch"][0], settings=settings)
     trained = runner.train_seed(one, 0, tmp_path / "cell")
     assert not (tmp_path / "cell" / "scores.json").exists()
     assert not (tmp_path / "cell" / "resume.safetensors").exists()

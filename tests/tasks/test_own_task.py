@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import regbench
-from regbench import cli, runner
+from regbench import cli
 from regbench.checks.task import examine_task_once
 from regbench.report.instances import draw_instances
 from regbench.results import read_result
 from regbench.tracks import Track, load_track
+from regbench.training.trainer import Trainer
 from regbench.utils.errors import UserError
 
 RUN = ["run", "--arch", "lstm", "--set", "d_model=8", "--set", "n_layers=1", "--set", "training.train_tokens=1600"]
@@ -95,7 +96,7 @@ def test_a_run_does_not_go_on_with_another_task(
     edit: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, at: int, said: str
 ) -> None:
     """Neither within a seed nor between two."""
-    evaluate, calls = runner.Trainer._evaluate, []
+    evaluate, calls = Trainer._evaluate, []
 
     def killed(trainer: Any) -> float:
         calls.append(trainer)
@@ -105,7 +106,7 @@ def test_a_run_does_not_go_on_with_another_task(
 
     settings = {"d_model": 8, "n_layers": 1, "training.train_tokens": 1600, "training.evaluations": 2}
     with monkeypatch.context() as patch:
-        patch.setattr(runner.Trainer, "_evaluate", killed)
+        patch.setattr(Trainer, "_evaluate", killed)
         with pytest.raises(KeyboardInterrupt):
             regbench.run("repeating-v1.yaml", "lstm", (0, 1), settings=settings, out="out")
     edit("(1 - p.noise) * np.eye", "1.0 * (1 - p.noise) * np.eye")

@@ -23,7 +23,9 @@ def test_it_is_short() -> None:
 
 def test_its_commands_run(own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand there, with fewer tokens; what `run` leaves is what `compare` and `submit` take."""
-    monkeypatch.setattr(runner, "describe_code", lambda: Code(commit="0" * 40, dirty=False))  # as from a clean checkout
+    monkeypatch.setattr(
+        runner.train, "describe_code", lambda: Code(commit="0" * 40, dirty=False)
+    )  # as from a clean checkout
     outputs = {}
     for command in commands(PAGE):
         program, *arguments = shlex.split(command)

@@ -21,13 +21,16 @@ import yaml
 
 import regbench
 from regbench import cli, runner
+from regbench.config import Config
 from regbench.evaluation.predictions import Predictions, predict
 from regbench.metrics.scores import score, score_records
 from regbench.models.backbone import build, resolve_options
 from regbench.results import read_result
+from regbench.runner.plan import plan_of
 from regbench.tracks import Track
 from regbench.training import trainer
 from regbench.training.checkpoint import load_tensors
+from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, exclusive, read_arrays
 from tests.conftest import MARKOV, TINY
@@ -77,7 +80,7 @@ def test_a_class_is_run_as_a_file_is(whole: regbench.Result, tiny_file: Path, tm
 
     result = regbench.run(str(tiny_file), Average, 0, settings=QUICK, out=tmp_path / "out")
     assert result.seeds[0].scores == whole.seeds[0].scores
-    assert (result.architecture.name, result.architecture.source) == ("Average", "tests.test_runner")
+    assert (result.architecture.name, result.architecture.source) == ("Average", "tests.runner.test_train")
     assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["architecture"] == "class:Average"
     (tmp_path / "out" / "result.json").unlink()
     assert runner.resume(tmp_path / "out").seeds == result.seeds
@@ -225,14 +228,16 @@ def test_an_interrupted_run_resumes_to_the_same_result(
         if where == "training":
             patch.setattr("regbench.training.trainer.Trainer._evaluate", stop)
         elif where == "scoring":
-            patch.setattr(runner, "_score_seed", stop)
+            patch.setattr(runner.one_seed, "_score", stop)
         elif where == "second seed":
-            original = runner._seed
+            original = runner.train.seed_record
             patch.setattr(
-                runner, "_seed", lambda plan, seed, *rest: original(plan, seed, *rest) if seed == 0 else stop()
+                runner.train,
+                "seed_record",
+                lambda plan, seed, *rest: original(plan, seed, *rest) if seed == 0 else stop(),
             )
         else:
-            patch.setattr(runner, "write_report", stop)
+            patch.setattr(runner.train, "write_report", stop)
         with pytest.raises(Stop):
             go("broken", seeds=(0, 1))
     assert not (tmp_path / "broken" / "result.json").exists()
@@ -286,7 +291,7 @@ class TestRefusals:
         self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The second has checked its folder before the first wrote into it."""
-        original, begun = runner._plan, []
+        original, begun = runner.train.plan_of, []
 
         def plan(*arguments: Any) -> Any:
             if not begun:
@@ -294,7 +299,7 @@ class TestRefusals:
                 go()
             return original(*arguments)
 
-        monkeypatch.setattr(runner, "_plan", plan)
+        monkeypatch.setattr(runner.train, "plan_of", plan)
         with pytest.raises(UserError, match="out holds a run already"):
             go(settings=QUICK | {"d_model": 4})
 
@@ -406,7 +411,7 @@ class TestRefusals:
         self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(runner, "_score_seed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(runner.one_seed, "_score", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 go()
         plugin.write_text(PLUGIN + "# edited\n")
@@ -419,7 +424,7 @@ class TestWhatChangedSinceASeedWasFinished:
 
     @staticmethod
     def killed(go: Callable[..., regbench.Result], **changes: Any) -> None:
-        original = runner._seed
+        original = runner.train.seed_record
 
         def stop(plan: Any, seed: int, *rest: Any) -> Any:
             if seed == 1:
@@ -427,7 +432,7 @@ class TestWhatChangedSinceASeedWasFinished:
             return original(plan, seed, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runner, "_seed", stop)
+            patch.setattr(runner.train, "seed_record", stop)
             with pytest.raises(KeyboardInterrupt):
                 go(seeds=(0, 1), **changes)
 
@@ -473,7 +478,7 @@ class TestWhatChangedSinceASeedWasFinished:
 
     def test_where_there_is_no_text_checkpoints_are_what_they_were(self, tiny_file: Path, plugin: Path) -> None:
         """The checkpoint of a task without a source is of the six parts that it always was."""
-        plan = runner._plan(runner.Config(track=str(tiny_file), architecture=str(plugin)), runner.Reporter())
+        plan = plan_of(Config(track=str(tiny_file), architecture=str(plugin)), Reporter())
         assert sorted(plan.parts) == ["backend", "device", "options", "source", "track", "training"]
 
 

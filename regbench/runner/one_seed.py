@@ -1,0 +1,113 @@
+"""One seed: trained, checked once more, and scored on the test split. What is finished is read from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from regbench.checks.architecture import refuse_trained
+from regbench.evaluation.predictions import predict
+from regbench.metrics.scores import normalized_scores, score, score_records
+from regbench.models.model import Model, ModelPredictor, parameter_count
+from regbench.results import BaselineRecord, CheckpointRecord, SeedRecord
+from regbench.runner.plan import Plan
+from regbench.training import provenance
+from regbench.training.checkpoint import Trained, load_tensors, read_trained, save_tensors
+from regbench.training.progress import Reporter
+from regbench.training.provenance import peak_memory
+from regbench.training.trainer import Trainer
+from regbench.utils.files import atomic_write, write_json
+
+
+def seed_record(
+    plan: Plan, seed: int, baselines: Mapping[str, BaselineRecord], folder: Path, reporter: Reporter
+) -> SeedRecord:
+    """Trains and scores one seed. A seed that was finished before an interruption is read from its folder.
+
+    Raises:
+        UserError: the finished seed was made from something else, or the trained model sees the future.
+    """
+    done = folder / "scores.json"
+    if done.exists():
+        try:
+            record = SeedRecord.model_validate_json(done.read_text(encoding="utf-8"))
+        except ValueError:
+            done.unlink()
+        else:
+            provenance.check_provenance(folder, plan.parts)
+            return record
+    model, trained = train(plan, seed, folder, reporter)
+    reporter.phase(f"scoring the test split, seed {seed}")
+    record = _score(plan, seed, model, trained, baselines, folder)
+    write_json(folder / provenance.FILE, plan.parts)  # first: without it the scores would pass for any run's
+    with atomic_write(done) as file:
+        file.write(record.model_dump_json(indent=1))
+    return record
+
+
+def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Model, Trained]:
+    """Trains one seed and keeps its weights. The weights of a seed that was trained before an interruption are read.
+
+    Raises:
+        UserError: the folder holds something else, training diverges, or the trained model sees the future.
+    """
+    device, model = plan.subject.device, plan.subject.model(seed)
+    own = f"{provenance.provenance_digest(plan.parts)}/{seed}"
+    trained = read_trained(folder, own)
+    if trained is not None:
+        model.load_state_dict(load_tensors(folder / "checkpoint.safetensors")[0])
+        return model, trained
+    validation = plan.track.instances("validation")
+    trainer = Trainer(
+        model,
+        plan.track.instances("train"),
+        validation,
+        plan.subject.training,
+        budget=plan.track.definition.budget.train_tokens,
+        seed=seed,
+        folder=folder,
+        provenance=own,
+        device=device,
+        task=plan.track.task,
+    )
+    reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
+    progress = trainer.run(reporter)
+    save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
+    refuse_trained(plan.subject, model, validation, plan.name)
+    trained = Trained(progress, len(trainer.plan), peak_memory(device))
+    trained.write(folder, own)
+    (folder / "resume.safetensors").unlink(missing_ok=True)
+    return model, trained
+
+
+def _score(
+    plan: Plan, seed: int, model: Model, trained: Trained, baselines: Mapping[str, BaselineRecord], folder: Path
+) -> SeedRecord:
+    """Predicts the test split, keeps the predictions, and scores them."""
+    test, progress = plan.track.instances("test"), trained.progress
+    predictions = predict(plan.track.task, ModelPredictor(model, plan.subject.device), test)
+    digest = predictions.save(folder / "predictions.npz")
+    scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
+    known = ("step", "tokens", "validation_loss")
+    return SeedRecord(
+        seed=seed,
+        scores=scores,
+        share_of_the_way=normalized_scores(scores, baselines),
+        curves=curves,
+        training_curve=[
+            CheckpointRecord(
+                step=int(row["step"]),
+                tokens=int(row["tokens"]),
+                loss={name: float(value) for name, value in row.items() if name not in known},
+                validation_loss=float(row["validation_loss"]),
+            )
+            for row in progress.curve
+        ],
+        best_step=progress.best_step,
+        steps=trained.steps,
+        tokens=progress.tokens,
+        seconds=round(progress.seconds, 3),
+        tokens_per_second=round(progress.tokens / progress.seconds, 1),
+        peak_memory_bytes=max(trained.peak_memory_bytes, peak_memory(plan.subject.device)),
+        predictions_sha256=digest,
+    )

@@ -1,0 +1,81 @@
+"""A configuration with every name resolved and every check made that needs no training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regbench.checks.architecture import SCORABLE, Subject, trains
+from regbench.checks.contract import refuse
+from regbench.config import Config
+from regbench.models.model import Model
+from regbench.ops.backend import require_use, use_backend
+from regbench.tracks import Track, load_track
+from regbench.training.options import resolve_settings
+from regbench.training.progress import Reporter
+from regbench.training.trainer import find_device, training_steps
+from regbench.utils import registry
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration with every name resolved, checked, and nothing trained yet.
+
+    Attributes:
+        config: what was asked.
+        name: of the architecture in tables.
+        subject: the architecture with its options, its device and the training options.
+        parts: all that a trained model follows from; see `regbench.training.provenance`.
+        model: an untrained model.
+        backend: the implementation of each op that runs in scoring.
+        training_backend: the same in training; autocast may choose others.
+    """
+
+    config: Config
+    track: Track
+    name: str
+    subject: Subject
+    parts: Mapping[str, Any]
+    model: Model
+    backend: dict[str, str]
+    training_backend: dict[str, str]
+
+
+def plan_of(config: Config, reporter: Reporter) -> Plan:
+    """Resolves a configuration and runs every check that needs no training.
+
+    Raises:
+        UserError: a name, an option or the budget is wrong, or the architecture or the task breaks its contract.
+    """
+    track = load_track(config.track)
+    name, cls = registry.short_name(config.architecture), registry.load(registry.ARCHITECTURE, config.architecture)
+    source = registry.source_digest(cls)  # at once: the file may be edited while it trains
+    options, training = resolve_settings(cls, config.settings)
+    device = find_device(config.device)
+    if track.task_code is not None:  # a task that is not built in
+        from regbench.checks.task import examine_task_once
+
+        reporter.phase(f"examining the task {track.task_name}")
+        examine_task_once(track)
+    lengths = track.instances("train").lengths
+    for seed in config.seeds:  # a budget below one batch is refused
+        next(training_steps(lengths, training, track.definition.budget.train_tokens, seed))
+    subject = Subject(cls, options, track.task.io, device, training)
+    with use_backend(config.backend) as backend:
+        refuse(subject, SCORABLE, f"architecture '{name}'")
+        require_use(config.backend, backend)
+    with use_backend(config.backend) as training_backend:
+        refuse(subject, (trains,), f"architecture '{name}'")
+    parts = {
+        "track": track.definition.digest,
+        "source": source,
+        "options": options.model_dump(mode="json"),
+        "training": training.model_dump(mode="json"),
+        "device": device.type,
+        "backend": config.backend,
+        "text": track.task.source_digest(),
+        "task": track.task_code,
+    }
+    parts = {key: value for key, value in parts.items() if value is not None}
+    return Plan(config, track, name, subject, parts, subject.model(), backend, training_backend)

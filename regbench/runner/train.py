@@ -1,0 +1,222 @@
+"""Runs that train: from the arguments or a configuration to the result."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regbench.analysis.cost import state_at
+from regbench.config import Config, read_run
+from regbench.evaluation.baselines import default_baselines, score_baselines
+from regbench.models.model import parameter_count
+from regbench.ops.backend import use_backend
+from regbench.report import write_report
+from regbench.results import ArchitectureRecord, Result, SeedRecord, Selection, read_result
+from regbench.runner.folder import new_folder, unused, write_config
+from regbench.runner.one_seed import seed_record, train
+from regbench.runner.plan import Plan, plan_of
+from regbench.tracks import Track
+from regbench.training.checkpoint import TRAINED_FILE, Trained
+from regbench.training.progress import Reporter
+from regbench.training.provenance import describe_code, describe_environment
+from regbench.training.terminal import shown
+from regbench.utils import registry
+from regbench.utils.errors import UserError, explain_validation
+from regbench.utils.files import exclusive, explain_full_disk, write_json
+
+
+@contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Trainings seed PyTorch, and a resumed one sets its number of threads. The caller gets back what he had."""
+    threads = torch.get_num_threads()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+
+
+def run(
+    track: str | Path | Track = "pfa-small-v1",
+    arch: str | Path | type[Any] = "mamba",
+    seeds: int | Sequence[int] = (0,),
+    *,
+    settings: Mapping[str, Any] | None = None,
+    backend: str = "auto",
+    device: str = "auto",
+    trials: int = 1,
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Trains `arch` on `track` once for each seed, scores it on the test split beside the baselines, and writes a run folder.
+
+    Args:
+        track: the name of a built-in track, the path of a YAML file, or a loaded track.
+        arch: a registered name, `path/to/file.py[:Class]`, or a class. Only the program that has the class can resume its run.
+        seeds: one model is trained for each. A single number is one seed.
+        settings: options of the architecture by name, and training options as `training.NAME`.
+        backend: the implementation of the ops; see `regbench.ops.backend`.
+        device: "cpu", "cuda", or "auto".
+        trials: how many configurations were tried on the validation split before this one. The result records it.
+        out: the run folder; by default a new one under `runs/`.
+        reporter: is told what the run does. By default it is drawn on stderr, or in the notebook; `Reporter()` says nothing.
+
+    Raises:
+        UserError: anything in the input is wrong.
+    """
+    if not isinstance(arch, str | Path | type):
+        raise UserError(
+            f"an architecture is a name, FILE.py[:Class] or a class, not {type(arch).__name__}; "
+            "a trained model is scored by regbench.evaluate"
+        )
+    if not isinstance(settings, Mapping | None):
+        raise UserError(f"settings are a mapping such as {{'d_model': 96}}, not {type(settings).__name__}")
+    with explain_validation("run", Config.model_fields):
+        config = Config(
+            track=track.address if isinstance(track, Track) else str(track),
+            architecture=registry.name_of(registry.ARCHITECTURE, arch) if isinstance(arch, type) else str(arch),
+            seeds=tuple(seeds) if isinstance(seeds, Iterable) else (seeds,),
+            settings=dict(settings or {}),
+            backend=backend,
+            device=device,
+            trials=trials,
+        )
+    return run_config(config, out, reporter)
+
+
+@_torch_as_it_was()
+def run_config(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Result:
+    """Does what a configuration asks for; see `run`.
+
+    Raises:
+        UserError: as `run`.
+    """
+    with shown(reporter) as reporter:
+        plan, folder = _begin(config, out, reporter)
+        with explain_full_disk(folder), exclusive(folder):
+            unused(folder)  # another run may have begun there meanwhile
+            write_config(folder, config)
+            return _execute(plan, folder, reporter)
+
+
+@_torch_as_it_was()
+def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
+    """Checks a configuration and makes its run folder. Trains nothing; `resume` goes on from there.
+
+    Raises:
+        UserError: as `run`.
+    """
+    folder = _begin(config, out, reporter or Reporter())[1]
+    with explain_full_disk(folder), exclusive(folder):
+        unused(folder)
+        write_config(folder, config)
+    return folder
+
+
+@_torch_as_it_was()
+def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> Trained:
+    """Trains one seed in a folder of its own and stops before the test split, which is not even made.
+
+    After an interruption, a second call goes on. `score_seed` goes on from where this stops.
+
+    Raises:
+        UserError: as `run`, or the folder holds something else.
+    """
+    reporter = reporter or Reporter()
+    plan = plan_of(config, reporter)
+    with explain_full_disk(folder), use_backend(config.backend):
+        return train(plan, seed, folder, reporter)[1]
+
+
+@_torch_as_it_was()
+def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> SeedRecord:
+    """Trains one seed in a folder of its own, as far as that is not done, and scores it on the test split.
+
+    The folder is then what `seed-N` is in a run folder.
+
+    Raises:
+        UserError: as `run`, or the folder holds something else.
+    """
+    reporter = reporter or Reporter()
+    plan = plan_of(config, reporter)
+    with explain_full_disk(folder), use_backend(config.backend):
+        test = plan.track.instances("test")
+        anchors = score_baselines(plan.track, test, lambda b: reporter.phase(f"scoring the baseline {b}"), anchors=True)
+        return seed_record(plan, seed, anchors, folder, reporter)
+
+
+@_torch_as_it_was()
+def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
+    """Goes on with an interrupted run. Of a finished one it returns the result.
+
+    Raises:
+        UserError: no run is there, or what it is made from has changed since.
+    """
+    folder = Path(folder)
+    config = read_run(folder)
+    with shown(reporter) as reporter, explain_full_disk(folder), exclusive(folder):
+        if (folder / "result.json").exists():
+            return read_result(folder)
+        return _execute(plan_of(config, reporter), folder, reporter)
+
+
+def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[Plan, Path]:
+    """Checks everything before anything is written: what is refused leaves no folder behind."""
+    if len(set(config.seeds)) < len(config.seeds):
+        raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
+    folder = unused(out, f"choose another --out, or go on with --resume {out}")
+    plan = plan_of(config, reporter)
+    return plan, folder or new_folder(plan)
+
+
+def _execute(plan: Plan, folder: Path, reporter: Reporter) -> Result:
+    """Trains and scores every seed that is not finished, and writes the result, the pictures and the report."""
+    reporter.begin(folder)
+    track, config, subject = plan.track, plan.config, plan.subject
+    with use_backend(config.backend):
+        reporter.phase(f"making the instances of {track.name}")
+        record, test = track.record(), track.instances("test")
+        first = folder / f"seed-{config.seeds[0]}"
+        # The first training goes before the baselines, which may take minutes. But baselines that may fail come before it.
+        known = [registry.is_built_in(registry.BASELINE, type(b)) for b in default_baselines(track, test)]
+        if all(known) and not (first / "scores.json").exists():
+            train(plan, config.seeds[0], first, reporter)
+        baselines = score_baselines(track, test, lambda b: reporter.phase(f"scoring the baseline {b}"))
+        seeds = [seed_record(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
+    state = plan.model.state_bytes()
+    result = Result(
+        track=record,
+        architecture=ArchitectureRecord(
+            name=plan.name,
+            # A module's name, or a file's: without the folders of this machine.
+            source=Path(inspect.getfile(subject.cls)).name
+            if registry.is_file(config.architecture)
+            else subject.cls.__module__,
+            source_sha256=plan.parts["source"],
+            options=subject.options.model_dump(mode="json"),
+            parameters=parameter_count(plan.model),
+            state_bytes=state,
+            state_at=state_at(plan.model) if state is None else None,
+        ),
+        training=subject.training.model_dump(mode="json"),
+        seeds=seeds,
+        baselines=baselines,
+        selection=Selection(trials=config.trials),
+        environment=describe_environment(
+            subject.device, plan.backend, plan.training_backend, subject.training.precision
+        ),
+        code=describe_code(),
+    )
+    write_report(folder, result, track)
+    write_json(folder / "result.json", result.model_dump(mode="json"))
+    for seed in config.seeds:
+        for name in ("resume.safetensors", TRAINED_FILE, ".lock"):
+            (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
+    return result
