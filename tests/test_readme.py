@@ -62,7 +62,7 @@ def test_commands_run(
     monkeypatch.setattr(
         runner.train, "describe_code", lambda: Code(commit="0" * 40, dirty=False)
     )  # as from a clean checkout
-    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 25)  # its outcome is another test's
+    monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 25)  # its outcome is another test's
     monkeypatch.setattr("torch.compile", lambda model, **_: model)
     (mixer,) = (block for kind, block in BLOCKS if kind == "python" and block.startswith("# my_mixer.py"))
     Path("my_mixer.py").write_text(mixer)

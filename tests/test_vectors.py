@@ -13,8 +13,10 @@ import yaml
 
 import regbench
 from regbench import cli
-from regbench.checks.architecture import CONTRACT, Subject, compiles, overfits
+from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits
 from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.scores import score, score_records

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regbench.checks.architecture import SCORABLE, Subject, trains
+from regbench.checks.architecture import SCORABLE
 from regbench.checks.contract import refuse
+from regbench.checks.subject import Subject
+from regbench.checks.training import trains
 from regbench.config import Config
 from regbench.models.model import Model
 from regbench.ops.backend import require_use, use_backend

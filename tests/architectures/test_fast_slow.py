@@ -18,8 +18,10 @@ from architectures.fast_slow import FastSlow
 from architectures.transformer import Transformer
 from regbench.analysis.gradient_steps import simulator_of
 from regbench.analysis.trained import Trained
-from regbench.checks.architecture import CONTRACT, Subject, overfits
+from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits
 from regbench.models.backbone import build, resolve_options
 from regbench.models.model import shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO

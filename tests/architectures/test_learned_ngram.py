@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from architectures.learned_ngram import LearnedNGram
-from regbench.checks.architecture import Subject, causal, compiles, options_round_trip
+from regbench.checks.architecture import causal, compiles, options_round_trip
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
 from regbench.models.backbone import build, resolve_options
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from architectures.transformer import Transformer
-from regbench.checks.architecture import CONTRACT, Subject, compiles, overfits
+from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits
 from regbench.models.backbone import resolve_options
 from regbench.models.rotary import rotate
 from regbench.ops.backend import use_backend

@@ -10,18 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regbench.checks.architecture import (
-    CONTRACT,
-    SCORABLE,
-    Subject,
-    causal,
-    compiles,
-    overfits,
-    refuse_trained,
-    streams,
-    trains,
-)
+from regbench.checks.architecture import CONTRACT, SCORABLE, causal, compiles, refuse_trained, streams
 from regbench.checks.contract import examine, refuse
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits, trains
 from regbench.data.instances import Instances
 from regbench.models.backbone import resolve_options
 from regbench.models.mixer import Mixer
@@ -209,7 +201,7 @@ class TestTrained:
 
 
 def test_a_slow_mixer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_SECONDS", 0.1)
+    monkeypatch.setattr("regbench.checks.training.OVERFIT_SECONDS", 0.1)
     (outcome,) = examine(Subject(Good, resolve_options(Good, {"d_model": 16}), IO), [overfits])
     assert outcome.fault is None
     assert outcome.note is not None
@@ -245,14 +237,14 @@ def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
 
 
 def test_what_cannot_learn_is_caught_by_that_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 75)
+    monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 75)
     assert faults(Unteachable, UNCOMPILED) == {}
     message = faults(Unteachable, [overfits])["overfits"]
     assert re.search(r"after 75 steps on 8 instances its legal accuracy on them is 0\.\d{3}, not 0.99", message)
 
 
 def test_an_architecture_may_declare_that_it_cannot_overfit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 25)
+    monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 25)
 
     class Says(Unteachable):
         @classmethod

@@ -227,7 +227,7 @@ def test_an_architecture_whose_file_leaves_or_brings_other_options_is_one_line(
 def test_what_a_mixer_prints_is_not_in_the_output(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 1)
+    monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 1)
     monkeypatch.setattr("torch.compile", lambda model, **_: model)
     Path("loud.py").write_text("print('imported')\n" + PLUGIN.replace("return x", "print('forward')\n        return x"))
     tiny = ["--track", str(tiny_file), "--set", "d_model=8"]
@@ -308,7 +308,7 @@ def test_check_asks_what_run_would_do(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The track's longest length, the backend, the device, the precision, n-gram heads."""
-    monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 1)
+    monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 1)
     monkeypatch.setattr("torch.compile", lambda model, **_: model)
     Path("m.py").write_text(
         """

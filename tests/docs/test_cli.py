@@ -43,7 +43,7 @@ def test_commands_run(
     elif arguments[0] == "run":
         arguments += small
     elif arguments[0] == "check":
-        monkeypatch.setattr("regbench.checks.architecture.OVERFIT_STEPS", 25)  # its outcome is another test's
+        monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 25)  # its outcome is another test's
         monkeypatch.setattr("torch.compile", lambda model, **_: model)
         assert cli.main(arguments) in (0, 1)
         return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regbench.checks.architecture import CONTRACT, SCORABLE, trains
+from regbench.checks.architecture import CONTRACT, SCORABLE
+from regbench.checks.training import trains
 from tests.helpers.documents import blocks, body_rows, commands, section
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-mixer.md").read_text(encoding="utf-8")

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import regbench
-from regbench.checks.architecture import CONTRACT, Subject, overfits, streams
+from regbench.checks.architecture import CONTRACT, streams
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits
 from regbench.models.backbone import build, held_bytes, resolve_options
 from regbench.models.bottleneck import Bottleneck
 from regbench.models.mixer import Mixer

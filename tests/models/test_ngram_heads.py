@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from regbench.checks.architecture import CONTRACT, Subject, compiles, overfits
+from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits
 from regbench.models.backbone import StreamState, build, resolve_options
 from regbench.models.model import Model, parameter_count
 from regbench.models.ngram_heads import NGramHead, NGramHeads

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.checks.architecture import Subject, state_size, streams
+from regbench.checks.architecture import state_size, streams
+from regbench.checks.subject import Subject
 from regbench.models.backbone import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count

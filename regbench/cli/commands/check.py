@@ -24,8 +24,9 @@ def configure(check: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each check. The architecture is built and trained as `regbench run` does it with the same options."""
-    from regbench.checks.architecture import CONTRACT, Subject
+    from regbench.checks.architecture import CONTRACT
     from regbench.checks.contract import examine
+    from regbench.checks.subject import Subject
     from regbench.checks.task import examine_task_once
     from regbench.ops.backend import require_use, use_backend
     from regbench.tracks import load_track

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from architectures.cgt import ContextuallyGuided
 from architectures.cgt.layers import Operator
-from regbench.checks.architecture import CONTRACT, Subject, overfits
+from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits
 from regbench.models.backbone import resolve_options
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO

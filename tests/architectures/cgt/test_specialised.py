@@ -11,8 +11,10 @@ from torch import Tensor
 
 from architectures.cgt import ContextuallyGuided, Specialised
 from regbench.analysis.cost import flops_per_token
-from regbench.checks.architecture import CONTRACT, Subject, overfits
+from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.training.checkpoint import load_tensors, save_tensors

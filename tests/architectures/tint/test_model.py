@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from architectures.tint import TinT
-from regbench.checks.architecture import CONTRACT, Subject, causal, compiles, overfits, trains
+from regbench.checks.architecture import CONTRACT, causal, compiles
 from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits, trains
 from regbench.models.backbone import Backbone, resolve_options
 from regbench.models.model import parameter_count
 from regbench.tasks.base import TokenIO

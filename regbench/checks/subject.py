@@ -1,0 +1,108 @@
+"""What the checks of architectures take, and how they compare outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regbench.checks.contract import NotApplicable
+from regbench.models.backbone import build
+from regbench.models.mixer import Options
+from regbench.models.model import CPU, Model, manual_seed
+from regbench.tasks.base import IO, VectorIO
+from regbench.training.options import TrainingOptions
+
+TOLERANCE = 1e-5
+"""Two outputs are equal within this rounding, relative to the largest logit (at least 1).
+
+Fused kernels sum in another order when a shape differs. A real fault moves logits by far more.
+"""
+
+CAUSAL_TOLERANCE = 1e-4
+"""The same between two inputs that differ later on. A convolution by FFT spreads its rounding over all positions.
+
+Hyena has the most of the built-in architectures: 1.4e-5 on weights moved by `STEPS`.
+"""
+
+STEPS = (0.1, 0.01, 0.0)
+"""The standard deviations of the noise that moves weights from their start. The first that keeps the output finite is used."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the checks take: an architecture with its options, for the tokens or vectors of a task.
+
+    Attributes:
+        cls: the architecture.
+        options: of the architecture.
+        io: of the task.
+        device: where the models are made.
+        training: how the run will train it.
+    """
+
+    cls: type[Any]
+    options: Options
+    io: IO
+    device: torch.device = CPU
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    def model(self, seed: int = 0) -> Model:
+        """A model in evaluation mode, its weights drawn under `seed`."""
+        manual_seed(seed)
+        return build(self.cls, self.options, self.io).to(self.device).eval()
+
+    def moved(self) -> Model:
+        """A model whose trainable weights are moved away from their start by noise, as training moves them.
+
+        A branch that a zero weight shuts at the start is then open.
+        """
+        for step in STEPS:
+            model, generator = self.model(), torch.Generator().manual_seed(1)
+            for parameter in model.parameters():
+                kind = parameter.dtype if parameter.is_complex() else torch.float32
+                if parameter.requires_grad:
+                    noise = torch.randn(parameter.shape, generator=generator, dtype=kind)
+                    parameter.data += step * noise.to(parameter)
+            if model(self.tokens(1, length=None)).isfinite().all():
+                break
+        return model
+
+    def tokens(self, batch: int = 3, length: int | None = 32) -> Tensor:
+        """Random tokens (B, L), the separator among them; for a task of vectors, Gaussian vectors (B, L, D_in).
+
+        Args:
+            batch: B.
+            length: the most positions; None: the longest length of the task.
+        """
+        generator = torch.Generator().manual_seed(0)
+        shape = (batch, min(length or self.io.max_length, self.io.max_length))
+        if isinstance(self.io, VectorIO):
+            return torch.randn(*shape, self.io.d_in, generator=generator).to(self.device)
+        tokens = torch.randint(self.io.vocab_size, shape, generator=generator)
+        if self.io.bottleneck is not None:  # most positions are after it, as in the task's instances
+            tokens[:, shape[1] // 4] = self.io.bottleneck
+        return tokens.to(self.device)
+
+
+def others(tokens: Tensor, io: IO) -> Tensor:
+    """Tokens or vectors of which each differs from the given one."""
+    return tokens + 1 if isinstance(io, VectorIO) else (tokens + 1) % io.vocab_size
+
+
+def finite_output(output: Tensor) -> Tensor:
+    """The same output. A check that compares outputs says nothing of NaN: `finite` reports it.
+
+    Raises:
+        NotApplicable: it holds NaN or infinity.
+    """
+    if not output.isfinite().all():
+        raise NotApplicable("not asked: it returns NaN or infinity")
+    return output
+
+
+def differ(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
+    """Whether they differ by more than the tolerance, or one is NaN."""
+    return a.shape != b.shape or not bool((a - b).abs().max() <= tolerance * a.abs().max().clamp(min=1.0))
