@@ -15,7 +15,8 @@ from torch import Tensor
 import regbench
 from baselines.ngram import NGram
 from regbench import cli
-from regbench.analysis.trained import analysis_of, load_trained
+from regbench.analysis.of_architecture import analysis_of
+from regbench.analysis.trained import load_trained
 from regbench.evaluation.predictions import predict, read_predictions
 from regbench.models.backbone import build
 from regbench.tracks import Track

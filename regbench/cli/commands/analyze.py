@@ -90,7 +90,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _one(arguments: argparse.Namespace, console: Console) -> int:
     """Everything about one model."""
-    from regbench.analysis.trained import analysis_of, load_to_ask
+    from regbench.analysis.of_architecture import analysis_of
+    from regbench.analysis.trained import load_to_ask
 
     rate = 1 / 300 if arguments.rate is None else arguments.rate
     if not 0.0 <= rate <= 1.0:
@@ -160,7 +161,8 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
 
 def _several(arguments: argparse.Namespace, console: Console) -> int:
     """The table."""
-    from regbench.analysis.trained import analysis_of, own_track, refuse_unnamed_code
+    from regbench.analysis.of_architecture import analysis_of
+    from regbench.analysis.trained import own_track, refuse_unnamed_code
     from regbench.config import read_run
 
     file = Path(arguments.table) if arguments.table is not None else None

@@ -57,7 +57,8 @@ def configure(specialize: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Calls the analysis that the architecture brings with it."""
-    from regbench.analysis.trained import analysis_of, load_named
+    from regbench.analysis.of_architecture import analysis_of
+    from regbench.analysis.trained import load_named
 
     rate = arguments.moving_average
     if rate is not None and not 0.0 < rate <= 1.0:
