@@ -14,7 +14,7 @@ from regbench.checks.subject import CAUSAL_TOLERANCE, Subject, differ, finite_ou
 from regbench.metrics.metric import score_positions
 from regbench.models.model import Model, manual_seed
 from regbench.tracks import load_track
-from regbench.training.trainer import autocast, batch_tensors, make_optimizer, train_step
+from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.errors import UserError, blame
 
 LARGEST_RATE = 1e-2

@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regbench.models.model import Model, ModelPredictor, device_of, shift_in, token_tensor
+from regbench.models.model import Model, ModelPredictor, device_of, find_device, shift_in, token_tensor
 from regbench.models.predictor import Predictor
 from regbench.tasks.base import IO, Task, VectorIO
-from regbench.training.trainer import find_device
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming, nearest
 

@@ -27,11 +27,10 @@ from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.given import Given
 from regbench.evaluation.guards import probe, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions
-from regbench.models.model import token_tensor
+from regbench.models.model import find_device, token_tensor
 from regbench.results import ArchitectureRecord, Evaluation, Result
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
-from regbench.training.trainer import find_device
 from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.settings import Settings
 

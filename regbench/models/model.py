@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from regbench.models.mixer import Options, Paper
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, nearest
 
 
 class Model(nn.Module):
@@ -116,6 +116,26 @@ def shift_in(tokens: Tensor, separator: float) -> Tensor:
 
 
 CPU = torch.device("cpu")
+
+
+def find_device(name: str) -> torch.device:
+    """The device that "cpu", "cuda", "cuda:1" or "auto" stands for.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        hint = "; did you mean 'cuda'?" if name == "gpu" else nearest(name, ["auto", "cpu", "cuda"])
+        raise UserError(f"unknown device '{name}'{hint}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device '{name}' is not supported; known: auto, cpu, cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device 'cuda' is not available: this PyTorch sees no GPU; use --device cpu")
+    return device
 
 
 def device_of(module: nn.Module) -> torch.device:

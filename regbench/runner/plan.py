@@ -11,12 +11,12 @@ from regbench.checks.contract import refuse
 from regbench.checks.subject import Subject
 from regbench.checks.training import trains
 from regbench.config import Config
-from regbench.models.model import Model
+from regbench.models.model import Model, find_device
 from regbench.ops.backend import require_use, use_backend
 from regbench.tracks import Track, load_track
 from regbench.training.options import resolve_settings
 from regbench.training.progress import Reporter
-from regbench.training.trainer import find_device, training_steps
+from regbench.training.trainer import training_steps
 from regbench.utils import registry
 
 

@@ -11,10 +11,11 @@ import torch
 
 from regbench.data.instances import Instances
 from regbench.models.backbone import build
-from regbench.models.model import manual_seed, parameter_count
+from regbench.models.model import find_device, manual_seed, parameter_count
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
-from regbench.training.trainer import batch_tensors, find_device, make_optimizer, train_step, training_steps
+from regbench.training.step import batch_tensors, make_optimizer, train_step
+from regbench.training.trainer import training_steps
 
 _SECONDS = 2.0
 """For which steps of one size are timed, after the first; three at least."""

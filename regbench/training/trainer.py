@@ -13,44 +13,24 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regbench.data.instances import Instances, length_bucketed_batches
-from regbench.models.model import Model, token_tensor
+from regbench.models.model import Model
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
 from regbench.training.checkpoint import course_file, load_tensors, save_tensors
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import MEASURED, Progress, Reporter
+from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.arrays import IntArray
-from regbench.utils.errors import UserError, blaming, nearest
+from regbench.utils.errors import UserError, blaming
 
 TIMED_STEPS = 6
 """After so many steps the duration of a training is estimated."""
-
-
-def find_device(name: str) -> torch.device:
-    """The device that "cpu", "cuda", "cuda:1" or "auto" stands for.
-
-    Raises:
-        UserError: there is no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        hint = "; did you mean 'cuda'?" if name == "gpu" else nearest(name, ["auto", "cpu", "cuda"])
-        raise UserError(f"unknown device '{name}'{hint}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device '{name}' is not supported; known: auto, cpu, cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device 'cuda' is not available: this PyTorch sees no GPU; use --device cpu")
-    return device
 
 
 def training_steps(
@@ -332,74 +312,6 @@ class Trainer:
                 reporter.phase(f"going on with {threads} thread{'s' * (threads > 1)}, as the training began")
             torch.set_num_threads(threads)
         _cut_log(log, self.progress.step)
-
-
-def batch_tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The tokens (B, L) or vectors (B, L, D_in) of a batch, and which positions are scored, (B, L) bool."""
-    return token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
-
-
-def autocast(device: torch.device, options: TrainingOptions) -> torch.autocast:
-    """Autocast to bfloat16 where the training options ask for it."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
-
-
-def train_step(
-    model: Model, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor], options: TrainingOptions
-) -> dict[str, Tensor]:
-    """Takes one optimizer step. The gradients stay in the parameters.
-
-    Args:
-        model: in training mode.
-        optimizer: of its parameters.
-        batch: tokens (B, L) or vectors (B, L, D_in), and which positions are scored (B, L).
-        options: precision and the largest norm of the gradient.
-
-    Returns:
-        The terms of the loss before the step, by name.
-    """
-    with autocast(batch[1].device, options):
-        terms = model.losses(*batch)
-    optimizer.zero_grad(set_to_none=True)
-    torch.stack(list(terms.values())).sum().backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
-    optimizer.step()
-    return {name: term.detach() for name, term in terms.items()}
-
-
-def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.Optimizer:
-    """AdamW, or SGD with momentum. Weight decay acts on matrices, except those that a mixer marks with `no_weight_decay`.
-
-    The fused implementation of AdamW is used where every parameter is real; PyTorch has none for complex ones. Each group of
-    parameters has a `share` of the learning rate: 1, or less for a state space's own where `state_space_rate` caps it.
-
-    Raises:
-        UserError: `state_space_rate` is given, and the model has no state space.
-    """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    capped = [p for p in parameters if _capped(p, options)]
-    if options.state_space_rate and not capped:
-        raise UserError("training.state_space_rate has no effect: this architecture marks no state-space parameters")
-    decayed: list[torch.nn.Parameter] = []
-    others: list[torch.nn.Parameter] = []
-    for parameter in (p for p in parameters if not _capped(p, options)):
-        decays = parameter.ndim >= 2 and not getattr(parameter, "_no_weight_decay", False)
-        (decayed if decays else others).append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": options.weight_decay, "share": 1.0},
-        {"params": others, "weight_decay": 0.0, "share": 1.0},
-    ]
-    if options.state_space_rate:
-        share = min(1.0, options.state_space_rate / options.learning_rate)
-        groups.append({"params": capped, "weight_decay": 0.0, "share": share})
-    if options.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=options.learning_rate, momentum=options.momentum)
-    real = not any(p.is_complex() for p in parameters)
-    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), fused=real)
-
-
-def _capped(parameter: Tensor, options: TrainingOptions) -> bool:
-    return bool(options.state_space_rate) and getattr(parameter, "_state_space", False)
 
 
 def _cut_log(path: Path, step: int) -> None:

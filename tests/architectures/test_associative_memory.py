@@ -19,7 +19,7 @@ from regbench.tasks.base import Splits, TokenIO
 from regbench.tasks.bigram import Bigram, BigramParameters
 from regbench.tasks.bigram_chain import bigrams
 from regbench.training.options import resolve_training
-from regbench.training.trainer import make_optimizer, train_step
+from regbench.training.step import make_optimizer, train_step
 from regbench.utils.errors import UserError
 
 OUTPUTS = Bigram(BigramParameters(length=65, triggers="fixed", predict="outputs"))

@@ -23,7 +23,7 @@ from regbench.models.model import parameter_count
 from regbench.ops.backend import use_backend
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
-from regbench.training.trainer import make_optimizer, train_step
+from regbench.training.step import make_optimizer, train_step
 from regbench.utils import registry
 
 TRACK, BATCH, LENGTH = "pfa-v1", 32, 448

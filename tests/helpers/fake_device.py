@@ -24,7 +24,7 @@ from regbench.models.mixer import Mixer
 from regbench.ops import backend
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.training.options import resolve_training
-from regbench.training.trainer import make_optimizer, train_step
+from regbench.training.step import make_optimizer, train_step
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.papers_configs import CONFIGS, io_of

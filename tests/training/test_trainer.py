@@ -330,7 +330,7 @@ def test_a_batch_in_which_nothing_is_scored_is_no_divergence(trainer: Callable[.
 
 
 def test_weight_decay_spares_vectors_and_the_marked() -> None:
-    from regbench.training.trainer import make_optimizer
+    from regbench.training.step import make_optimizer
 
     model = torch.nn.Linear(3, 3)
     marked = torch.nn.Linear(3, 3)
@@ -344,7 +344,7 @@ def test_weight_decay_spares_vectors_and_the_marked() -> None:
 
 def test_the_rate_of_state_spaces_has_its_own_cap() -> None:
     from regbench.models.mixer import state_space
-    from regbench.training.trainer import make_optimizer
+    from regbench.training.step import make_optimizer
 
     model = torch.nn.Linear(3, 3)
     with pytest.raises(UserError, match=r"^training\.state_space_rate has no effect: .* no state-space parameters$"):
@@ -360,7 +360,7 @@ def test_the_rate_of_state_spaces_has_its_own_cap() -> None:
 
 def test_the_capped_rate_is_the_one_that_steps(trainer: Callable[..., Trainer]) -> None:
     from regbench.models.mixer import state_space
-    from regbench.training.trainer import make_optimizer
+    from regbench.training.step import make_optimizer
 
     t = trainer()
     mixers = [block.mixer for block in t.model.blocks]  # type: ignore[union-attr]
@@ -518,7 +518,7 @@ def test_complex_parameters_are_trained_checkpointed_and_resumed(tiny: Track, tm
 
 
 def test_the_optimizer_is_fused_where_it_can_be(trainer: Callable[..., Trainer]) -> None:
-    from regbench.training.trainer import make_optimizer
+    from regbench.training.step import make_optimizer
 
     model = trainer().model
     assert make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
@@ -531,7 +531,7 @@ def test_the_optimizer_is_fused_where_it_can_be(trainer: Callable[..., Trainer])
 
 def test_sgd_is_the_step_written_by_hand() -> None:
     """Three steps with momentum and decay. Vectors do not decay."""
-    from regbench.training.trainer import make_optimizer
+    from regbench.training.step import make_optimizer
 
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2).double()

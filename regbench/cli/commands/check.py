@@ -28,10 +28,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.checks.contract import examine
     from regbench.checks.subject import Subject
     from regbench.checks.task import examine_task_once
+    from regbench.models.model import find_device
     from regbench.ops.backend import require_use, use_backend
     from regbench.tracks import load_track
     from regbench.training.options import resolve_settings
-    from regbench.training.trainer import find_device
 
     names = list(registry.entries(registry.ARCHITECTURE)) if arguments.all else [arguments.arch]
     track = load_track(arguments.track or "pfa-small-v1")

@@ -1,0 +1,81 @@
+"""One step of training: the optimizer, the precision, and the step itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regbench.data.instances import Instances
+from regbench.models.model import Model, token_tensor
+from regbench.training.options import TrainingOptions
+from regbench.utils.errors import UserError
+
+
+def batch_tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The tokens (B, L) or vectors (B, L, D_in) of a batch, and which positions are scored, (B, L) bool."""
+    return token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
+
+
+def autocast(device: torch.device, options: TrainingOptions) -> torch.autocast:
+    """Autocast to bfloat16 where the training options ask for it."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
+
+
+def train_step(
+    model: Model, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor], options: TrainingOptions
+) -> dict[str, Tensor]:
+    """Takes one optimizer step. The gradients stay in the parameters.
+
+    Args:
+        model: in training mode.
+        optimizer: of its parameters.
+        batch: tokens (B, L) or vectors (B, L, D_in), and which positions are scored (B, L).
+        options: precision and the largest norm of the gradient.
+
+    Returns:
+        The terms of the loss before the step, by name.
+    """
+    with autocast(batch[1].device, options):
+        terms = model.losses(*batch)
+    optimizer.zero_grad(set_to_none=True)
+    torch.stack(list(terms.values())).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
+    optimizer.step()
+    return {name: term.detach() for name, term in terms.items()}
+
+
+def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.Optimizer:
+    """AdamW, or SGD with momentum. Weight decay acts on matrices, except those that a mixer marks with `no_weight_decay`.
+
+    The fused implementation of AdamW is used where every parameter is real; PyTorch has none for complex ones. Each group of
+    parameters has a `share` of the learning rate: 1, or less for a state space's own where `state_space_rate` caps it.
+
+    Raises:
+        UserError: `state_space_rate` is given, and the model has no state space.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    capped = [p for p in parameters if _capped(p, options)]
+    if options.state_space_rate and not capped:
+        raise UserError("training.state_space_rate has no effect: this architecture marks no state-space parameters")
+    decayed: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for parameter in (p for p in parameters if not _capped(p, options)):
+        decays = parameter.ndim >= 2 and not getattr(parameter, "_no_weight_decay", False)
+        (decayed if decays else others).append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": options.weight_decay, "share": 1.0},
+        {"params": others, "weight_decay": 0.0, "share": 1.0},
+    ]
+    if options.state_space_rate:
+        share = min(1.0, options.state_space_rate / options.learning_rate)
+        groups.append({"params": capped, "weight_decay": 0.0, "share": share})
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=options.learning_rate, momentum=options.momentum)
+    real = not any(p.is_complex() for p in parameters)
+    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), fused=real)
+
+
+def _capped(parameter: Tensor, options: TrainingOptions) -> bool:
+    return bool(options.state_space_rate) and getattr(parameter, "_state_space", False)
