@@ -20,7 +20,7 @@ from regbench.checks.training import overfits
 from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.scores import score, score_records
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO

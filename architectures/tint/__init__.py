@@ -32,7 +32,7 @@ from architectures.tint.layout import Layout
 from architectures.tint.simulator import Simulator
 from architectures.transformer import Transformer
 from regbench.models import mixer
-from regbench.models.backbone import build
+from regbench.models.build import build
 from regbench.models.heads import head_width
 from regbench.models.mixer import Paper
 from regbench.models.model import Model, shift_in

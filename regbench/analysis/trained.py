@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regbench.config import Config, read_run
-from regbench.models.backbone import Backbone, build, resolve_options, split_settings
+from regbench.models.backbone import Backbone
+from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens, check_vectors
 from regbench.results import TrackRecord, read_result

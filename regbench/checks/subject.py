@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regbench.checks.contract import NotApplicable
-from regbench.models.backbone import build
+from regbench.models.build import build
 from regbench.models.mixer import Options
 from regbench.models.model import CPU, Model, manual_seed
 from regbench.tasks.base import IO, VectorIO

@@ -30,7 +30,7 @@ def main() -> None:
     import safetensors.torch
     import torch
 
-    build = found("build", "models.backbone", "models.build")
+    build = found("build", "models.build", "models.backbone")
     predictor_of = found("ModelPredictor", "models.model")
     load, kind_of = (found(name, "utils.registry", "registry") for name in ("load", "ARCHITECTURE"))
 

@@ -18,7 +18,7 @@ from regbench.leaderboard import history
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import canonical, command_of
 from regbench.leaderboard.stranger import source_faults, telling_lines
-from regbench.models.backbone import build, split_settings
+from regbench.models.build import build, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.report.content import human_growth

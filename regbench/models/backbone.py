@@ -15,7 +15,7 @@ from regbench.models.model import Model, shift_in
 from regbench.models.short_conv import ShortConv
 from regbench.ops.gelu import gelu
 from regbench.tasks.base import IO, VectorIO
-from regbench.utils.errors import UserError, blame, explain_validation
+from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
     from regbench.models.ngram_heads import NGramHeads
@@ -358,69 +358,6 @@ def sinusoids(length: int, width: int) -> Tensor:
     frequency = float(length) ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()
-
-
-def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divides settings into those of the architecture and those of training.
-
-    Args:
-        settings: by their keys. Those of training have keys `training.NAME`.
-
-    Returns:
-        The architecture's settings, and the training settings by NAME.
-    """
-    own = {key: value for key, value in settings.items() if not key.startswith("training.")}
-    return own, {key.removeprefix("training."): value for key, value in settings.items() if key not in own}
-
-
-def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
-    """The architecture's options: its defaults, with these settings in their place.
-
-    Args:
-        cls: the architecture's class.
-        settings: option values by name.
-
-    Raises:
-        UserError: a key is unknown (the line has the nearest known one), or a value has the wrong type.
-    """
-    with explain_validation("option", cls.Options.model_fields):
-        options: Options = cls.Options(**settings)
-    return options
-
-
-def build(cls: type[Any], options: Options, io: IO) -> Model:
-    """A model of an architecture: a mixer on the common backbone, or the architecture's own `Model`.
-
-    Args:
-        cls: the architecture's class.
-        options: an instance of `cls.Options`.
-        io: what the task's models read and predict.
-
-    Raises:
-        UserError: the architecture is for another kind of task, or its own code raises (the line says where).
-    """
-    try:
-        if issubclass(cls, Mixer):
-            return Backbone(cls, options, io)
-        if options.ngram_heads:
-            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
-        if options.short_conv:
-            raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take short_conv")
-        if io.kind not in cls.takes:
-            raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")
-        model: Model = cls(options, io)
-        if io.bottleneck is not None and not isinstance(getattr(model, "bottleneck", None), Bottleneck):
-            raise UserError(
-                f"{cls.__name__} is a whole model without a bottleneck, and this task asks what one vector of a model holds: "
-                "take an architecture made of a mixer"
-            )
-    except UserError:
-        raise
-    except Exception as error:
-        taken = "options" if issubclass(cls, Mixer) else "options, io"
-        hint = f"; begin with super().__init__({taken})" if "Module.__init__() call" in str(error) else ""
-        raise UserError(f"{cls.__name__} cannot be built: {blame(error)}{hint}") from error
-    return model
 
 
 def _ngram_heads(options: Options) -> NGramHeads:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from regbench.data.instances import Instances
-from regbench.models.backbone import build
+from regbench.models.build import build
 from regbench.models.model import find_device, manual_seed, parameter_count
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point

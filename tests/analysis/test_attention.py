@@ -19,7 +19,8 @@ from regbench.analysis.attention import ablate, measure
 from regbench.analysis.attention_weights import without_heads
 from regbench.analysis.key_sets import key_sets
 from regbench.analysis.trained import Trained
-from regbench.models.backbone import Backbone, build, resolve_options
+from regbench.models.backbone import Backbone
+from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer, Options
 from regbench.ops.ngram import NGramIndex, ngram_head
 from regbench.tracks import Track

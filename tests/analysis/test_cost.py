@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regbench.analysis.cost import flops_per_token, state_at, stream_bytes, training_bytes, training_flops
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import load_track

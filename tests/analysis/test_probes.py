@@ -19,7 +19,7 @@ from regbench.analysis.probe_targets import ngram_samples, state_samples
 from regbench.analysis.probes import check_probed, chosen_targets, probe
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.errors import UserError

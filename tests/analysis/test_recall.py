@@ -20,7 +20,7 @@ from regbench.analysis.recall import (
     write_csv,
 )
 from regbench.config import Config
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.runner import write_config
 from regbench.tracks import load_track
 from regbench.training.checkpoint import save_tensors

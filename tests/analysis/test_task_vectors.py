@@ -15,7 +15,7 @@ from regbench import cli, runner
 from regbench.analysis.segments import single_context_segments
 from regbench.analysis.task_vectors import patched, states_before, task_vectors
 from regbench.analysis.trained import Trained, load_trained
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 

@@ -18,7 +18,7 @@ from regbench import cli
 from regbench.analysis.of_architecture import analysis_of
 from regbench.analysis.trained import load_trained
 from regbench.evaluation.predictions import predict, read_predictions
-from regbench.models.backbone import build
+from regbench.models.build import build
 from regbench.tracks import Track
 from regbench.training.provenance import FILE
 from regbench.utils.errors import UserError

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count, shift_in
 from regbench.ops.backend import Op, known_ops, use_backend

@@ -13,7 +13,7 @@ from torch import Tensor
 from architectures.associative_memory import AssociativeMemory, fixed_triggers
 from regbench.checks.subject import Subject
 from regbench.checks.training import trains
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import Splits, TokenIO
 from regbench.tasks.bigram import Bigram, BigramParameters

@@ -22,7 +22,7 @@ from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.model import shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.tracks import load_track

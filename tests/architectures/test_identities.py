@@ -21,7 +21,7 @@ from architectures.mamba3 import Mamba3
 from architectures.mesanet import ConjugateGradients, MesaNet, solve_exactly
 from architectures.mlstm import MLSTM
 from architectures.transformer import Transformer
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.ops.backend import use_backend
 from regbench.tasks.base import TokenIO

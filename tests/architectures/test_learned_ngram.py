@@ -13,7 +13,7 @@ from architectures.learned_ngram import LearnedNGram
 from regbench.checks.architecture import causal, compiles, options_round_trip
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
 from regbench.training.options import TrainingOptions

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from architectures.rwkv7 import RWKV7, TimeMixing
-from regbench.models.backbone import build, held_bytes, resolve_options
+from regbench.models.backbone import held_bytes
+from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, shift_in
 from regbench.ops.backend import use_backend
 from regbench.tasks.base import TokenIO

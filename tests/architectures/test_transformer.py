@@ -14,7 +14,7 @@ from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
-from regbench.models.backbone import resolve_options
+from regbench.models.build import resolve_options
 from regbench.models.rotary import rotate
 from regbench.ops.backend import use_backend
 from regbench.ops.ngram import ngram_index

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count
 from regbench.ops.backend import use_backend
 from regbench.tracks import load_track

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.model import Model
 from regbench.ops.backend import use_backend
 from regbench.tasks.base import TokenIO

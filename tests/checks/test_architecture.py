@@ -15,7 +15,7 @@ from regbench.checks.contract import examine, refuse
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits, trains
 from regbench.data.instances import Instances
-from regbench.models.backbone import resolve_options
+from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.ops.backend import known_ops, use_backend

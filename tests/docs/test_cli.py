@@ -12,7 +12,7 @@ import yaml
 
 from regbench import cli
 from regbench.cli import commands as room
-from regbench.models.backbone import resolve_options
+from regbench.models.build import resolve_options
 from regbench.utils import registry
 from tests.helpers.documents import body_rows, commands, section
 

@@ -9,7 +9,7 @@ import pytest
 
 from regbench.cli.app import _parse
 from regbench.cli.arguments import given_settings
-from regbench.models.backbone import resolve_options, split_settings
+from regbench.models.build import resolve_options, split_settings
 from regbench.studies.study import study_names
 from regbench.tracks import track_names
 from regbench.training.options import resolve_training

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import yaml
 
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.tracks import Track, load_track
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import Trainer

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.models.backbone import Backbone, build, held_bytes, resolve_options, sinusoids
+from regbench.models.backbone import Backbone, held_bytes, sinusoids
+from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, ModelPredictor, parameter_count, shift_in
 from regbench.tasks.base import TokenIO

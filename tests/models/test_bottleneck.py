@@ -13,8 +13,9 @@ from regbench.checks.architecture import CONTRACT, streams
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
-from regbench.models.backbone import build, held_bytes, resolve_options
+from regbench.models.backbone import held_bytes
 from regbench.models.bottleneck import Bottleneck
+from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tasks.base import TokenIO

@@ -12,7 +12,8 @@ from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
-from regbench.models.backbone import StreamState, build, resolve_options
+from regbench.models.backbone import StreamState
+from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, parameter_count
 from regbench.models.ngram_heads import NGramHead, NGramHeads
 from regbench.ops.ngram import ngram_head, ngram_index

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from regbench.checks.architecture import state_size, streams
 from regbench.checks.subject import Subject
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count
 from regbench.models.short_conv import ShortConv, short_conv

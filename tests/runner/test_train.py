@@ -24,7 +24,7 @@ from regbench import cli, runner
 from regbench.config import Config
 from regbench.evaluation.predictions import Predictions, predict
 from regbench.metrics.scores import score, score_records
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.results import read_result
 from regbench.runner.plan import plan_of
 from regbench.tracks import Track

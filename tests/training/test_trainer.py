@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tracks import Track

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import pytest
 
-from regbench.models.backbone import resolve_options, split_settings
+from regbench.models.build import resolve_options, split_settings
 from regbench.models.mixer import Mixer, Options
 from regbench.training.options import TrainingOptions, resolve_training
 from regbench.utils.errors import UserError

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from architectures.cgt import ContextuallyGuided
 from regbench.analysis.cost import training_bytes, training_flops
 from regbench.config import read_config
-from regbench.models.backbone import build, resolve_options, split_settings
+from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import parameter_count
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track

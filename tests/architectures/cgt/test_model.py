@@ -14,7 +14,7 @@ from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
-from regbench.models.backbone import resolve_options
+from regbench.models.build import resolve_options
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.utils.errors import UserError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from architectures.tint import TinT
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.model import shift_in
 from regbench.tasks.base import TokenIO
 

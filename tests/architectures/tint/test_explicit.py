@@ -29,7 +29,7 @@ from architectures.tint.explicit import (
     train,
 )
 from architectures.transformer import Transformer
-from regbench.models.backbone import build, resolve_options
+from regbench.models.build import build, resolve_options
 from regbench.models.model import shift_in
 from regbench.utils.errors import UserError
 from tests.architectures.tint.conftest import IO, close, text, tint

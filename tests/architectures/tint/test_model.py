@@ -12,7 +12,8 @@ from regbench.checks.architecture import CONTRACT, causal, compiles
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits, trains
-from regbench.models.backbone import Backbone, resolve_options
+from regbench.models.backbone import Backbone
+from regbench.models.build import resolve_options
 from regbench.models.model import parameter_count
 from regbench.tasks.base import TokenIO
 from regbench.utils.errors import UserError
