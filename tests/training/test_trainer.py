@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 
 from regbench.models.build import build, resolve_options
-from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tracks import Track
 from regbench.training.checkpoint import course_file
@@ -23,42 +21,11 @@ from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import Progress, Reporter
 from regbench.training.trainer import Trainer, training_steps
 from regbench.utils.errors import UserError
-
-
-class Recency(Mixer):
-    """A mixer with parameters and dropout, small enough to train in no time."""
-
-    def __init__(self, options: object) -> None:
-        super().__init__(options)  # type: ignore[arg-type]
-        self.decay = torch.nn.Parameter(torch.zeros(self.options.d_model))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.cumsum(1) * torch.sigmoid(self.decay) / 10
+from tests.training.conftest import Recency, log
 
 
 class Killed(Exception):
     pass
-
-
-@pytest.fixture
-def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
-    def make(folder: str = "a", seed: int = 0, provenance: str = "same", **options: object) -> Trainer:
-        torch.manual_seed(seed)
-        model = build(Recency, resolve_options(Recency, {"d_model": 8, "dropout": 0.2}), tiny.task.io)
-        values = {"batch_size": 8, "evaluations": 4} | options
-        return Trainer(
-            model,
-            tiny.instances("train"),
-            tiny.instances("validation"),
-            TrainingOptions(**values),  # type: ignore[arg-type]
-            budget=6000,
-            seed=seed,
-            folder=tmp_path / folder,
-            provenance=provenance,
-            device=torch.device("cpu"),
-        )
-
-    return make
 
 
 def weights(model: Model) -> dict[str, Tensor]:
@@ -67,10 +34,6 @@ def weights(model: Model) -> dict[str, Tensor]:
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def log(trainer: Trainer) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (trainer.folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def kill_at(trainer: Trainer, step: int, *, after_save: bool) -> None:
@@ -200,18 +163,6 @@ def test_a_plateau_is_what_pytorch_calls_one() -> None:
     assert min(rates) == 1e-4
 
 
-def test_bfloat16_is_of_products_alone(trainer: Callable[..., Trainer]) -> None:
-    """The losses are near those of float32 and not the same, in training and on validation; weights stay float32."""
-    whole, half = trainer("whole"), trainer("half", precision="bfloat16")
-    curves = [[row["validation_loss"] for row in one.run().curve] for one in (whole, half)]
-    assert all(parameter.dtype == torch.float32 for parameter in half.model.parameters())
-    assert curves[0] != curves[1]
-    np.testing.assert_allclose(curves[0], curves[1], rtol=3e-2)  # 1 % measured, with dropout
-    first = [log(one)[0]["cross_entropy"] for one in (whole, half)]
-    assert first[0] != first[1]
-    np.testing.assert_allclose(*first, rtol=5e-3)
-
-
 def test_seeds_differ_and_repeat(trainer: Callable[..., Trainer]) -> None:
     found = []
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -327,50 +278,6 @@ def test_a_batch_in_which_nothing_is_scored_is_no_divergence(trainer: Callable[.
     t.validation.scored[len(apart) :] = False
     assert t._evaluate() == pytest.approx(whole, rel=1e-5)
     assert math.isfinite(t.run().best_validation_loss)
-
-
-def test_weight_decay_spares_vectors_and_the_marked() -> None:
-    from regbench.training.step import make_optimizer
-
-    model = torch.nn.Linear(3, 3)
-    marked = torch.nn.Linear(3, 3)
-    marked.weight._no_weight_decay = True  # type: ignore[assignment]
-    both = torch.nn.Sequential(model, marked)
-    decayed, spared = make_optimizer(both, TrainingOptions()).param_groups  # type: ignore[arg-type]
-    assert [p is model.weight for p in decayed["params"]] == [True]
-    assert len(spared["params"]) == 3
-    assert spared["weight_decay"] == 0
-
-
-def test_the_rate_of_state_spaces_has_its_own_cap() -> None:
-    from regbench.models.mixer import state_space
-    from regbench.training.step import make_optimizer
-
-    model = torch.nn.Linear(3, 3)
-    with pytest.raises(UserError, match=r"^training\.state_space_rate has no effect: .* no state-space parameters$"):
-        make_optimizer(model, TrainingOptions(state_space_rate=1e-3))  # type: ignore[arg-type]
-    state_space(model.bias)
-    *rest, capped = make_optimizer(model, TrainingOptions(learning_rate=4e-3, state_space_rate=1e-3)).param_groups  # type: ignore[arg-type]
-    assert capped["params"] == [model.bias]
-    assert (capped["share"], capped["weight_decay"]) == (0.25, 0)
-    assert [group["share"] for group in rest] == [1, 1]
-    *_, capped = make_optimizer(model, TrainingOptions(learning_rate=5e-4, state_space_rate=1e-3)).param_groups  # type: ignore[arg-type]
-    assert capped["share"] == 1
-
-
-def test_the_capped_rate_is_the_one_that_steps(trainer: Callable[..., Trainer]) -> None:
-    from regbench.models.mixer import state_space
-    from regbench.training.step import make_optimizer
-
-    t = trainer()
-    mixers = [block.mixer for block in t.model.blocks]  # type: ignore[union-attr]
-    state_space(*(mixer.decay for mixer in mixers))  # type: ignore[union-attr]
-    t.options = t.options.model_copy(update={"state_space_rate": 1e-9})
-    t.optimizer = make_optimizer(t.model, t.options)
-    before = t.model.unembed.weight.detach().clone()  # type: ignore[union-attr, operator]
-    t.run()
-    assert all(mixer.decay.abs().max() < 1e-6 for mixer in mixers)  # type: ignore[union-attr, operator]
-    assert (t.model.unembed.weight - before).abs().max() > 1e-3  # type: ignore[union-attr, operator]
 
 
 @pytest.mark.parametrize("loss_on", ["scored", "all"])
@@ -517,37 +424,7 @@ def test_complex_parameters_are_trained_checkpointed_and_resumed(tiny: Track, tm
     assert equal(weights(resumed.model), weights(whole.model))
 
 
-def test_the_optimizer_is_fused_where_it_can_be(trainer: Callable[..., Trainer]) -> None:
-    from regbench.training.step import make_optimizer
-
-    model = trainer().model
-    assert make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
-    model.register_parameter("turn", torch.nn.Parameter(torch.ones(1, dtype=torch.complex64)))
-    assert not make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
-
-
 # --- SGD, the constant schedule, and figures of the weights. ---
-
-
-def test_sgd_is_the_step_written_by_hand() -> None:
-    """Three steps with momentum and decay. Vectors do not decay."""
-    from regbench.training.step import make_optimizer
-
-    torch.manual_seed(0)
-    model = torch.nn.Linear(3, 2).double()
-    options = TrainingOptions(optimizer="sgd", momentum=0.8, learning_rate=0.1, weight_decay=0.3)
-    optimizer = make_optimizer(model, options)  # type: ignore[arg-type]
-    x, expected = torch.randn(4, 3).double(), [p.detach().clone() for p in model.parameters()]
-    velocity = [torch.zeros_like(p) for p in expected]
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(x).pow(2).sum().backward()
-        for i, (decay, parameter) in enumerate(zip((0.3, 0.0), model.parameters(), strict=True)):
-            velocity[i] = 0.8 * velocity[i] + parameter.grad + decay * expected[i]  # type: ignore[operator]
-            expected[i] = expected[i] - 0.1 * velocity[i]
-        optimizer.step()
-        for found, right in zip(model.parameters(), expected, strict=True):
-            torch.testing.assert_close(found.detach(), right, rtol=1e-12, atol=1e-14)
 
 
 SGD = {"optimizer": "sgd", "schedule": "constant", "learning_rate": 0.05, "weight_decay": 1e-3}
@@ -564,16 +441,6 @@ def test_a_killed_training_by_sgd_resumes_to_the_same_bits(trainer: Callable[...
         assert equal(weights(resumed.model), weights(whole.model))
         assert resumed.progress.curve == whole.progress.curve
     assert {row["learning_rate"] for row in log(whole)[8:]} == {0.05}  # after the warm-up
-
-
-@pytest.mark.parametrize(
-    "options", [{"momentum": 0.5}, {"optimizer": "sgd", "beta1": 0.5}, {"optimizer": "sgd", "beta2": 0.5}]
-)
-def test_an_option_of_the_other_optimizer_is_refused(options: dict[str, object]) -> None:
-    from regbench.training.options import resolve_training
-
-    with pytest.raises(UserError, match=r"^training option: \w+ has no effect with the optimizer (adamw|sgd)$"):
-        resolve_training(Recency, options)
 
 
 def test_figures_of_the_weights_are_in_the_log_from_step_0(
