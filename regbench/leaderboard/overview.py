@@ -154,7 +154,9 @@ def _findings(lines: Sequence[Line], boards: Sequence[Board], tasks: Sequence[st
     """What is best for each purpose and for all of them, among the architectures that are not given counts."""
     own, found, means = [line for line in lines if line.family != COUNTS], [], []
     for purpose, measured_by in PURPOSES.items():
-        places = [place for place, task in enumerate(tasks) if task in measured_by and _run_on(own, [place])[1:]]
+        ranked = {place: len(_run_on(own, [place])) for place, task in enumerate(tasks) if task in measured_by}
+        # A track of few architectures would leave the finding to them alone.
+        places = [place for place, count in ranked.items() if count > 1 and 2 * count > max(ranked.values())]
         everywhere = _run_on(own, places)
         if not places:
             continue

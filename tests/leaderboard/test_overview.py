@@ -39,12 +39,14 @@ RECALL = SimpleNamespace(
     rows=[row("mine", 0.99, 1, 1), row("transformer", 0.9, 2, 2), row("mamba", 0.5, 3, 3)],
 )
 MORE = SimpleNamespace(track="mqar-small-v1", rows=[row("transformer", 0.3, 1, 1), row("mamba", 0.3, 1, 1)])
+FEW = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1, 1)])
 OTHER: Any = SimpleNamespace(track="other-v1", rows=[row("gla", None, 1, 1)])
 
 
 def of(*boards: Any) -> Overview:
     tasks = {
         "pfa-small-v1": "pfa",
+        "pfa-medium-v1": "pfa",
         "assoc-recall-small-v1": "associative_recall",
         "mqar-small-v1": "mqar",
         "other-v1": "other",
@@ -102,3 +104,13 @@ def test_findings_follow_from_the_entries() -> None:
         "0.5 (0.58 + 0.6), though two of the three tracks are of recall"
     )
     assert of(OTHER).findings == ()
+
+
+def test_a_track_of_few_architectures_leaves_the_findings_as_they_are() -> None:
+    two = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1, 1), row("transformer", 0.8, 2, 2)])
+    wide = SimpleNamespace(track="pfa-small-v1", rows=[*AUTOMATA.rows, row("rwkv", 0.2, 6, 6)])
+    (before,) = of(wide).findings
+    assert "of 4 architectures" in before
+    assert of(wide, FEW).findings == of(wide, two).findings == (before,)
+    (both,) = of(AUTOMATA, two).findings
+    assert "Automata (2 tracks): of the 2 architectures" in both, "two of three are more than half"
