@@ -137,7 +137,7 @@ def todays_track(name: str, digest: str, own: Track | None) -> Track | None:
     if own is not None and own.name == name:
         track: Track | None = own
     else:
-        track = load_track(name) if name in track_names() else None
+        track = _built_in(name) if name in track_names() else None
     return track if track is not None and track.definition.digest == digest else None
 
 

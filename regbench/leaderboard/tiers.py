@@ -7,6 +7,7 @@ import hashlib
 import math
 import statistics
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -228,14 +229,19 @@ def fresh_split(track: Track, seed: int, count: int) -> Instances:
     Raises:
         UserError: The generator has too few others.
     """
-    task = track.task
-    seen = {identity for split in SPLITS for identity in task.identities(track.instances(split))}
+    task, seen = track.task, _identities(track)
     for drawn in (count + count // 4, 8 * count):
         instances = task.fresh(track.definition.splits, drawn, seed)
         new = [i for i, identity in enumerate(task.identities(instances)) if identity not in seen][:count]
         if len(new) == count:
             return instances[np.array(new)]
     raise UserError(f"{track.name} has too few instances that are in no split for a challenge of {count:,}")
+
+
+@lru_cache(maxsize=2)
+def _identities(track: Track) -> frozenset[bytes]:
+    """What the instances of all splits of a track are made from."""
+    return frozenset(one for split in SPLITS for one in track.task.identities(track.instances(split)))
 
 
 def judge(entry: Entry, fresh: dict[str, ScoreRecord], track: Track) -> dict[str, Change]:
