@@ -66,7 +66,8 @@ class Entries:
         record = entry.result.track
         test = track.instances("test").fingerprint
         if record.digest != track.definition.digest or record.fingerprints["test"] != test:
-            raise UserError(f"{found[0].path} is an entry of {entry.track}, not of {track.name} as the others are")
+            instead = f"; give --track {entry.track}" if entry.track != track.name else ", as it is today"
+            raise UserError(f"{found[0].path} is an entry of {entry.track}, not of {track.name}{instead}")
         scores = {metric: entry.result.score(metric) for metric in entry.metrics}
         return KnownScores(entry.name, scores, sample_of(entry.result.seeds, entry.instances, record.main_score))
 

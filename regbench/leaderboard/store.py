@@ -113,13 +113,17 @@ def find_entry(given: str) -> Path:
     """The file of one entry.
 
     Raises:
-        UserError: There is no such file, or it is of a run. The message names the file of the entry that is called so, if
-            there is one.
+        UserError: There is no such file, or it is of a run or an entry's evidence. The message names the file of the entry that
+            is called so, if there is one.
     """
     path, hint = Path(given), ""
     if path.is_file():
         if path.name == "result.json" and (of := runs_in(path)):
             raise UserError(f"{given} is the result of a run, not an entry{of}")
+        if path.name.endswith(EVIDENCE):
+            raise UserError(
+                f"{given} says what stands behind an entry; the entry is {given.removesuffix(EVIDENCE)}.json"
+            )
         return path
     with contextlib.suppress(UserError):  # without a board there is no hint
         files = [stored.path for stored in stored_entries(find_board(None))]

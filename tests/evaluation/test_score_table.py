@@ -107,8 +107,15 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
     assert find_predictors(["2-gram", str(path)], "pfa-small-v1", Entries()).names[1] == "lstm"
     with pytest.raises(UserError, match=r"unknown predictor 'mmaba'; did you mean 'mamba'\?"):
         find_predictors(["2-gram", "mmaba"], "pfa-small-v1", Entries())
-    with pytest.raises(UserError, match="is an entry of pfa-small-v1, not of assoc-recall-small-v1"):
+    with pytest.raises(
+        UserError, match="is an entry of pfa-small-v1, not of assoc-recall-small-v1; give --track pfa-small-v1"
+    ):
         find_predictors(["2-gram", str(path)], "assoc-recall-small-v1", Entries())
+    evidence = path.with_name(f"{path.stem}.evidence.json")
+    with pytest.raises(
+        UserError, match=f"{evidence.name} says what stands behind an entry; the entry is .*{path.name}"
+    ):
+        find_predictors(["2-gram", str(evidence)], "pfa-small-v1", Entries())
     broken = tmp_path / "pfa-small-v1" / path.name
     broken.parent.mkdir()
     broken.write_text(path.read_text().replace('"seed": 0', '"seed": 7', 1))
