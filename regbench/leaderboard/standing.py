@@ -66,8 +66,11 @@ class Entries:
         record = entry.result.track
         test = track.instances("test").fingerprint
         if record.digest != track.definition.digest or record.fingerprints["test"] != test:
-            instead = f"; give --track {entry.track}" if entry.track != track.name else ", as it is today"
-            raise UserError(f"{found[0].path} is an entry of {entry.track}, not of {track.name}{instead}")
+            if entry.track == track.name:
+                raise UserError(f"{found[0].path} is an entry of another definition of {track.name} than today's")
+            raise UserError(
+                f"{found[0].path} is an entry of {entry.track}, not of {track.name}; give --track {entry.track}"
+            )
         scores = {metric: entry.result.score(metric) for metric in entry.metrics}
         return KnownScores(entry.name, scores, sample_of(entry.result.seeds, entry.instances, record.main_score))
 

@@ -73,7 +73,6 @@ def test_the_optimizer_is_fused_where_it_can_be(trainer: Callable[..., Trainer])
 
 def test_sgd_is_the_step_written_by_hand() -> None:
     """Three steps with momentum and decay. Vectors do not decay."""
-
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2).double()
     options = TrainingOptions(optimizer="sgd", momentum=0.8, learning_rate=0.1, weight_decay=0.3)

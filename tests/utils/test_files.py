@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from regbench.utils.errors import UserError
-from regbench.utils.files import exclusive, explain_full_disk, parse_yaml, read_arrays, read_mapping
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk, parse_yaml, read_arrays, read_mapping
 
 ARRAYS = {"tokens": np.arange(400, dtype=np.uint8).reshape(20, 20) % 7, "name": np.array("x/1")}
 
@@ -90,6 +90,22 @@ def test_a_file_of_it_is_refused_with_its_line(tmp_path: Path, text: str, messag
     with pytest.raises(UserError, match=message) as caught:
         read_mapping(path, "a configuration")
     assert "\n" not in str(caught.value)
+
+
+def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    with atomic_write(path) as file:
+        file.write("old")
+
+    def fail() -> None:
+        with atomic_write(path) as file:
+            file.write("new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
 # --- What stands in the way. ---

@@ -1,0 +1,158 @@
+"""What a run refuses, before it begins and when it goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regbench
+from regbench import runner
+from regbench.utils.errors import UserError
+from regbench.utils.files import exclusive
+from tests.runner.conftest import PLUGIN, QUICK
+
+
+class TestRefusals:
+    def test_a_folder_with_a_run_in_it(self, go: Callable[..., regbench.Result]) -> None:
+        go()
+        with pytest.raises(UserError, match="holds a run already; choose another --out, or go on with --resume"):
+            go()
+
+    def test_two_runs_that_begin_at_once(
+        self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second has checked its folder before the first wrote into it."""
+        original, begun = runner.train.plan_of, []
+
+        def plan(*arguments: Any) -> Any:
+            if not begun:
+                begun.append(True)
+                go()
+            return original(*arguments)
+
+        monkeypatch.setattr(runner.train, "plan_of", plan)
+        with pytest.raises(UserError, match="out holds a run already"):
+            go(settings=QUICK | {"d_model": 4})
+
+    def test_a_folder_in_use(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+        code = (
+            "import sys, time, pathlib; from regbench.utils.files import exclusive\n"
+            "with exclusive(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        )
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "out")], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with pytest.raises(UserError, match="out is in use by another run"):
+                go()
+        finally:
+            holder.kill()
+            holder.wait()
+        go()  # the lock went with its holder
+
+    def test_a_lock_held_here_is_released(self, tmp_path: Path) -> None:
+        with exclusive(tmp_path):
+            pass
+        with exclusive(tmp_path):
+            pass
+
+    def test_a_refused_architecture_leaves_no_folder(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+        peeks = tmp_path / "peeks.py"
+        peeks.write_text(PLUGIN.replace("x.cumsum(1)", "x.flip(1).cumsum(1)"))
+        with pytest.raises(UserError, match="'peeks' cannot be scored: it sees the future"):
+            go(arch=str(peeks))
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"settings": {"training.learning_rat": 1}}, "unknown key 'learning_rat'; did you mean 'learning_rate'"),
+            (
+                {"settings": {"training.batch_size": "many"}},
+                "training option: batch_size: input should be a valid integer",
+            ),
+            ({"settings": {"training.train_tokens": 7000}}, r"\(7,000\) is above the track's budget of 6,000"),
+            ({"settings": {"training.train_tokens": 10}}, "10 training tokens are less than one batch"),
+            ({"device": "gpu"}, "unknown device 'gpu'"),
+            ({"seeds": ()}, "seeds"),
+            ({"seeds": (1, 1)}, "a seed is given twice: 1 1"),
+            ({"trials": 0}, "trials: input should be greater than or equal to 1"),
+            ({"settings": ["d_model=8"]}, "settings are a mapping such as {'d_model': 96}, not list"),
+            (
+                {"settings": {"training": {"batch_size": 8}}},
+                "'training'; training options have keys such as 'training.le",
+            ),
+            ({"arch": torch.nn.Linear(2, 2)}, "a class, not Linear; a trained model is scored by regbench.evaluate"),
+        ],
+    )
+    def test_wrong_input(
+        self, go: Callable[..., regbench.Result], changes: dict[str, Any], message: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(UserError, match=message) as caught:
+            go(**changes)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out").exists()
+
+    def test_no_gpu(self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(UserError, match="device 'cuda' is not available"):
+            go(device="cuda")
+
+    def test_a_full_disk(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The checkpoint that does not fit is said in one line; what was written before is whole, and the run resumes."""
+        whole = go("whole")
+        real, writes = os.fsync, []
+
+        def full(handle: int) -> None:
+            writes.append(handle)
+            if len(writes) == 4:
+                raise OSError(errno.ENOSPC, "No space left on device", "resume.safetensors")
+            real(handle)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(UserError, match="cannot write resume.safetensors: the disk is full"):
+                go("full", settings=QUICK | {"training.checkpoint_seconds": 0.0})
+        assert not [p for p in (tmp_path / "full").rglob(".*") if p.name != ".lock"]
+        resumed = regbench.resume(tmp_path / "full")
+        assert resumed.seeds[0].predictions_sha256 == whole.seeds[0].predictions_sha256
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (None, "holds no run: there is no config.yaml"),
+            ("track: [", "config.yaml:1: broken YAML"),
+            ("3", "config.yaml: a configuration is a mapping of fields, not int"),
+            ("track: x\narchitecture: y\nsedes: [1]\n", "unknown key 'sedes'; did you mean 'seeds'"),
+        ],
+    )
+    def test_what_cannot_be_resumed(self, tmp_path: Path, content: str | None, message: str) -> None:
+        folder = tmp_path / "run"
+        folder.mkdir()
+        if content is not None:
+            (folder / "config.yaml").write_text(content)
+        with pytest.raises(UserError, match=message):
+            regbench.resume(folder)
+
+    def test_a_plugin_edited_since_the_kill(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(runner.one_seed, "_score", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                go()
+        plugin.write_text(PLUGIN + "# edited\n")
+        with pytest.raises(UserError, match="checkpoint of another configuration"):
+            regbench.resume(tmp_path / "out")
