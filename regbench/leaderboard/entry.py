@@ -33,6 +33,7 @@ DIGITS = 7
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_]*([+.=-][a-z0-9_]+)*")
 LONGEST_NAME = 80
+_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 _Count = Annotated[int, pydantic.Field(ge=0)]
 _Sums = list[Annotated[float, pydantic.Field(ge=0)]]
@@ -162,10 +163,11 @@ class Entry(Strict):
 
 def same_configuration(a: Result, b: Result) -> bool:
     """Whether two results are of one configuration: alike in every option that both have."""
-    pairs = ((a.architecture.options, b.architecture.options), (a.training, b.training))
-    alike = all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
     first, second = a.architecture, b.architecture
-    return alike and (a.track.name, first.name, first.source) == (b.track.name, second.name, second.source)
+    if (a.track.name, first.name, first.source) != (b.track.name, second.name, second.source):
+        return False
+    pairs = ((first.options, second.options), (a.training, b.training))
+    return all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
 
 
 def sample_of(seeds: Sequence[SeedRecord], instances: InstanceScores, metric: str) -> Sample:
@@ -236,11 +238,11 @@ def _lines(value: Any, depth: int) -> list[str]:
     """Pieces of the text. Members of an object or of a list of objects take a line each; all else is on one line."""
     if isinstance(value, dict) and value:
         keys = sorted(value, key=lambda key: (key != "schema_version", key))
-        members = [[json.dumps(key), ": ", *_lines(value[key], depth + 1)] for key in keys]
+        members = [[_JSON.encode(key), ": ", *_lines(value[key], depth + 1)] for key in keys]
     elif isinstance(value, list) and dict in set(map(type, value)):
         members = [_lines(item, depth + 1) for item in value]
     else:
-        return [json.dumps(value, allow_nan=False, separators=(",", ":"))]
+        return [_JSON.encode(value)]
     opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
     pieces = [opening]
     for i, member in enumerate(members):

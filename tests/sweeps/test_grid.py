@@ -169,6 +169,7 @@ COUNTS = {
     "short-conv": (0, 21),
     "board-medium": (34, 51),
     "board-tasks": (312, 312),
+    "language-models": (34, 51),
 }
 
 
