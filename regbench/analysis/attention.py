@@ -15,7 +15,7 @@ from regbench.analysis.attention_weights import attention_layers, read_attention
 from regbench.analysis.key_sets import CONTRASTS, FAMILIES, KINDS, first_position, hidden_states_of, key_sets, kind_of
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.metrics.scores import score
+from regbench.metrics.scores import by_problem, score
 from regbench.models.model import Model, ModelPredictor, shift_in, token_tensor
 from regbench.models.predictor import predict_in_batches
 from regbench.results import ScoreRecord
@@ -195,16 +195,17 @@ def measure(trained: Trained, instances: Instances) -> Attention:
         read_attention(trained.model, tokens, layers, _Batch(sets, asked, sums).add)
     if not queries:
         raise UserError(f"no scored position is at {first} or later: there is nothing to measure")
-    count, chances = np.concatenate(sums.count), np.concatenate(sums.chance)
+    problem = instances.problem
+    count, chances = (by_problem(np.concatenate(parts), problem) for parts in (sums.count, sums.chance))
     some = [i for i in range(len(names)) if count[:, i].sum() > 0]
     chance = {names[i]: float(chances[:, i].sum() / count[:, i].sum()) for i in some}
     found = []
     for layer, parts in sums.mass.items():
-        masses, keyed = np.concatenate(parts), np.concatenate(sums.per_key[layer])
+        masses, keyed = (by_problem(np.concatenate(each), problem) for each in (parts, sums.per_key[layer]))
         for h in range(masses.shape[1]):
             mass = {names[i]: ScoreRecord.of(masses[:, h, i], count[:, i]) for i in some}  # type: ignore[arg-type]
             excess = {s: (mass[s].value - c) / (1 - c) if c < 1 else 0.0 for s, c in chance.items()}
-            total = np.concatenate(sums.sharp_count)
+            total = by_problem(np.concatenate(sums.sharp_count), problem)
             sharp = [name for name in SHARP if name in names] if total.sum() > 0 else []
             each = {s: ScoreRecord.of(keyed[:, h, i], total) for i, s in enumerate(sharp)}  # type: ignore[arg-type]
             found.append(Head(layer, h + 1, kind_of(mass, excess), mass, excess, each))

@@ -52,11 +52,11 @@ class Positions:
     """The P scored positions of a split, in the order of `np.nonzero(scored)`.
 
     Attributes:
-        row: The instance of each, (P,).
+        row: The instance of each, (P,), or its problem where instances share problems.
         tokens: The token at each, (P,).
         bins: By feature the label of each position's bin, (P,).
         orders: By feature its labels in order.
-        instances: N.
+        instances: N, or the number of problems.
     """
 
     row: IntArray
@@ -130,7 +130,8 @@ def sort_by_repetition(instances: Instances, io: TokenIO) -> Positions:
         this = _earlier(np.where(whole < 0, -1, whole * io.vocab_size + tokens)) > 0
         bins[f"context-{n}"] = np.array(FOLLOWED)[again.astype(int) + this][row, place]
         orders[f"context-{n}"] = FOLLOWED
-    return Positions(row, tokens[row, place], bins, orders, len(instances))
+    own = np.arange(len(instances)) if instances.problem is None else instances.problem
+    return Positions(own[row], tokens[row, place], bins, orders, int(own.max()) + 1)
 
 
 def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:

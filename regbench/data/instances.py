@@ -45,7 +45,8 @@ class Instances:
         lengths: (N,) the number of real tokens of each instance. The rest of a row is padding.
         scored: (N, L) bool, the positions that count.
         generator: Name and version of the task that made them, e.g. "pfa/1".
-        truth: The hidden values from which the task computes the true distributions, by name, each (N, ...).
+        truth: The hidden values from which the task computes the true distributions, by name, each (N, ...). Instances with the
+            same number in `truth["problem"]` share a problem, as queries share a prompt. Then errors are over problems.
         truth_at: The same, with a value for each position, each (N, L, ...).
     """
 
@@ -96,6 +97,12 @@ class Instances:
             truth={k: v[rows] for k, v in self.truth.items()},
             truth_at={k: v[rows][:, :longest] for k, v in self.truth_at.items()},
         )
+
+    @property
+    def problem(self) -> IntArray | None:
+        """The problem of each instance, (N,), counted from 0. None: each instance is a problem of its own."""
+        named = self.truth.get("problem")
+        return None if named is None else np.unique(named, return_inverse=True)[1]
 
     @property
     def n_tokens(self) -> int:

@@ -239,8 +239,10 @@ def evaluate_language_model(
     model = LanguageModel(plain, prompting, place)
     mappings = model.mappings(io, prompting.symbols, prompting.mappings)
     instances = track.instances(split)
-    if prompting.limit is not None:
+    if prompting.limit is not None and prompting.limit < len(instances):
         instances = instances[: prompting.limit]
+    else:  # they are all of them
+        prompting = prompting.model_copy(update={"limit": None})
     model.require_room(int(instances.lengths.max()))
     predicted = {}
     for seed, mapping in mappings.items():

@@ -11,7 +11,7 @@ import numpy as np
 from regbench.evaluation.baselines import Announce, predict_baseline, score_stored
 from regbench.evaluation.find_predictors import ComparedPredictor, Found, KnownScores, Run
 from regbench.evaluation.predictions import read_predictions
-from regbench.metrics.scores import Scores, score
+from regbench.metrics.scores import Scores, by_problem, score
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.models.predictor import Baseline
 from regbench.results import ScoreRecord
@@ -70,11 +70,11 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
 
 
 def _main_counts(found: Found) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """(N,), the positions of each test instance that the main score is over."""
+    """(N,), the positions of each test instance, or of each problem, that the main score is over."""
     task, main = found.track.task, found.track.definition.main_score
     _, group = task.metric_and_group(main)
     scored = found.test.scored if group is None else found.test.scored & task.groups(found.test)[group]
-    counts: np.ndarray[tuple[int], np.dtype[np.int64]] = scored.sum(1)
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]] = by_problem(scored.sum(1), found.test.problem)
     return counts
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, canonical, rounded
 from regbench.metrics.metric import Metric
-from regbench.metrics.scores import normalized_scores
+from regbench.metrics.scores import by_problem, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
 from regbench.training.options import TrainingOptions
 from regbench.utils.errors import UserError, describe_validation
@@ -63,7 +63,8 @@ def metrics(case: Case) -> Iterator[str]:
                 break
     if case.instances is None:
         return
-    n, sums = len(case.reference.test), case.instances.sums
+    test, sums = case.reference.test, case.instances.sums
+    n = len(by_problem(test.lengths, test.problem))
     if len(sums) != len(case.result.seeds) or any(set(one) != wanted for one in sums):
         yield "instances: not exactly the scores of every seed"
     lengths = {len(case.instances.counts), *map(len, case.instances.group_counts.values())}

@@ -132,12 +132,7 @@ def overview(boards: Sequence[Board], sections: Sequence[str], tasks: Sequence[s
 
 def _ranks(rows: Sequence[Row]) -> dict[str, int]:
     """The rank of each row among these, by name: 1 + how many of them the board's test calls better."""
-    found = {}
-    for row in rows:
-        assert row.ties is not None
-        better = [other for other in rows if other.rank is not None and other.rank < row.ties[0]]
-        found[row.name] = 1 + len(better)
-    return found
+    return {row.name: 1 + sum(other.name in row.better for other in rows) for row in rows}
 
 
 def _about(row: Row) -> tuple[str, str]:

@@ -60,6 +60,7 @@ class Row:
             board with higher tiers.
         ties: The best and the worst rank that the test leaves open: 1 + the number of significantly better entries, and the
             number of entries that are not significantly worse. Both are `rank` without a tie. None without a rank.
+        better: The names of the ranked entries that are significantly better. They need not be the first ones.
         entry: The entry. None of a baseline.
         baseline: The baseline's record. None of an entry.
         evidence: What stands behind an entry. None of a baseline.
@@ -74,6 +75,7 @@ class Row:
     normalized: float | None
     rank: int | None = None
     ties: tuple[int, int] | None = None
+    better: frozenset[str] = frozenset()
     entry: Entry | None = None
     baseline: BaselineRecord | None = None
     evidence: Evidence | None = None
@@ -225,7 +227,7 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     ranked = higher or whole
     ties = _ties(ranked, known[main])
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
-    places = {e.name: (i + 1, ties[i]) for i, e in enumerate(ranked)}
+    places = {e.name: (i + 1, *ties[i]) for i, e in enumerate(ranked)}
     provisional = not any(behind[e.name].tier == "reproduced" for e in ranked)
     rows = [_entry_row(e, places.get(e.name), baselines, behind[e.name], shares[e.name], provisional) for e in ordered]
     held = [row for row in rows if row.held]
@@ -264,24 +266,25 @@ def budget_share(entry: Entry, track: Track | None) -> float:
     return entry.result.tokens / track.definition.budget.train_tokens
 
 
-def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[int, int]]:
-    """The best and the worst rank that noise leaves open to each entry; `ordered`: best first."""
+def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[tuple[int, int], frozenset[str]]]:
+    """The best and the worst rank that noise leaves open to each entry, and which are better; `ordered`: best first."""
     if not ordered:
         return []
     samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in ordered]
     counts, higher = ordered[0].instances.counts_of(main.name), main.higher_is_better
-    better, worse = [0] * len(ordered), [0] * len(ordered)
+    better: list[set[str]] = [set() for _ in ordered]
+    worse = [0] * len(ordered)
     for i, upper in enumerate(samples):
         for j, lower in enumerate(samples[i + 1 :], i + 1):
             if compare(upper, lower, counts, higher_is_better=higher, level=SIGNIFICANCE / 2).worse:
-                better[j] += 1
+                better[j].add(ordered[i].name)
                 worse[i] += 1
-    return [(1 + better[i], len(ordered) - worse[i]) for i in range(len(ordered))]
+    return [((1 + len(better[i]), len(ordered) - worse[i]), frozenset(better[i])) for i in range(len(ordered))]
 
 
 def _entry_row(
     entry: Entry,
-    place: tuple[int, tuple[int, int]] | None,
+    place: tuple[int, tuple[int, int], frozenset[str]] | None,
     baselines: Mapping[str, BaselineRecord],
     evidence: Evidence,
     budget_share: float,
@@ -290,7 +293,7 @@ def _entry_row(
     main = entry.result.track.main_score
     scores = {metric: entry.result.score(metric) for metric in entry.metrics}
     normalized = normalized_scores(scores, baselines).get(main)
-    rank, ties = place or (None, None)
+    rank, ties, better = place or (None, None, frozenset())
     return Row(
         name=entry.name,
         kind="entry",
@@ -298,6 +301,7 @@ def _entry_row(
         normalized=normalized,
         rank=rank,
         ties=ties,
+        better=better,
         entry=entry,
         evidence=evidence,
         budget_share=budget_share,

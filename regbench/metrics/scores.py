@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,16 @@ from regbench.data.instances import Instances
 from regbench.metrics.metric import WITHOUT_TRUTH, TokenPrediction, score_positions, score_tokens, score_vectors
 from regbench.results import BaselineRecord, Curve, ScoreRecord
 from regbench.tasks.base import Task, VectorIO
-from regbench.utils.arrays import FloatArray
+from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
-SCORING_VERSION = 1
+SCORING_VERSION = 2
 """Raised whenever the same predictions would get other scores or curves. Kept scores of an older version are not used."""
 
 MOST_BINS = 64
 """The most bins that a curve has."""
+
+Values = TypeVar("Values", bound=NDArray[Any])
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Steps:
 @dataclass(frozen=True)
 class Scores:
     """The scores of one predictor on N instances of length L.
+
+    Where instances share problems, N counts problems, and a problem's instances are added up: they do not vary by themselves.
 
     Attributes:
         sums: By score (N,), the sum over an instance's scored positions.
@@ -111,7 +115,9 @@ def bin_width(length: int) -> int:
     return max(4, 1 << int(np.ceil(np.log2(max(1, length / MOST_BINS)))))
 
 
-def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | TokenPrediction]) -> Scores:
+def score(
+    task: Task, instances: Instances, predictions: Iterable[FloatArray | TokenPrediction], *, apart: bool = False
+) -> Scores:
     """Scores predictions for instances.
 
     Args:
@@ -119,6 +125,7 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | T
         instances: What was predicted, (N, L).
         predictions: Consecutive batches in the order of the instances: (B, L, V), or (B, L, D_out) for vectors. They may be
             `TokenPrediction` where the task does not know its truth.
+        apart: Whether instances that share a problem stay apart.
 
     Raises:
         UserError: Predictions of a wrong shape, rows that are not distributions, vectors that are not finite.
@@ -153,15 +160,29 @@ def score(task: Task, instances: Instances, predictions: Iterable[FloatArray | T
     if start != n:
         raise UserError(f"{start} predictions for {n} instances")
     groups = {m: counted[m] for m in task.scores if m in task.group_scores}
+    problem = None if apart else instances.problem
     return Scores(
-        sums,
-        instances.scored.sum(1),
+        {m: by_problem(each, problem) for m, each in sums.items()},
+        by_problem(instances.scored.sum(1), problem),
         by_position,
         instances.scored.sum(0),
-        group_counts={m: mask.sum(1) for m, mask in groups.items()},
+        group_counts={m: by_problem(mask.sum(1), problem) for m, mask in groups.items()},
         group_position_counts={m: mask.sum(0) for m, mask in groups.items()},
-        steps=by_step,
+        steps={
+            m: Steps(by_problem(step.sums, problem), by_problem(step.counts, problem), step.label)
+            for m, step in by_step.items()
+        },
     )
+
+
+def by_problem(values: Values, problem: IntArray | None) -> Values:
+    """Adds up the values (N, ...) of the instances of each problem: (P, ...). Without problems they stay as they are."""
+    if problem is None:
+        return values
+    sums: Any = np.zeros((int(problem.max(initial=-1)) + 1, *values.shape[1:]), values.dtype)
+    np.add.at(sums, problem, values)
+    added: Values = sums
+    return added
 
 
 def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:

@@ -144,7 +144,7 @@ def layout(
     metric = "tvd" if "tvd" in task.scores else task.main_score
     tables = []
     for place in range(len(models)):  # no name for a model: of a large track two in memory would fill it
-        tables.append(score(task, test, models[place].batches(at=test.scored)))
+        tables.append(score(task, test, models[place].batches(at=test.scored), apart=True))
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
     chosen = choose(-metrics_of(task)[metric].sign * mean, asked)

@@ -42,6 +42,15 @@ def test_families_are_scored(family: str, tiny_file: Path, tmp_path: Path) -> No
     assert result.architecture.source == f"{family}ForCausalLM"
 
 
+def test_a_limit_above_the_split_is_no_limit(tiny: Track, tiny_file: Path, gpt2: str) -> None:
+    """Else tables would tell more instances than there are, and a comparison would refuse the run as a part of them."""
+    size = len(tiny.instances("validation"))
+    for limit, kept in ((size - 1, size - 1), (size, None), (size + 1, None)):
+        result = scored(str(tiny_file), gpt2, mappings=(0,), limit=limit)
+        assert result.evaluation is not None
+        assert (result.evaluation.limit, result.architecture.options["limit"]) == (kept, kept)
+
+
 class CountingConfig(transformers.PretrainedConfig):  # type: ignore[misc, name-defined]
     model_type = "regbench_counting"
 

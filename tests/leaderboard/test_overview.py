@@ -8,14 +8,13 @@ from typing import Any
 from regbench.leaderboard.overview import Overview, overview
 
 
-def row(name: str, normalized: float | None, rank: int | None, best: int, **options: Any) -> Any:
-    """A row of a board; `best`: the best rank that chance leaves it."""
+def row(name: str, normalized: float | None, rank: int | None, better: str = "", **options: Any) -> Any:
+    """A row of a board; `better`: the entries that are significantly better."""
     architecture = SimpleNamespace(
         name=name.partition("+")[0], options=options, source=f"architectures.{name.partition('+')[0]}"
     )
     entry = SimpleNamespace(result=SimpleNamespace(architecture=architecture))
-    ties = None if rank is None else (best, rank)
-    return SimpleNamespace(name=name, normalized=normalized, rank=rank, ties=ties, entry=entry)
+    return SimpleNamespace(name=name, normalized=normalized, rank=rank, better=frozenset(better.split()), entry=entry)
 
 
 def baseline(name: str) -> Any:
@@ -26,21 +25,25 @@ AUTOMATA = SimpleNamespace(
     track="pfa-small-v1",
     rows=[
         baseline("oracle"),
-        row("gla+ngh-1", 0.7, 1, 1, ngram_heads=[1]),
-        row("mamba", 0.6, 2, 2),
-        row("mamba+n_layers-4", 0.59, 3, 2),
-        row("transformer", 0.58, 4, 2),
-        row("gla", 0.3, 5, 5, ngram_heads=[]),
-        row("lstm", 0.2, None, 0),
+        row("gla+ngh-1", 0.7, 1, ngram_heads=[1]),
+        row("mamba", 0.6, 2, "gla+ngh-1"),
+        row("mamba+n_layers-4", 0.59, 3, "gla+ngh-1"),
+        row("transformer", 0.58, 4, "gla+ngh-1"),
+        row("gla", 0.3, 5, "gla+ngh-1 mamba mamba+n_layers-4 transformer", ngram_heads=[]),
+        row("lstm", 0.2, None),
     ],
 )
 RECALL = SimpleNamespace(
     track="assoc-recall-small-v1",
-    rows=[row("mine", 0.99, 1, 1), row("transformer", 0.9, 2, 2), row("mamba", 0.5, 3, 3)],
+    rows=[
+        row("mine", 0.99, 1),
+        row("transformer", 0.9, 2, "mine"),
+        row("mamba", 0.5, 3, "mine transformer"),
+    ],
 )
-MORE = SimpleNamespace(track="mqar-small-v1", rows=[row("transformer", 0.3, 1, 1), row("mamba", 0.3, 1, 1)])
-FEW = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1, 1)])
-OTHER: Any = SimpleNamespace(track="other-v1", rows=[row("gla", None, 1, 1)])
+MORE = SimpleNamespace(track="mqar-small-v1", rows=[row("transformer", 0.3, 1), row("mamba", 0.3, 1)])
+FEW = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1)])
+OTHER: Any = SimpleNamespace(track="other-v1", rows=[row("gla", None, 1)])
 
 
 def of(*boards: Any) -> Overview:
@@ -75,6 +78,21 @@ def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
     assert found["mamba"].cells[0].section == "id-pfa-small-v1"  # type: ignore[union-attr]
 
 
+def test_an_entry_whose_seeds_are_far_apart_is_before_nobody() -> None:
+    """It has the second rank, and chance explains that. What is better than the last has no line of its own."""
+    board = SimpleNamespace(
+        track="pfa-small-v1",
+        rows=[
+            row("mamba", 0.9, 1),
+            row("gla", 0.88, 2),
+            row("mamba+n_layers-4", 0.87, 3, "mamba"),
+            row("lstm", 0.85, 4, "mamba mamba+n_layers-4"),
+        ],
+    )
+    ranks = {line.name: line.cells[0].rank for line in of(board).lines if line.cells[0] is not None}
+    assert ranks == {"mamba": 1, "gla": 1, "lstm": 2}
+
+
 def test_few_tracks_come_last_and_a_score_may_be_missing() -> None:
     lines = of(AUTOMATA, RECALL, OTHER).lines
     assert [line.name for line in lines] == ["transformer", "mamba", "gla", "mine", "gla + n-gram heads", "lstm"]
@@ -107,8 +125,9 @@ def test_findings_follow_from_the_entries() -> None:
 
 
 def test_a_track_of_few_architectures_leaves_the_findings_as_they_are() -> None:
-    two = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1, 1), row("transformer", 0.8, 2, 2)])
-    wide = SimpleNamespace(track="pfa-small-v1", rows=[*AUTOMATA.rows, row("rwkv", 0.2, 6, 6)])
+    two = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1), row("transformer", 0.8, 2, "mamba")])
+    before_it = "gla+ngh-1 mamba mamba+n_layers-4 transformer gla"
+    wide = SimpleNamespace(track="pfa-small-v1", rows=[*AUTOMATA.rows, row("rwkv", 0.2, 6, before_it)])
     (before,) = of(wide).findings
     assert "of 4 architectures" in before
     assert of(wide, FEW).findings == of(wide, two).findings == (before,)

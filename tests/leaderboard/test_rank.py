@@ -83,9 +83,10 @@ def test_ties_are_what_the_test_leaves_open(entries: list[Entry], tiny: Track) -
     for i, row in enumerate(row for row in board.rows if row.entry is not None):
         above, below = ranked[:i], ranked[i + 1 :]
         options = {"counts": counts, "higher_is_better": True, "level": 0.025}
-        better = sum(compare(sample(e), sample(ranked[i]), **options).worse for e in above)  # type: ignore[arg-type]
+        ahead = [e for e in above if compare(sample(e), sample(ranked[i]), **options).worse]  # type: ignore[arg-type]
         worse = sum(compare(sample(ranked[i]), sample(e), **options).worse for e in below)  # type: ignore[arg-type]
-        assert row.ties == (1 + better, len(ranked) - worse)
+        assert row.ties == (1 + len(ahead), len(ranked) - worse)
+        assert row.better == {e.name for e in ahead}
         assert row.ties[0] <= i + 1 <= row.ties[1]
     assert any(row.ties[0] < row.ties[1] for row in board.rows if row.ties)
     assert not any(row.ties == (1, len(ranked)) for row in board.rows), "not everything is a tie"

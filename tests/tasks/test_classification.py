@@ -7,11 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
+from scipy import stats
 
+from baselines.smoothed_ngram import SmoothedNGram
+from regbench.analysis.errors import average, sort_by_repetition
 from regbench.data.instances import Instances
-from regbench.metrics.metric import TokenPrediction
-from regbench.metrics.scores import score
+from regbench.evaluation.find_predictors import find_predictors
+from regbench.evaluation.score_table import score_table
+from regbench.metrics.metric import NLL_FLOOR, TokenPrediction
+from regbench.metrics.scores import score, score_records
 from regbench.tasks.base import Splits
 from regbench.tasks.classification import Classification, ClassificationParameters
 from regbench.tracks import load_track
@@ -96,6 +102,50 @@ def test_labels_are_scored_and_the_query_gives_the_main_score(task: Classificati
     found = score(task, test, (TokenPrediction.of(probabilities, test.tokens),))
     assert found["label_accuracy"].value == pytest.approx(0.5)
     assert found["token_accuracy"].value == pytest.approx(5.5 / 6)
+
+
+def test_errors_are_over_problems(task: Classification, made: dict[str, Instances]) -> None:
+    """The queries of a problem share all labels but their own, so they are no samples of their own."""
+    test, rng = made["test"], np.random.default_rng(0)
+    given = rng.uniform(0.1, 0.9, (8, 60))[test.truth["problem"]]
+    given[:, -1] = rng.uniform(0.1, 0.9, 48)
+    predicted = (TokenPrediction(given, np.zeros_like(test.tokens, int)),)
+    nll = np.where(test.scored, -np.log(given), 0.0).sum(1)
+    found = score(task, test, predicted)
+    assert found["nll"].value == pytest.approx(nll.sum() / test.scored.sum())
+    assert found["nll"].stderr == pytest.approx(stats.sem(nll.reshape(8, 6).sum(1) / 36))
+    records, curves = score_records(found)
+    assert records["nll"] == found["nll"]
+    first = (test.scored & (task.progress(test) == 0)).argmax(1)
+    values = -np.log(given[np.arange(48), first]).reshape(8, 6).mean(1)
+    assert curves["nll"].stderr is not None
+    assert curves["nll"].stderr[0] == pytest.approx(stats.sem(values), abs=1e-6)
+    at = sort_by_repetition(test, task.io)
+    assert average(-np.log(given[test.scored]), at).stderr == pytest.approx(found["nll"].stderr)
+    np.testing.assert_array_equal(score(task, test, predicted, apart=True).sums["nll"], nll)
+
+
+def test_predictors_are_compared_over_problems(folder: Path, tmp_path: Path) -> None:
+    content = {
+        "name": "few-v1",
+        "task": "classification",
+        "parameters": {"source": str(folder), **SMALL},
+        "splits": {"train": 60, "validation": 24, "test": 48, "seed": 0},
+        "budget": {"train_tokens": 3000},
+        "main_score": "nll",
+    }
+    (tmp_path / "few-v1.yaml").write_text(yaml.safe_dump(content))
+    names = ["unigram witten-bell", "3-gram witten-bell"]
+    found = find_predictors(names, str(tmp_path / "few-v1.yaml"))
+    sums = []
+    for one in found.compared:
+        assert isinstance(one.source, SmoothedNGram)
+        given = TokenPrediction.of(one.source.predict(found.test.tokens), found.test.tokens).probability
+        sums.append(np.where(found.test.scored, -np.log(np.maximum(given, NLL_FLOOR)), 0.0).sum(1))
+    apart = (sums[1] - sums[0]).reshape(8, 6).sum(1) / 36
+    (change,) = (row.change for row in score_table(found) if row.change is not None)
+    assert change.noise == pytest.approx(stats.sem(apart), rel=1e-6)
+    assert change.freedom in (6, 7)  # a float a hair below 7 is 6
 
 
 def test_splits_share_no_document(task: Classification, made: dict[str, Instances]) -> None:
