@@ -28,12 +28,13 @@ from regbench.data.instances import Instances
 from regbench.evaluation.baselines import predict_baseline
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
+from regbench.metrics.scores import by_problem
 from regbench.models.model import token_tensor
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import ScoreRecord
 from regbench.tasks.base import Task
 from regbench.tracks import Track
-from regbench.utils.arrays import FloatArray
+from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
 BATCH = 25
@@ -100,6 +101,7 @@ class Outcome:
         after: By metric (N, L).
         behind: Scored positions behind the segment, (N, L) bool.
         distance: Positions since the segment's end, (N, L).
+        problem: The problem of each instance, (N,), as in `Instances`.
         reference: Of a baseline beside it, by metric (N, L). Empty if there is none.
     """
 
@@ -107,10 +109,11 @@ class Outcome:
     after: Mapping[str, FloatArray]
     behind: NDArray[np.bool_]
     distance: NDArray[np.int64]
+    problem: IntArray | None = None
     reference: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def score(self, which: str, metric: str) -> ScoreRecord:
-        """The mean with its standard error over instances.
+        """The mean with its standard error over instances, or over problems that they share.
 
         Args:
             which: "before", "after", "difference" (after minus before) or "reference".
@@ -144,9 +147,10 @@ class Outcome:
         return {"before": self.before, "after": self.after, "reference": self.reference}[which][metric]
 
     def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
-        counts = counted.sum(1)
+        counts = by_problem(counted.sum(1), self.problem)
+        sums = by_problem(np.where(counted, values, 0.0).sum(1), self.problem)
         some = counts > 0
-        return ScoreRecord.of(np.where(counted, values, 0.0).sum(1)[some], counts[some].astype(np.int64))
+        return ScoreRecord.of(sums[some], counts[some].astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -265,7 +269,9 @@ def _outcomes(
                 whole[begin : begin + len(each), : each.shape[1]] += each / len(models)
     distance = np.arange(behind.shape[1]) - cuts[:, None]
     return {
-        rate: Outcome(sums[0.0], sums[rate], behind, distance) if np.isfinite(sums[rate]["nll"][behind]).all() else None
+        rate: Outcome(sums[0.0], sums[rate], behind, distance, instances.problem)
+        if np.isfinite(sums[rate]["nll"][behind]).all()
+        else None
         for rate in rates
     }
 

@@ -191,7 +191,7 @@ def distil_run(
         )
         for n in steps
     ]
-    prompted = Outcome(asked.unprompted, asked.prompted, asked.behind, asked.distance)
+    prompted = Outcome(asked.unprompted, asked.prompted, asked.behind, asked.distance, asked.problem)
     return Distillation(tuple(rows), prompted, asked.pass_operations)
 
 
@@ -201,6 +201,7 @@ class _Measured:
 
     behind: np.ndarray
     distance: np.ndarray
+    problem: IntArray | None
     unprompted: dict[str, FloatArray]
     prompted: dict[str, FloatArray]
     students: dict[tuple[float, int], dict[str, FloatArray]]
@@ -209,7 +210,7 @@ class _Measured:
 
     def outcome(self, rate: float, steps: int) -> Outcome:
         """The student beside the model without the prompt."""
-        return Outcome(self.unprompted, self.students[rate, steps], self.behind, self.distance)
+        return Outcome(self.unprompted, self.students[rate, steps], self.behind, self.distance, self.problem)
 
 
 def _measure(
@@ -226,7 +227,7 @@ def _measure(
     instances, train = track.instances(split)[:limit], track.instances("train")[:queries]
     cuts, behind = behind_segment(track, split, instances, place)
     own = place.cuts(train.lengths)
-    found = _Measured(behind, np.arange(behind.shape[1]) - cuts[:, None], {}, {}, {}, {}, 0.0)
+    found = _Measured(behind, np.arange(behind.shape[1]) - cuts[:, None], instances.problem, {}, {}, {}, {}, 0.0)
     for rate in rates:
         for n in at:
             found.students[rate, n], found.figures[rate, n] = {}, ([], [], [])
@@ -327,7 +328,7 @@ NOTE = (
     "Prompt distillation is a proposal of ours, not of a paper. The model is scored in the text after the prompt. KL is of the "
     "teacher from the student on the sampled texts, in nats. Seconds are per prompt. Operations are those of the first prompt, "
     "with every text read whole for each token that is drawn: at most so many. Passes are these in passes over the prompt. ± is "
-    "the standard error of the paired difference over instances. Rates are chosen on validation."
+    "the paired difference's standard error over instances. Windows of one document count as one. Rates are chosen on validation."
 )
 
 

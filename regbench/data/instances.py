@@ -45,8 +45,8 @@ class Instances:
         lengths: (N,) the number of real tokens of each instance. The rest of a row is padding.
         scored: (N, L) bool, the positions that count.
         generator: Name and version of the task that made them, e.g. "pfa/1".
-        truth: The hidden values from which the task computes the true distributions, by name, each (N, ...). Instances with the
-            same number in `truth["problem"]` share a problem, as queries share a prompt. Then errors are over problems.
+        truth: The hidden values from which the task computes the true distributions, by name, each (N, ...). Instances may
+            share a problem, as queries share a prompt, or windows a document; see `problem`.
         truth_at: The same, with a value for each position, each (N, L, ...).
     """
 
@@ -100,9 +100,15 @@ class Instances:
 
     @property
     def problem(self) -> IntArray | None:
-        """The problem of each instance, (N,), counted from 0. None: each instance is a problem of its own."""
-        named = self.truth.get("problem")
-        return None if named is None else np.unique(named, return_inverse=True)[1]
+        """The problem of each instance, (N,), counted from 0. None: each instance is a problem of its own.
+
+        `truth["problem"]` numbers the problems, or else `truth["document"]`, if an instance is of one document. Instances of one
+        problem do not vary by themselves. So standard errors are over problems.
+        """
+        for name in ("problem", "document"):
+            if (named := self.truth.get(name)) is not None and named.ndim == 1:
+                return np.unique(named, return_inverse=True)[1]
+        return None
 
     @property
     def n_tokens(self) -> int:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from regbench import cli, runner
 from regbench.analysis import adaptation
-from regbench.analysis.adaptation import Place, Plan, Row, _outcomes, adapt_run, beside
+from regbench.analysis.adaptation import Outcome, Place, Plan, Row, _outcomes, adapt_run, beside
 from regbench.analysis.adaptation_report import notes
 from regbench.analysis.gradient_steps import logits_after_descent, simulator_of
 from regbench.analysis.trained import Trained, load_trained
@@ -117,6 +117,22 @@ def test_scores_of_an_outcome(runs: Path) -> None:
     first = outcome.behind & (outcome.distance < 4)
     assert scores[0].value == pytest.approx((outcome.after["nll"] - outcome.before["nll"])[first].mean())
     assert set(outcome.before) == {"nll", "legal_accuracy", "token_accuracy", "tvd"}
+
+
+def test_errors_of_an_outcome_are_over_problems(runs: Path) -> None:
+    """Instances of one problem are added up: each instance twice gives the error of the instances once."""
+    trained = load_trained(runs / "tint")
+    once = _outcomes([trained], "test", Place(share=0.5), Plan((), (), limit=10), "values", (1e-3,))[1e-3]
+    assert once is not None
+    assert once.problem is None
+    twice = {name: {k: np.repeat(v, 2, axis=0) for k, v in getattr(once, name).items()} for name in ("before", "after")}
+    behind, distance = np.repeat(once.behind, 2, axis=0), np.repeat(once.distance, 2, axis=0)
+    shared = Outcome(**twice, behind=behind, distance=distance, problem=np.repeat(np.arange(10), 2))
+    apart = Outcome(**twice, behind=behind, distance=distance)
+    expected = once.score("difference", "nll")
+    assert shared.score("difference", "nll").value == pytest.approx(expected.value)
+    assert shared.score("difference", "nll").stderr == pytest.approx(expected.stderr)
+    assert apart.score("difference", "nll").stderr < 0.75 * expected.stderr
 
 
 def test_bayes_stands_beside_on_the_same_positions(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

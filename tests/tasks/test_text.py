@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from regbench.data.instances import Instances
+from regbench.metrics.scores import score
 from regbench.tasks.base import Splits
 from regbench.tasks.text import Text, TextParameters
 from regbench.tracks import load_track
@@ -46,6 +47,23 @@ def test_each_instance_is_a_window_of_its_document(folder: Path, task: Text, mad
             windows = np.lib.stride_tricks.sliding_window_view(task.encode((folder / name).read_text()), 64)
             assert (windows == instances.tokens[row]).all(-1).any()
             assert task.topic_names[instances.truth["topic"][row]] == name.split("/")[0]
+
+
+def test_errors_are_over_documents(task: Text, made: dict[str, Instances]) -> None:
+    """Predictions that are good or bad for a whole document: the error is that of the documents' means, by hand."""
+    test = made["test"]
+    _, document = np.unique(test.truth["document"], return_inverse=True)
+    n = int(document.max()) + 1
+    sure = np.random.default_rng(0).uniform(0.1, 0.9, n)[document]
+    given = np.repeat((1 - sure)[:, None, None] / 399, 64, axis=1).repeat(400, axis=2)
+    np.put_along_axis(given, test.tokens[:, :, None].astype(np.int64), sure[:, None, None], axis=2)
+    found = score(task, test, [given])
+    counts, sums = 64 * np.bincount(document), 64 * np.bincount(document, -np.log(sure))
+    mean = sums.sum() / counts.sum()
+    error = np.sqrt(n / (n - 1) * ((sums - mean * counts) ** 2).sum()) / counts.sum()
+    assert found["nll"].value == pytest.approx(mean)
+    assert found["nll"].stderr == pytest.approx(error)
+    assert score(task, test, [given], apart=True)["nll"].stderr < 0.75 * error
 
 
 def test_splits_share_no_document(task: Text, made: dict[str, Instances]) -> None:
