@@ -92,7 +92,8 @@ def find_predictors(predictors: Sequence[str], track: str | None, board: Board |
 
     Args:
         predictors: Each is a baseline by its name in tables ("3-gram"), a registered baseline ("ngram" stands for all n-gram
-            models there), a file with a baseline, or a run folder. "LABEL=..." before any of them names it.
+            models there), a file with a baseline, or a run folder. "LABEL=..." before any of them names it. A baseline that
+            is meant twice, without a name of its own, stands once.
         track: A track's name or file. None: that of the run folders, else pfa-small-v1.
         board: Is asked for what is neither a baseline nor a run folder.
 
@@ -102,10 +103,16 @@ def find_predictors(predictors: Sequence[str], track: str | None, board: Board |
     loaded = load_track(track or track_of(predictors))
     test = loaded.instances("test")
     baselines = default_baselines(loaded, test)
-    compared = [one for spec in predictors for one in _find(spec, loaded, test, baselines, board)]
+    compared: list[ComparedPredictor] = []
+    for spec in predictors:
+        compared += [one for one in _find(spec, loaded, test, baselines, board) if not _is_among(one, compared)]
     if len(compared) < 2:
         raise UserError(f"a comparison needs at least two predictors, not {len(compared)}")
     return Found(loaded, test, compared, _names(compared))
+
+
+def _is_among(one: ComparedPredictor, others: Sequence[ComparedPredictor]) -> bool:
+    return isinstance(one.source, Baseline) and any(one.source is o.source and one.label == o.label for o in others)
 
 
 def _names(compared: Sequence[ComparedPredictor]) -> list[str]:

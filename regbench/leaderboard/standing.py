@@ -81,7 +81,7 @@ class Standing:
 
     Attributes:
         rank: 1 for the best. Entries with the same architecture, options and training count as others.
-        entries: How many ranked entries there are without it.
+        entries: How many entries with the full budget there are without it, claimed ones too.
         above: The names and scores of up to three entries that are better, the nearest last.
         below: The same of up to three that are not better, the nearest first.
     """

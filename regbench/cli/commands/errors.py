@@ -69,8 +69,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"unknown --score '{score}'{nearest(score, known)}")
     there = {baseline.name for baseline in default_baselines(loaded, loaded.instances("test"))}
     wanted = (TEXT_REFERENCE,) if TEXT_REFERENCE in there else REFERENCES
-    references = [name for name in wanted if name in there and name not in arguments.predictor]
-    found = find_predictors([*arguments.predictor, *references], track)
+    found = find_predictors([*arguments.predictor, *(name for name in wanted if name in there)], track)
     at = (errors.sort_positions if by_state else errors.sort_by_repetition)(found.test, found.track.task.io)
     values, illegal = _measured(found, at)
     bins = errors.binned(values, at)
