@@ -204,7 +204,7 @@ def test_it_sees_packages_that_are_installed_for_the_user_alone(
 def test_it_keeps_within_its_limits(
     stranger: Made, code: str, seconds: int, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolated, "SECONDS", seconds)
+    monkeypatch.setattr("regbench.leaderboard.job.SECONDS", seconds)
     job = Job("", {}, stranger.track.task, code.encode())
     with pytest.raises(UserError, match=fault):
         next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
