@@ -7,6 +7,7 @@ import contextlib
 import shlex
 import stat
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +25,8 @@ EVIDENCE = ".evidence.json"
 @dataclass(frozen=True)
 class Stored:
     """An entry's file and the files kept beside it: the source of an architecture that is not built in, evidence, predictions.
+
+    The entry is read once, the other files when they are asked for.
 
     Attributes:
         path: The entry's file.
@@ -71,12 +74,26 @@ class Stored:
             if path.name in own or (path.name.startswith(f"{self.path.stem}.seed-") and path.suffix == ".npz")
         )
 
-    def read(self) -> tuple[Entry, list[str]]:
-        """The entry, and a line for each thing wrong with the file itself: its form, digest, name and folder.
+    @property
+    def entry(self) -> Entry:
+        """The entry.
 
         Raises:
             Refused: The file cannot be read, or is not of the schema.
         """
+        return self._read[0]
+
+    @property
+    def faults(self) -> list[str]:
+        """A line for each thing wrong with the entry's file itself: its form, digest, name and folder.
+
+        Raises:
+            Refused: As `entry`.
+        """
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[Entry, list[str]]:
         content = self.folder.read(self.path.name, ENTRY_BYTES)
         raw = parse_json(content, self.path.name)
         current = _current(raw, self.path.name)
@@ -109,8 +126,8 @@ def find_board(given: str | None) -> Path:
     raise UserError("no leaderboard/ here or beside regbench's source: say which with --board DIR")
 
 
-def find_entry(given: str) -> Path:
-    """The file of one entry.
+def find_entry(given: str) -> Stored:
+    """One entry, by its file.
 
     Raises:
         UserError: There is no such file, or it is of a run or an entry's evidence. The message names the file of the entry that
@@ -124,7 +141,7 @@ def find_entry(given: str) -> Path:
             raise UserError(
                 f"{given} says what stands behind an entry; the entry is {given.removesuffix(EVIDENCE)}.json"
             )
-        return path
+        return Stored(path)
     with contextlib.suppress(UserError):  # without a board there is no hint
         files = [stored.path for stored in stored_entries(find_board(None))]
         called = [path for path in files if path.stem.rpartition("-")[0] == given]

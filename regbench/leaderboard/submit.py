@@ -145,7 +145,7 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
     for stored in stored_entries(board):
         if stored.path.parent.name != entry.track:
             continue
-        other = stored.read()[0]
+        other = stored.entry
         same = other.configuration_digest == entry.configuration_digest
         if same or (other.name == entry.name and same_configuration(entry.result, other.result)):
             found.append(stored)

@@ -261,16 +261,20 @@ def main(track: str, entry: str, run: str, folder: str) -> None:
     """Verifies all of them in this process; prints what came of each, its processor time, and the most memory there was."""
     import time
 
+    from regbench.leaderboard.store import Stored
     from regbench.leaderboard.verify import verify_entry, verify_run
     from regbench.tracks import load_track
     from regbench.utils.errors import UserError
 
     own = load_track(track)
-    assert verify_entry(Path(entry), track=own).faults == []
+    assert verify_entry(Stored(Path(entry)), track=own).faults == []
     assert verify_run(Path(run), own)[1].faults == []
     place = Path(folder)
     report = {}
-    attacks = [(p, verify_entry) for p in entries(Path(entry), place / "entries")]
+    attacks = [
+        (p, lambda path, track: verify_entry(Stored(path), track=track))
+        for p in entries(Path(entry), place / "entries")
+    ]
     attacks += [(p, lambda path, track: verify_run(path, track)[1]) for p in runs(Path(run), place / "runs")]
     for path, verify in attacks:
         started = time.process_time()

@@ -45,10 +45,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.report.content import label
     from regbench.results import require_finished
 
-    path = find_entry(arguments.entry)
+    stored = find_entry(arguments.entry)
     require_finished(Path(arguments.run))
     found = challenge(
-        path,
+        stored,
         Path(arguments.run),
         by=arguments.by,
         track=own_track(arguments),
@@ -64,6 +64,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             f"{change.change / max(change.noise, 1e-12):+.1f} standard errors from the claim (+ is better)",
             console,
         )
-    print_line(f"{path}: {'REFUSED' if found.findings.faults else 'verified'}, number {found.number}", console)
+    print_line(f"{stored.path}: {'REFUSED' if found.findings.faults else 'verified'}, number {found.number}", console)
     print_findings(found.findings, console, "  ")
     return 1 if found.findings.faults else 0
