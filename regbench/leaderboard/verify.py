@@ -16,7 +16,7 @@ from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import check_evidence
 from regbench.results import BaselineRecord, Result
 from regbench.tracks import Track
-from regbench.utils.guard import Folder, Refused
+from regbench.utils.guard import Refused
 
 CHECKS: tuple[Check, ...] = (
     *figures.STRUCTURE,
@@ -135,7 +135,7 @@ def _scored(stored: Stored, reference: Reference, folder: Path | None) -> list[S
     """The predictions in a folder, or those beside the entry. None if there are none beside it."""
     seeds = [seed.seed for seed in stored.entry.result.seeds]
     if folder is not None:
-        return [read_scored(Folder(folder), f"seed-{seed}/predictions.npz", reference) for seed in seeds]
+        return [RunFolder(folder).scored(seed, reference) for seed in seeds]
     names = [stored.predictions_name(seed) for seed in seeds]
     if not any(stored.folder.has(name) for name in names):
         return None
