@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from regbench.cli.arguments import one_of
+from regbench.cli.arguments import one_of, refuse_unused
 from regbench.cli.lines import announcing, print_line
 from regbench.cli.tables import folded, print_fitting, small_error
 
@@ -91,9 +91,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         file = getattr(arguments, option)
         if file and not file.endswith(".png"):
             raise UserError(f"--{option} takes the name of a PNG picture, not '{file}'")
-    without = [option for option in ("out", "csv", "order") if arguments.course and getattr(arguments, option)]
-    if without:
-        raise UserError(f"--{without[0]} is of the distances between predictors: leave it out beside --course")
+    if arguments.course:
+        why = "is of the distances between predictors: leave it out beside --course"
+        refuse_unused(arguments, ("out", "csv", "order"), why)
     announce = announcing(Console(stderr=True))
     found = find_predictors(arguments.predictor, arguments.track, Entries())
     if arguments.course:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from regbench.cli.arguments import refuse_unused
 from regbench.cli.lines import print_line
-from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
     from regbench.studies.study import Rows, Study
@@ -44,17 +44,16 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Lists the studies, or runs one."""
     from regbench.studies.study import run_study, study_names
 
-    given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
-    settings = {key: value for key, value in given.items() if value is not None}
     if arguments.name is None:
-        asked = [*settings, *(key for key in ("out", "check") if getattr(arguments, key))]
-        if asked:
-            raise UserError(f"--{asked[0]} goes with a study: {', '.join(study_names())}")
+        every = ("draws", "seed", "optimizers", "out", "check")
+        refuse_unused(arguments, every, f"goes with a study: {', '.join(study_names())}")
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for name, summary in study_names().items():
             table.add_row(f"[bold]{name}[/]", summary)
         console.print(table, highlight=False)
         return 0
+    given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
+    settings = {key: value for key, value in given.items() if value is not None}
     with Console(stderr=True).status("measuring"):
         study = run_study(arguments.name, settings)
     for rows in study.tables:
