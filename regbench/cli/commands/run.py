@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +52,8 @@ def configure(run: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains and scores."""
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
-    from regbench import runner
-    from regbench.cli.live import side_by_side
+    from regbench.cli.live import interrupted
     from regbench.cli.tables import metrics_of_run, print_fitting, result_table
-    from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
 
     for option in ("resume", "out"):
@@ -67,24 +64,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     # What is going on goes to stderr, so that stdout holds the table alone.
     with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
         try:
-            if arguments.resume:
-                _refuse_more_than_resume(arguments)
-                reporter.folder = Path(arguments.resume)
-            config = None if arguments.resume else _config(arguments)
-            if arguments.jobs is not None:
-                if config is not None:
-                    share(arguments.jobs, device=config.device)  # refused before a folder is made
-                folder = Path(arguments.resume) if config is None else runner.begin(config, arguments.out, reporter)
-                reporter.folder = folder
-                result = side_by_side(folder, arguments.jobs)
-            elif config is None:
-                result = runner.resume(arguments.resume, reporter)
-            else:
-                result = runner.run_config(config, arguments.out, reporter)
+            result = _train(arguments, reporter)
         except KeyboardInterrupt:
-            hint = f"; go on with: regbench run --resume {reporter.folder}" if reporter.folder else ""
-            print(f"regbench: interrupted{hint}", file=sys.stderr)
-            return 130
+            return interrupted(reporter.folder)
     assert reporter.folder is not None
     print_fitting(result_table(result, metrics_of_run(result, reporter.folder)), console)
     seed, few = result.seeds[0], result.training.get("train_instances")
@@ -98,6 +80,24 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     print_line(f"the page of this run: {reporter.folder}/report.html", console)
     _say_what_next(result, reporter.folder, console)
     return 0
+
+
+def _train(arguments: argparse.Namespace, reporter: TerminalReporter) -> Result:
+    """Trains what is asked for, or goes on with a run."""
+    from regbench import runner
+    from regbench.cli.live import go_on
+    from regbench.sweeps.local import share
+
+    if arguments.resume:
+        _refuse_more_than_resume(arguments)
+        reporter.folder = Path(arguments.resume)
+        return go_on(reporter.folder, arguments.jobs, reporter)
+    config = _config(arguments)
+    if arguments.jobs is None:
+        return runner.run_config(config, arguments.out, reporter)
+    share(arguments.jobs, device=config.device)  # refused before a folder is made
+    reporter.folder = runner.begin(config, arguments.out, reporter)
+    return go_on(reporter.folder, arguments.jobs, reporter)
 
 
 def _say_what_next(result: Result, folder: Path, console: Console) -> None:
@@ -147,14 +147,17 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
 def _suite(arguments: argparse.Namespace, console: Console) -> int:
     """An architecture on every track of a suite."""
     from regbench.cli.suites import run_suite
+    from regbench.sweeps.suite import begin_suite
+    from regbench.tracks.suite import load_suite
 
     if arguments.resume:
         _refuse_more_than_resume(arguments)
-        return run_suite(None, None, arguments.resume, arguments.jobs, console)
+        return run_suite(lambda _: Path(arguments.resume), arguments.jobs, console)
     for name, value in (("track", arguments.track), ("config", arguments.config)):
         if value is not None:
             raise UserError(f"--suite names its tracks: leave out --{name}")
-    return run_suite(arguments.suite, _config(arguments), arguments.out, arguments.jobs, console)
+    config, out = _config(arguments), arguments.out
+    return run_suite(lambda said: begin_suite(load_suite(arguments.suite), config, out, said), arguments.jobs, console)
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:
