@@ -83,15 +83,8 @@ def _compare_architectures(console: Console) -> int:
 
     task_io = load_track("pfa-small-v1").task.io
     table = Table(title="architectures, at their default options", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column, justify in (
-        ("", "left"),
-        ("family", "left"),
-        ("paper", "left"),
-        ("year", "right"),
-        ("parameters", "right"),
-        ("state", "right"),
-    ):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for place, column in enumerate(("", "family", "paper", "year", "parameters", "state")):
+        table.add_column(column, justify="left" if place < 3 else "right")
     for name in registry.entries(registry.ARCHITECTURE):
         cls = registry.load(registry.ARCHITECTURE, name)
         model = build(cls, resolve_options(cls, {}), task_io)

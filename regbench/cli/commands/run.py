@@ -112,36 +112,32 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     config = read_run(folder)
     track = load_track(config.track)
     budget, used = track.definition.budget.train_tokens, min(seed.tokens for seed in result.seeds)
-    share = f"{100 * used / budget:.0f}" if used >= budget / 100 else "less than 1"
-    lines = [f"{share} % of the track's budget of {budget:,} training tokens used"]
-    standing = standing_of(result, track)
-    named = [] if config.track == result.track.name else ["--track", config.track]
-    if standing is not None and used < FULL * budget:
-        lines.append(f"an entry of less than {100 * FULL:.0f} % of the budget has no rank on the leaderboard")
-    elif standing is not None:
+    whole, standing = used >= FULL * budget, standing_of(result, track)
+    if standing is not None and whole:
         beside = (("above", standing.above[::-1]), ("below", standing.below))
         near = [
             f"{where}: {', '.join(f'{name} {score.value:.3f}' for name, score in some)}"
             for where, some in beside
             if some
         ]
-        lines.insert(
-            0, f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
-        )
-    if len(result.seeds) < FEWEST_SEEDS or (standing is not None and used < FULL * budget):
+        rank = f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
+        print_line(rank, console)
+    share = f"{100 * used / budget:.0f}" if used >= budget / 100 else "less than 1"
+    print_line(f"{share} % of the track's budget of {budget:,} training tokens used", console)
+    if standing is not None and not whole:
+        print_line(f"an entry of less than {100 * FULL:.0f} % of the budget has no rank on the leaderboard", console)
+    if len(result.seeds) < FEWEST_SEEDS or (standing is not None and not whole):
         settings = {key: value for key, value in config.settings.items() if key != "training.train_tokens"}
-        whole = {
-            "settings": settings,
-            "seeds": config.seeds if len(config.seeds) >= FEWEST_SEEDS else tuple(range(FEWEST_SEEDS)),
-        }
-        what = "three seeds" if used >= FULL * budget else "three seeds and the whole budget"
-        lines.append(f"next, {what}, as an entry needs: {command_of(config.model_copy(update=whole))}")
+        seeds = config.seeds if len(config.seeds) >= FEWEST_SEEDS else tuple(range(FEWEST_SEEDS))
+        command = command_of(config.model_copy(update={"settings": settings, "seeds": seeds}))
+        what = "three seeds" if whole else "three seeds and the whole budget"
+        print_line(f"next, {what}, as an entry needs: {command}", console)
     elif standing is not None:
-        lines.append(f"next: {shlex.join(['regbench', 'submit', str(folder)])}")
+        print_line(f"next: {shlex.join(['regbench', 'submit', str(folder)])}", console)
     else:
-        lines.append(f"next: {shlex.join(['regbench', 'compare', str(folder), *list(result.baselines)[:2], *named])}")
-    for line in lines:
-        print_line(line, console)
+        named = [] if config.track == result.track.name else ["--track", config.track]
+        words = ["regbench", "compare", str(folder), *list(result.baselines)[:2], *named]
+        print_line(f"next: {shlex.join(words)}", console)
 
 
 def _suite(arguments: argparse.Namespace, console: Console) -> int:
