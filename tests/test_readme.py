@@ -116,7 +116,7 @@ def test_the_table_of_make_run_is_of_the_entry() -> None:
 def test_the_top_of_the_board_is_the_boards() -> None:
     """The highest means, and each was reproduced, as the text says."""
     found = published("pfa-small-v1")
-    again = {one.read()[0].name for one in stored_in(ENTRIES / "pfa-small-v1") if read_evidence(one).reproduced}
+    again = {one.entry.name for one in stored_in(ENTRIES / "pfa-small-v1") if read_evidence(one).reproduced}
     means = {name: mean(seed.scores["legal_accuracy"].value for seed in of.seeds) for name, of in found.items()}
     best = sorted(found, key=lambda name: -means[name])
     rows = body_rows(section(README, "## Leaderboard"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import yaml
@@ -29,6 +29,23 @@ def one_of(*known: str) -> Callable[[str], str]:
         return text
 
     return read
+
+
+def refuse_unused(arguments: argparse.Namespace, options: Iterable[str], why: str) -> None:
+    """Refuses options that would not be used.
+
+    Args:
+        arguments: what was parsed.
+        options: by their names there.
+        why: the message behind the option.
+
+    Raises:
+        UserError: one of them was given.
+    """
+    for option in options:
+        given = getattr(arguments, option)
+        if given is not None and given is not False:  # 0 is given
+            raise UserError(f"--{option.replace('_', '-')} {why}")
 
 
 def add_settings(parser: argparse.ArgumentParser, meaning: str) -> None:

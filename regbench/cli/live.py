@@ -1,7 +1,8 @@
-"""How far a sweep is, drawn on the terminal: a line for each run that is under way, and one for the whole."""
+"""Runs that are under way, on the terminal: how far a sweep is, a line for each of its runs, and how one run goes on."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -12,13 +13,14 @@ from rich import live
 from rich.console import Console, Group
 from rich.text import Text
 
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 
 if TYPE_CHECKING:
     from regbench.results import Result
     from regbench.sweeps import grid
     from regbench.sweeps.schedule import Counts
     from regbench.sweeps.work import Ended, Job, Note
+    from regbench.training.progress import Reporter
 
 _ACTIONS = {"train": "trial", "score": "training and test", "finish": "run folder"}
 _BAR = 12
@@ -93,12 +95,28 @@ class Live:
         return text
 
 
-def side_by_side(folder: Path, jobs: int) -> Result:
-    """Trains and scores the seeds of a run folder, several at once, with a line for each."""
+def go_on(folder: Path, jobs: int | None, reporter: Reporter) -> Result:
+    """Trains and scores the seeds of a run folder that are not done.
+
+    Args:
+        folder: The run folder.
+        jobs: How many at once, with a line for each. None: one after another.
+        reporter: Is told of these.
+    """
+    from regbench import runner
     from regbench.sweeps.seeds import run_seeds
 
-    with Live(Console(stderr=True)) as live:
+    if jobs is None:
+        return runner.resume(folder, reporter)
+    with Live(stderr()) as live:
         return run_seeds(folder, jobs, live)
+
+
+def interrupted(folder: Path | None) -> int:
+    """Says how an interrupted run or suite goes on. None: it has not begun. Returns the exit code."""
+    hint = f"; go on with: regbench run --resume {folder}" if folder is not None else ""
+    print(f"regbench: interrupted{hint}", file=sys.stderr)
+    return 130
 
 
 def _what(job: Job) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -15,60 +14,42 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.cli.tables import folded, metrics_of_run, print_fitting
 from regbench.training.terminal import TerminalReporter
 
 if TYPE_CHECKING:
-    from regbench.config import Config
     from regbench.metrics.metric import Metrics
     from regbench.results import Result
+    from regbench.training.progress import Reporter
 
 
-def run_suite(suite: str | None, config: Config | None, place: str | None, jobs: int | None, console: Console) -> int:
+def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Console) -> int:
     """Trains on every track and prints the table.
 
     Args:
-        suite: The suite's name or file. None: go on with the suite's folder `place`.
-        config: What to run on each track.
-        place: The suite's folder; None for a new one.
+        begin: Makes the suite's folder, or finds it.
         jobs: Seeds trained at once.
         console: For the table.
 
     Returns:
         The exit code.
     """
-    from regbench import runner
-    from regbench.cli.live import side_by_side
-    from regbench.sweeps.suite import begin_suite, go_on
-    from regbench.tracks.suite import load_suite
+    from regbench.cli.live import go_on, interrupted
+    from regbench.sweeps import suite
 
-    folder = Path(place) if place is not None else None
-    with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
-
-        def train(run: Path) -> Result:
-            if jobs is None:
-                return runner.resume(run, reporter)
-            return side_by_side(run, jobs)
-
-        done: list[tuple[Path, Result]] = []
+    folder: Path | None = None
+    with TerminalReporter(stderr()) as reporter, apart_from_stdout():
         try:
-            if suite is not None:
-                assert config is not None
-                folder = begin_suite(load_suite(suite), config, folder, reporter)
-            assert folder is not None
-            for run, result in go_on(folder, train):
-                done.append((run, result))
+            folder = begin(reporter)
+            done = list(suite.go_on(folder, lambda run: go_on(run, jobs, reporter)))
         except KeyboardInterrupt:
-            hint = f"; go on with: regbench run --resume {folder}" if reporter.folder else ""
-            print(f"regbench: interrupted{hint}", file=sys.stderr)
-            return 130
+            return interrupted(folder if reporter.folder else None)
     print_fitting(suite_table(done), console)
     shares = [statistics.fmean(result.normalized) for _, result in done if result.normalized]
     if shares:
         console.print(
             f"mean of the normalized scores: {100 * statistics.fmean(shares):.0f}, over {len(shares)} of {len(done)} tracks",
-            highlight=False,
         )
     print_line(f"a run folder for each track: {folder}", console)
     return 0

@@ -32,7 +32,7 @@ def print_fitting(table: Table, console: Console, names: int = 1) -> None:
     first, others = range(names), range(names, len(table.columns))
     while others:
         count = next((n for n in range(len(others), 1, -1) if _fits(_part(table, (*first, *others[:n])), console)), 1)
-        console.print(_part(table, (*first, *others[:count])), highlight=False)
+        console.print(_part(table, (*first, *others[:count])))
         others, table = others[count:], copy(table)
         table.title = None
         if others and (table.box is None or not table.show_edge):  # else the edges keep them apart
@@ -101,6 +101,11 @@ def metrics_of_run(result: Result, folder: Path) -> Metrics:
     from regbench.tracks import load_track
 
     return load_track(read_run(folder).track).metrics
+
+
+def short(value: float, digits: int = 3) -> str:
+    """A number without the zero before the point: `.836`."""
+    return f"{value:.{digits}f}".removeprefix("0")
 
 
 def small_error(stderr: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from regbench.evaluation.guards import HonestyCheck, probe, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.model import CPU, device_of
-from regbench.models.predictor import rows_at_once
+from regbench.models.predictor import predict_in_batches, rows_at_once
 from regbench.results import ArchitectureRecord, BaselineRecord, Evaluation, Result, SeedRecord, Selection
 from regbench.tasks.base import Task, VectorIO
 from regbench.tracks import Track
@@ -149,27 +150,34 @@ def predictions_of(one: Given, task: Task, instances: Instances) -> StoredPredic
     Raises:
         UserError: It sees what it predicts, it is shifted by one place, or its rows are not what they are said to be.
     """
-    if one.rows is None:
-        training = one.module is not None and one.module.training
-        if one.module is not None:
-            one.module.eval()
-        try:
+    with _in_evaluation_mode(one.module):
+        if one.rows is None:
             probe(one, instances)
-            return stored_of(one, task, instances)
-        finally:
-            if one.module is not None:
-                one.module.train(training)
-    return stored_of(one, task, instances)
+        return stored_of(one, task, instances)
+
+
+@contextmanager
+def _in_evaluation_mode(module: nn.Module | None) -> Iterator[None]:
+    """A module is in evaluation mode, and afterwards in the mode in which it was."""
+    training = module is not None and module.training
+    if module is not None:
+        module.eval()
+    try:
+        yield
+    finally:
+        if module is not None:
+            module.train(training)
 
 
 def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions:
     """Asks for all predictions, and weighs them against the tokens and the truth on the way."""
     honesty = HonestyCheck(task)
-    batches = _batches(one, instances) if one.rows is None else _rows_of_array(one, instances)
+    at_once = rows_at_once(one.io, instances.tokens.shape[1], 64)
+    rows = predict_in_batches(one, instances, at_once) if one.rows is None else _rows_of_array(one, instances, at_once)
 
     def watched() -> Iterator[FloatArray]:
         start = 0
-        for batch in batches:
+        for batch in rows:
             honesty.add(batch, instances[start : start + len(batch)])
             start += len(batch)
             yield batch
@@ -180,15 +188,8 @@ def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions
     return stored
 
 
-def _batches(one: Given, instances: Instances) -> Iterator[FloatArray]:
-    """Predictions as a run asks for them, a batch at a time."""
-    size = rows_at_once(one.io, instances.tokens.shape[1], 64)
-    for start in range(0, len(instances), size):
-        yield one.predict(instances[start : start + size].tokens)
-
-
-def _rows_of_array(one: Given, instances: Instances) -> Iterator[FloatArray]:
-    """The rows of an array, each beside the token that it predicts."""
+def _rows_of_array(one: Given, instances: Instances, at_once: int) -> Iterator[FloatArray]:
+    """The rows of an array, each beside the token that it predicts, so many instances at once."""
     assert one.rows is not None
     n, length = instances.scored.shape
     width = one.io.width
@@ -198,11 +199,10 @@ def _rows_of_array(one: Given, instances: Instances) -> Iterator[FloatArray]:
             "which is not read"
         )
     check_shape(one.rows, (n, length, width), one.what)
-    size = rows_at_once(one.io, length, 64)
-    for start in range(0, n, size):
-        some = instances[start : start + size]
+    for start in range(0, n, at_once):
+        some = instances[start : start + at_once]
         shape = some.scored.shape
-        rows = one.distributions(one.rows[start : start + size, : shape[1]], shape, some.lengths)
+        rows = one.distributions(one.rows[start : start + at_once, : shape[1]], shape, some.lengths)
         if one.predicts == "next":  # nothing predicts the first token
             first = 0.0 if isinstance(one.io, VectorIO) else 1.0 / width
             rows = np.concatenate([np.full_like(rows[:, :1], first), rows[:, :-1]], axis=1)

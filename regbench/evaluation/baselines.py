@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from regbench.checks.baseline import blaming_baseline, check_predictions, examined
+from regbench.checks.task import examine_task_once
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions
 from regbench.metrics.scores import SCORING_VERSION, Scores, score, score_records
@@ -49,10 +50,7 @@ def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
     Raises:
         UserError: The task or a baseline is not built in and breaks its contract, or two baselines share a name or an anchor.
     """
-    if track.task_code is not None:  # a task that is not built in
-        from regbench.checks.task import examine_task_once
-
-        examine_task_once(track)
+    examine_task_once(track)
     built_on = {None, *(base.__module__.rpartition(".")[2] for base in type(track.task).__mro__)}
     names = [name for name, entry in registry.entries(registry.BASELINE).items() if entry.only_task in built_on]
     found = [baseline for name in names for baseline in defaults_of(name, track, instances)]

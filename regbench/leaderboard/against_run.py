@@ -16,7 +16,7 @@ from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import Reference, find_reference
-from regbench.leaderboard.run_folder import RunFolder, read_predictions
+from regbench.leaderboard.run_folder import RunFolder
 from regbench.metrics.scores import score, score_records
 from regbench.models.model import ModelPredictor
 from regbench.results import Curve, SeedRecord
@@ -147,8 +147,7 @@ def _compare(run: RunFolder, track: Track | None, commit: str | None) -> Iterato
         by = "" if past is None else f" by {record.source} of commit {past.commit[:12]}"
         predicted = predict_built_in(run, past, reference.track.task, [reference.test])
         for seed, again in zip(run.result.seeds, predicted, strict=True):
-            stored = read_predictions(run.folder, f"seed-{seed.seed}/predictions.npz", reference)
-            mean, largest = _apart(again, stored)
+            mean, largest = _apart(again, run.predictions(seed.seed, reference))
             line = f"seed {seed.seed}: predicted again from its weights{by}: {largest:.2g} apart at most, {mean:.2g} on average"
             yield Note(line) if mean <= MEAN_TOLERANCE and largest <= LARGEST_TOLERANCE else line
             yield from score_faults(seed, again, reference)

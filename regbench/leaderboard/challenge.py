@@ -18,7 +18,6 @@ from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.against_run import predict_built_in, read_weights, score_faults
 from regbench.leaderboard.case import Findings, Note
-from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.isolated import predict_isolated
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
@@ -70,7 +69,7 @@ class Outcome:
 
 
 def challenge(
-    path: Path,
+    stored: Stored,
     run: Path,
     *,
     by: str,
@@ -83,7 +82,7 @@ def challenge(
     """Challenges an entry with the weights of its run. If nothing is wrong, the evidence is written beside the entry.
 
     Args:
-        path: The entry's file.
+        stored: The entry and its files.
         run: The run folder, with the weights of every seed.
         by: Who asks, for the evidence.
         track: A track of your own, if the entry is of that.
@@ -103,13 +102,12 @@ def challenge(
         raise UserError(f"the number of a challenge is from 0 to 2^63 - 1, not {number}")
     if not FEWEST <= instances <= MOST:
         raise UserError(f"a challenge has {FEWEST} to {MOST:,} instances, not {instances}")
-    stored = Stored(path)
-    findings = verify_entry(path, track=track, run=run, costly=False)
+    findings = verify_entry(stored, track=track, run=run, costly=False)
     if not findings.faults:
         findings.take("copies", _copies(stored))
     if findings.faults:
         return Outcome(findings, number, {}, {})
-    entry = stored.read()[0]
+    entry = stored.entry
     architecture = entry.result.architecture
     if not (is_built_in(architecture) or run_their_code):
         raise UserError(f"{entry.name} is not built in: --run-their-code runs {architecture.source} isolated")
@@ -120,9 +118,7 @@ def challenge(
     with past_of(architecture, entry.result.code.commit) if is_built_in(architecture) else nullcontext() as past:
         if past is not None:
             announce(f"{architecture.source} has changed: that of commit {past.commit[:12]} is run")
-        predicted = _predict(
-            stored, entry, RunFolder(run), past, reference.track.task, (reference.test, fresh), announce
-        )
+        predicted = _predict(stored, RunFolder(run), past, reference.track.task, (reference.test, fresh), announce)
         try:
             for seed in entry.result.seeds:
                 announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
@@ -136,24 +132,22 @@ def challenge(
     changes = judge(entry, means, reference.track)
     findings.take("challenge", differing(changes))
     if not findings.faults:
-        _keep(stored, entry, fresh, means, number, by)
+        _keep(stored, fresh, means, number, by)
     return Outcome(findings, number, changes, means)
 
 
 def _copies(stored: Stored) -> Iterator[str]:
     """Entries of the same track whose figures are those of this one."""
-    own = stored.read()[0]
     for other in stored_in(stored.path.parent):
         if other.path.name != stored.path.name:
             try:
-                yield from copies([own, other.read()[0]])
+                yield from copies([stored.entry, other.entry])
             except Refused as error:
                 yield Note(f"not compared with {other.path.name}: {error}")
 
 
 def _predict(
     stored: Stored,
-    entry: Entry,
     run: RunFolder,
     past: Past | None,
     task: Task,
@@ -161,6 +155,7 @@ def _predict(
     announce: Callable[[str], None],
 ) -> Iterator[Predictions]:
     """For each seed what its weights predict, by built-in source or by a stranger's, which has a process of its own."""
+    entry = stored.entry
     if is_built_in(entry.result.architecture):
         yield from predict_built_in(run, past, task, asked)
         return
@@ -176,7 +171,7 @@ def _mean(scored: list[Scores], metric: str) -> ScoreRecord:
     return ScoreRecord.of(sums, scored[0].counts_of(metric))
 
 
-def _keep(stored: Stored, entry: Entry, fresh: Instances, means: dict[str, ScoreRecord], number: int, by: str) -> None:
+def _keep(stored: Stored, fresh: Instances, means: dict[str, ScoreRecord], number: int, by: str) -> None:
     """Writes the evidence beside the entry."""
     found = Challenge(
         date=today(),
@@ -187,4 +182,4 @@ def _keep(stored: Stored, entry: Entry, fresh: Instances, means: dict[str, Score
         fingerprint=fresh.fingerprint,
         scores=means,
     )
-    add_evidence(stored, entry, challenge=found)
+    add_evidence(stored, challenge=found)

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.imports import imported_modules
+from regbench.utils.imports import sources_of
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout that regbench runs from. An installed regbench has none."""
@@ -51,28 +51,19 @@ def source_digest_at(commit: str, module: str) -> str | None:
     """What `registry.source_digest` would give for a module at a commit. None where git, the commit or the file is not here."""
     if not COMMIT.fullmatch(commit):
         return None
-    found: dict[str, bytes] = {}
-    waiting = [module]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
+
+    def find(name: str) -> tuple[PurePosixPath, bytes, str] | None:
         stem = name.replace(".", "/")
         for path, package in ((f"{stem}.py", name.rpartition(".")[0]), (f"{stem}/__init__.py", name)):
-            content = _at(commit, path)
-            if content is not None:
-                found[path] = content
-                try:
-                    waiting += imported_modules(content, package, module.partition(".")[0])
-                except (SyntaxError, ValueError, RecursionError):
-                    return None
-                break
-        else:
-            if name == module:
-                return None
-    return registry.digest_of([found[path] for path in sorted(found, key=PurePosixPath)])
+            if (content := _at(commit, path)) is not None:
+                return PurePosixPath(path), content, package
+        return None
+
+    try:
+        found = sources_of(module, find)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return registry.digest_of([found[path] for path in sorted(found)]) if found else None
 
 
 @contextmanager

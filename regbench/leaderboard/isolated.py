@@ -12,31 +12,20 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard.job import CHILD, Job, fill, last_line, take
+from regbench.leaderboard.job import CHILD, SECONDS, Job, predict_apart
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
 MEMORY_BYTES = 8 << 30
-SECONDS = 3600
 _FILE_BYTES = 4 << 30
 
-_SYSTEM = (
-    "/usr",
-    "/bin",
-    "/lib",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/dev/null",
-    "/dev/zero",
-    "/dev/urandom",
-    "/dev/random",
-)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", *_DEVICES)
 _SHARED = ("config.py", "results.py", "__init__.py", "data", "metrics", "models", "ops", "utils", "training")
 """What of regbench a model is built with. Of the tasks it gets the contract alone, and of the data no text."""
 
@@ -88,32 +77,18 @@ def predict_isolated(
             "this system cannot isolate a process (unshare with user namespaces): a stranger's code is not run"
         )
     announce("running the stranger's code in a process of its own")
-    with tempfile.TemporaryDirectory(prefix="regbench-job-") as name:
-        folder, root = Path(name) / "job", Path(name) / "root"
-        root.mkdir()
-        fill(folder, job, weights, asked)
-        _add_library(folder)
-        with open(Path(name) / "log", "w+b") as output:  # where the process cannot put something else in its place
-            command = _command(root, folder)
-            try:
-                done = subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=_environment(),
-                    preexec_fn=_limit,
-                    timeout=SECONDS,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                raise UserError(f"the stranger's code took more than {SECONDS} s") from None
-            if done.returncode != 0:
-                raise UserError(f"the stranger's code failed: {last_line(output)}")
-        try:
-            yield from take(folder, job, weights, asked)
-        except Refused as error:
-            raise UserError(f"the stranger's code left no predictions: {error}") from None
+    try:
+        yield from predict_apart(
+            job,
+            weights,
+            asked,
+            who="the stranger's code",
+            command=_command,
+            environment=_environment(),
+            limit=_limit,
+        )
+    except Refused as error:
+        raise UserError(str(error)) from None
 
 
 def _add_library(folder: Path) -> None:
@@ -136,7 +111,11 @@ def _add_library(folder: Path) -> None:
         shutil.copytree(place, folder / "lib" / "architectures", ignore=ignore)
 
 
-def _command(root: Path, folder: Path) -> list[str]:
+def _command(folder: Path) -> list[str]:
+    """The command that runs the job in a folder behind a root of its own. It makes the root, and adds the library."""
+    root = folder.with_name("root")
+    root.mkdir()
+    _add_library(folder)
     shown = [path for path in (*_SYSTEM, *_prefixes(), *_packages()) if os.path.exists(path)]
     shown = [p for p in shown if not any(p != q and p.startswith(f"{q}/") for q in shown)]
     hidden = []
@@ -164,18 +143,8 @@ def _inside(path: str, folders: list[str]) -> bool:
 
 
 def _unshare() -> list[str]:
-    return [
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "--net",
-        "--ipc",
-        "--uts",
-        "--pid",
-        "--fork",
-        "--kill-child",
-    ]
+    kinds = "--user --map-root-user --mount --net --ipc --uts --pid"
+    return ["unshare", *kinds.split(), "--fork", "--kill-child"]
 
 
 def _environment() -> dict[str, str]:

@@ -1,11 +1,13 @@
-"""Predictions that are made in a process of its own: what the process is given, and what it leaves."""
+"""Predictions that are made in a process of its own: what the process is given, how it runs, and what it leaves."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +18,10 @@ from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
-from regbench.utils.guard import Folder
+from regbench.utils.guard import Folder, Refused
+
+SECONDS = 3600
+"""The longest that a process may take."""
 
 CHILD = "child.py"
 _STRANGER = "stranger.py"
@@ -71,19 +76,59 @@ def fill(folder: Path, job: Job, weights: Sequence[bytes], asked: Sequence[Insta
     (folder / "job.json").write_text(json.dumps(description))
 
 
-def take(folder: Path, job: Job, weights: Sequence[bytes], asked: Sequence[Instances]) -> Iterator[Predictions]:
-    """What the process left: for each seed the predictions for all that it was asked. Each is read when it is its turn.
+def predict_apart(
+    job: Job,
+    weights: Sequence[bytes],
+    asked: Sequence[Instances],
+    *,
+    who: str,
+    command: Callable[[Path], list[str]],
+    environment: Mapping[str, str],
+    limit: Callable[[], None] | None = None,
+) -> Iterator[Predictions]:
+    """What the architecture predicts in a process of its own: for each seed all that it is asked.
+
+    Args:
+        job: The architecture.
+        weights: The checkpoint of each seed.
+        asked: What the model of each seed is asked, one after the other. The process gets their tokens and lengths alone.
+        who: Whose code runs, for messages.
+        command: Makes the command that runs `CHILD` from the job's folder. It may add to the folder, and put more beside it.
+        environment: That of the process.
+        limit: Is called in the process before it begins.
 
     Raises:
-        Refused: It left no predictions for these instances.
+        Refused: The process failed, took more than `SECONDS`, or left no predictions for these instances.
     """
-    for seed in range(len(weights)):
-        for place, instances in enumerate(asked):
-            arrays = Folder(folder).arrays(f"out-{seed}-{place}.npz", expected_arrays(job.task, instances))
-            yield Predictions.from_arrays({**arrays, "lengths": instances.lengths})
+    with tempfile.TemporaryDirectory(prefix="regbench-job-") as name:
+        folder = Path(name) / "job"
+        fill(folder, job, weights, asked)
+        with open(Path(name) / "log", "w+b") as log:  # where the process cannot put something else in its place
+            try:
+                done = subprocess.run(
+                    command(folder),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    preexec_fn=limit,
+                    timeout=SECONDS,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise Refused(f"{who} took more than {SECONDS} s") from None
+            if done.returncode != 0:
+                raise Refused(f"{who} failed: {_last_line(log)}")
+        for seed in range(len(weights)):  # each file is read when it is its turn
+            for place, instances in enumerate(asked):
+                try:
+                    arrays = Folder(folder).arrays(f"out-{seed}-{place}.npz", expected_arrays(job.task, instances))
+                except Refused as error:
+                    raise Refused(f"{who} left no predictions: {error}") from None
+                yield Predictions.from_arrays({**arrays, "lengths": instances.lengths})
 
 
-def last_line(log: IO[bytes]) -> str:
+def _last_line(log: IO[bytes]) -> str:
     """The last line that a process wrote into a file, without what is not printable."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS))
     said = log.read(_LAST_WORDS).decode("utf-8", "replace").strip().splitlines() or ["no output"]

@@ -53,13 +53,12 @@ def load_boards(
         retired, known = _retired(folder), kept_baselines(folder)
         for stored in stored_entries(folder):
             try:
-                entry, form = stored.read()
-                evidence[entry.digest] = read_evidence(stored)
+                evidence[stored.entry.digest] = read_evidence(stored)
             except Refused as error:
                 faults.append(f"{stored.path.name}: {error}")
                 continue
-            entries.append(entry)
-            found = _faults(stored, entry, form, track, known, retired, announce)
+            entries.append(stored.entry)
+            found = _faults(stored, track, known, retired, announce)
             faults += [f"{stored.path.name}: {fault}" for fault in dict.fromkeys(found)]
         if not faults:
             faults = copies(entries)
@@ -129,22 +128,19 @@ def retired_faults(entry: Entry) -> Iterator[str]:
 
 def _faults(
     stored: Stored,
-    entry: Entry,
-    form: list[str],
     track: Track | None,
     known: Known,
     retired: Mapping[str, Any],
     announce: Callable[[str], None],
 ) -> Iterator[str]:
-    name, digest = entry.track, entry.result.track.digest
+    name, digest = stored.entry.track, stored.entry.result.track.digest
     if todays_track(name, digest, track) is not None:
-        baselines = known.get(digest)
-        found = verify_entry(stored.path, track=track, baselines=baselines, announce=announce, read=(entry, form))
+        found = verify_entry(stored, track=track, baselines=known.get(digest), announce=announce)
         yield from (str(fault) for fault in found.faults)
         return
-    yield from (f"form: {fault}" for fault in form)
+    yield from (f"form: {fault}" for fault in stored.faults)
     if digest in retired.get(name, ()):
-        yield from retired_faults(entry)
+        yield from retired_faults(stored.entry)
     else:
         yield (
             f"track: {name} with the digest {digest[:12]!a} is no track of today, and {RETIRED} does not list it; "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import Board, Row
+from regbench.tracks import load_track, track_names
 from regbench.utils import registry
 
 PURPOSES = {
@@ -22,17 +23,23 @@ COUNTS = "counts"
 
 @dataclass(frozen=True)
 class Cell:
-    """The best entry of an architecture on a track.
+    """The best entry of an architecture on a track, of those with a rank if there are any.
 
     Attributes:
         row: The row of its board.
-        rank: 1 + the number of ranked rows of the overview that are significantly better there. 0 of an entry without a rank.
+        rank: 1 + the number of ranked rows of the overview that are significantly better there. 0 of an entry without a rank,
+            such as a claimed one beside verified ones. It counts in no mean and in no finding.
         section: The id of the board's section on the page.
     """
 
     row: Row
     rank: int
     section: str
+
+    @property
+    def score(self) -> float:
+        """Its normalized score; 0 where the track has none."""
+        return self.row.normalized or 0.0
 
 
 @dataclass(frozen=True)
@@ -43,31 +50,28 @@ class Line:
         name: Its name, with "+ n-gram heads" where it has them.
         family: One of `regbench.models.mixer.FAMILIES`. With n-gram heads it is "counts".
         paper: Authors and year, or "".
-        cells: The best entry with a rank on each track, in the order of the tracks.
-        unranked: The best entry on each track where it has no entry with a rank, such as a claimed one beside verified ones. It
-            counts in no mean and in no finding.
+        cells: Its cell on each track, in the order of the tracks. None where it has no entry.
     """
 
     name: str
     family: str
     paper: str
     cells: tuple[Cell | None, ...]
-    unranked: tuple[Cell | None, ...]
 
     @property
-    def run(self) -> list[Cell]:
-        """The cells of the tracks on which it has a rank."""
-        return [cell for cell in self.cells if cell is not None]
+    def ranked(self) -> dict[int, Cell]:
+        """The cells with a rank, by the places of their tracks."""
+        return {i: cell for i, cell in enumerate(self.cells) if cell is not None and cell.rank}
 
     @property
     def mean_rank(self) -> float | None:
         """The mean of its ranks."""
-        return statistics.fmean(cell.rank for cell in self.run) if self.run else None
+        return statistics.fmean(cell.rank for cell in self.ranked.values()) if self.ranked else None
 
     @property
     def normalized(self) -> float | None:
         """The mean of their normalized scores, where tracks have one."""
-        known = [cell.row.normalized for cell in self.run if cell.row.normalized is not None]
+        known = [cell.row.normalized for cell in self.ranked.values() if cell.row.normalized is not None]
         return statistics.fmean(known) if known else None
 
 
@@ -86,53 +90,41 @@ class Overview:
     findings: tuple[str, ...]
 
 
-def overview(boards: Sequence[Board], sections: Sequence[str], tasks: Sequence[str]) -> Overview:
-    """The overview of some boards.
+def overview(boards: Sequence[Board]) -> Overview:
+    """The overview of some boards, which are current.
 
     An architecture is represented by its best entry with a rank on each track.
-
-    Args:
-        boards: Current boards.
-        sections: The id of each board's section on the page.
-        tasks: The name of each board's task.
     """
     best: dict[tuple[str, bool], dict[int, Row]] = {}
-    others: dict[tuple[str, bool], dict[int, Row]] = {}
     for place, board in enumerate(boards):
-        for row in board.rows:  # best first
+        for row in sorted(board.rows, key=lambda row: row.rank is None):  # best first; those without a rank last
             if row.entry is not None:
                 record = row.entry.result.architecture
                 key = record.name, bool(record.options.get("ngram_heads"))
-                (others if row.rank is None else best).setdefault(key, {}).setdefault(place, row)
+                best.setdefault(key, {}).setdefault(place, row)
     ranks = [_ranks([rows[place] for rows in best.values() if place in rows]) for place in range(len(boards))]
     lines = []
-    for name, heads in best | others:
-        ranked, rest = best.get((name, heads), {}), others.get((name, heads), {})
+    for (name, heads), rows in best.items():
         cells = [
-            Cell(ranked[place], ranks[place][ranked[place].name], sections[place]) if place in ranked else None
-            for place in range(len(boards))
+            Cell(rows[place], ranks[place].get(rows[place].name, 0), board.file_stem) if place in rows else None
+            for place, board in enumerate(boards)
         ]
-        unranked = [
-            Cell(rest[place], 0, sections[place]) if place in rest and place not in ranked else None
-            for place in range(len(boards))
-        ]
-        family, paper = _about(next(iter((ranked or rest).values())))
-        lines.append(
-            Line(
-                f"{name} + n-gram heads" if heads else name,
-                COUNTS if heads else family,
-                paper,
-                tuple(cells),
-                tuple(unranked),
-            )
-        )
-    lines.sort(key=lambda line: (2 * len(line.run) < len(boards), -(line.normalized or 0.0), line.name))
-    return Overview(tuple(boards), tuple(lines), tuple(_findings(lines, boards, tasks)))
+        family, paper = _about(min(rows.values(), key=lambda row: row.rank is None))
+        if heads:
+            name, family = f"{name} + n-gram heads", COUNTS
+        lines.append(Line(name, family, paper, tuple(cells)))
+    lines.sort(key=lambda line: (2 * len(line.ranked) < len(boards), -(line.normalized or 0.0), line.name))
+    return Overview(tuple(boards), tuple(lines), tuple(_findings(lines, boards)))
+
+
+def _task(board: Board) -> str:
+    """The name of a board's task; "" where the track is not here."""
+    return load_track(board.track).definition.task if board.track in track_names() else ""
 
 
 def _ranks(rows: Sequence[Row]) -> dict[str, int]:
-    """The rank of each row among these, by name: 1 + how many of them the board's test calls better."""
-    return {row.name: 1 + sum(other.name in row.better for other in rows) for row in rows}
+    """The rank of each ranked row among these, by name: 1 + how many of them the board's test calls better."""
+    return {row.name: 1 + sum(other.name in row.better for other in rows) for row in rows if row.rank is not None}
 
 
 def _about(row: Row) -> tuple[str, str]:
@@ -145,17 +137,18 @@ def _about(row: Row) -> tuple[str, str]:
     return cls.family, "" if cls.paper is None else f"{cls.paper.authors} {cls.paper.year}"
 
 
-def _findings(lines: Sequence[Line], boards: Sequence[Board], tasks: Sequence[str]) -> list[str]:
+def _findings(lines: Sequence[Line], boards: Sequence[Board]) -> list[str]:
     """What is best for each purpose and for all of them, among the architectures that are not given counts."""
     own, found, means = [line for line in lines if line.family != COUNTS], [], []
-    for purpose, measured_by in PURPOSES.items():
-        ranked = {place: len(_run_on(own, [place])) for place, task in enumerate(tasks) if task in measured_by}
+    for purpose, tasks in PURPOSES.items():
+        measured = [place for place, board in enumerate(boards) if _task(board) in tasks]
+        ranked = {place: len(_run_on(own, [place])) for place in measured}
         # A track of few architectures would leave the finding to them alone.
         places = [place for place, count in ranked.items() if count > 1 and 2 * count > max(ranked.values())]
         everywhere = _run_on(own, places)
         if not places:
             continue
-        means.append({line.name: _mean(line, places) for line in everywhere})
+        means.append({line.name: statistics.fmean(line.ranked[i].score for i in places) for line in everywhere})
         if len(places) == 1:
             found.append(_ahead(purpose, lines, everywhere, places[0], boards[places[0]].track))
         elif len(everywhere) > 1:
@@ -173,12 +166,8 @@ def _findings(lines: Sequence[Line], boards: Sequence[Board], tasks: Sequence[st
 
 
 def _run_on(lines: Sequence[Line], places: Sequence[int]) -> list[Line]:
-    return [line for line in lines if all(line.cells[place] is not None for place in places)]
-
-
-def _mean(line: Line, places: Sequence[int]) -> float:
-    """The mean of the normalized scores on the tracks at these places, on all of which the architecture was run."""
-    return statistics.fmean(cell.row.normalized or 0.0 for place in places if (cell := line.cells[place]) is not None)
+    """Those with a rank on all tracks at these places."""
+    return [line for line in lines if set(places) <= line.ranked.keys()]
 
 
 def _highest(means: Mapping[str, float]) -> str:
@@ -189,29 +178,23 @@ def _highest(means: Mapping[str, float]) -> str:
 
 def _ahead(purpose: str, lines: Sequence[Line], own: Sequence[Line], place: int, track: str) -> str:
     """Which of them are ahead on the one track of a purpose, by the significance test."""
-    there = [(line.name, cell) for line in own if (cell := line.cells[place]) is not None]
-    cells = dict(sorted(there, key=lambda one: (-(one[1].row.normalized or 0.0), one[0])))
+    cells = {line.name: line.ranked[place] for line in own}
     least = min(cell.rank for cell in cells.values())
-    first = [name for name, cell in cells.items() if cell.rank == least]
-    score = max(cells[name].row.normalized or 0.0 for name in first)
+    level = {name: cell.score for name, cell in cells.items() if cell.rank == least}
+    first = sorted(level, key=lambda name: (-level[name], name))
     return (
         f"{purpose.capitalize()} ({track}): {_listed(first)} {'are level' if first[1:] else 'is ahead'}, "
-        f"of {len(cells)} architectures, with a normalized score of {100 * score:.0f}.{_counts(lines, place, least)}"
+        f"of {len(cells)} architectures, with a normalized score of {100 * level[first[0]]:.0f}.{_counts(lines, place, least)}"
     )
 
 
 def _counts(lines: Sequence[Line], place: int, least: int) -> str:
     """Which of those that are given counts are before the best of the others."""
-    before = [
-        line.name
-        for line in lines
-        if line.family == COUNTS and (cell := line.cells[place]) is not None and cell.rank < least
-    ]
-    return (
-        f" Given counts of n-grams, {_listed(before)} {'are' if len(before) > 1 else 'is'} before them."
-        if before
-        else ""
-    )
+    given = [line for line in _run_on(lines, [place]) if line.family == COUNTS]
+    before = [line.name for line in given if line.ranked[place].rank < least]
+    if not before:
+        return ""
+    return f" Given counts of n-grams, {_listed(before)} {'are' if len(before) > 1 else 'is'} before them."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ from regbench.report.content import (
 )
 from regbench.report.html import render_page
 from regbench.results import Curve
-from regbench.tracks.track import frozen_tracks, load_track, track_names
+from regbench.tracks.track import frozen_tracks
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
@@ -75,15 +75,10 @@ def build_page(boards: Sequence[Board]) -> str:
         about_tiers=f"{ABOUT_TIERS} {FIRST}".replace("*", ""),
         tiers=TIERS,
         about_models=ABOUT,
-        overview=overview(ordered, list(current), list(map(_task, ordered))) if len(ordered) > 1 else None,
+        overview=overview(ordered) if len(ordered) > 1 else None,
         current=[_section(board, name, boards) for name, board in current.items()],
         retired=[_section(board, name, boards) for name, board in retired.items()],
     )
-
-
-def _task(board: Board) -> str:
-    """The name of a board's task; "" where the track is not here."""
-    return load_track(board.track).definition.task if board.track in track_names() else ""
 
 
 def chart_data(boards: Mapping[str, Board], retired: Sequence[Board] = ()) -> dict[str, Any]:

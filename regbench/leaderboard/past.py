@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,15 +17,11 @@ from pathlib import Path
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.history import missing, tree_at
-from regbench.leaderboard.job import CHILD, Job, fill, last_line, take
+from regbench.leaderboard.job import CHILD, Job, predict_apart
 from regbench.leaderboard.origin import is_todays
 from regbench.results import ArchitectureRecord
 from regbench.utils.errors import UserError
 from regbench.utils.files import cache_root
-from regbench.utils.guard import Refused
-
-SECONDS = 3600
-"""The longest that a prediction may take."""
 
 _COMMAND = "import sys; from regbench.cli import main; sys.exit(main(sys.argv[1:]))"
 
@@ -54,20 +49,14 @@ class Past:
         Raises:
             Refused: It cannot be built as it was then, or cannot take these weights.
         """
-        with tempfile.TemporaryDirectory(prefix="regbench-job-") as name:
-            folder = Path(name) / "job"
-            fill(folder, job, weights, asked)
-            command = [sys.executable, str(folder / CHILD)]
-            with open(Path(name) / "log", "w+b") as log:
-                try:
-                    done = subprocess.run(
-                        command, stdout=log, stderr=log, env=self._environment(), timeout=SECONDS, check=False
-                    )
-                except subprocess.TimeoutExpired:
-                    raise Refused(f"the source of commit {self.commit[:12]} took more than {SECONDS} s") from None
-                if done.returncode != 0:
-                    raise Refused(f"the source of commit {self.commit[:12]} failed: {last_line(log)}")
-            yield from take(folder, job, weights, asked)
+        yield from predict_apart(
+            job,
+            weights,
+            asked,
+            who=f"the source of commit {self.commit[:12]}",
+            command=lambda folder: [sys.executable, str(folder / CHILD)],
+            environment=self._environment(),
+        )
 
     def command(self, arguments: list[str]) -> int:
         """Runs `regbench` as it was then, and returns its exit code. What it prints goes to standard error."""

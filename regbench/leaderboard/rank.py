@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.language_models import LanguageModelEntry
@@ -52,7 +52,6 @@ class Row:
 
     Attributes:
         name: The name in tables.
-        kind: "entry" or "baseline". Baselines stand among the entries without a rank.
         scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
             its standard error over instances.
         normalized: The normalized score by the main score: 0 unigram, 1 oracle. None where the track has no such baselines.
@@ -66,11 +65,9 @@ class Row:
         evidence: What stands behind an entry. None of a baseline.
         budget_share: The share of the track's training tokens that an entry used. With less than `FULL` it has no rank.
         provisional: Whether no entry of its board is reproduced, so that ranks are shown in brackets.
-        held: Whether it has rank 1 and is not reproduced while another entry is. Then no rank is shown.
     """
 
     name: str
-    kind: Literal["entry", "baseline"]
     scores: Mapping[str, ScoreRecord]
     normalized: float | None
     rank: int | None = None
@@ -81,7 +78,16 @@ class Row:
     evidence: Evidence | None = None
     budget_share: float = 1.0
     provisional: bool = False
-    held: bool = False
+
+    @property
+    def kind(self) -> Literal["entry", "baseline"]:
+        """What it is. Baselines stand among the entries without a rank."""
+        return "baseline" if self.baseline is not None else "entry"
+
+    @property
+    def held(self) -> bool:
+        """Whether it has rank 1 and is not reproduced while another entry is. Then no rank is shown."""
+        return self.rank == 1 and not self.provisional and self.tier != "reproduced"
 
     @property
     def tier(self) -> Tier | None:
@@ -210,42 +216,44 @@ def retirement(track: str, digest: str) -> str | None:
 
 
 def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, Evidence]) -> Board:
-    first = entries[0]
-    digest = first.result.track.digest
-    current = own is not None and (own.name, own.definition.digest) == (first.track, digest)
     _check_agreement(entries)
-    main = first.result.track.main_score
+    first = entries[0]
+    digest, main = first.result.track.digest, first.result.track.main_score
+    current = own is not None and (own.name, own.definition.digest) == (first.track, digest)
     described = METRICS if own is None else Metrics(METRICS | own.metrics)
     known = Metrics({name: described[name] for name in first.metrics})
-    best_first = -known[main].sign
-    ordered = sorted(entries, key=lambda e: (best_first * e.result.score(main).value, e.name))
-    behind = {e.name: evidence.get(e.digest, Evidence(entry=e.digest)) for e in ordered}
-    track = todays_track(first.track, digest, own)
-    shares = {e.name: budget_share(e, track) for e in ordered}
-    whole = [e for e in ordered if shares[e.name] >= FULL]
-    higher = [e for e in whole if behind[e.name].tier != "claimed"]
-    ranked = higher or whole
-    ties = _ties(ranked, known[main])
+    track, sign = todays_track(first.track, digest, own), known[main].sign
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
-    places = {e.name: (i + 1, *ties[i]) for i, e in enumerate(ranked)}
-    provisional = not any(behind[e.name].tier == "reproduced" for e in ranked)
-    rows = [_entry_row(e, places.get(e.name), baselines, behind[e.name], shares[e.name], provisional) for e in ordered]
-    held = [row for row in rows if row.held]
-    for name, record in baselines.items():
-        normalized = normalized_scores(record.scores, baselines).get(main)
-        rows.append(Row(name=name, kind="baseline", scores=record.scores, normalized=normalized, baseline=record))
+
+    def row(name: str, scores: Mapping[str, ScoreRecord], **more: Any) -> Row:
+        return Row(name, scores, normalized_scores(scores, baselines).get(main), **more)
+
+    rows = [
+        row(
+            e.name,
+            {metric: e.result.score(metric) for metric in e.metrics},
+            entry=e,
+            evidence=evidence.get(e.digest, Evidence(entry=e.digest)),
+            budget_share=budget_share(e, track),
+        )
+        for e in entries
+    ]
+    rows.sort(key=lambda one: (-sign * one.scores[main].value, one.name))
+    rows = _with_ranks(rows, known[main])
+    higher = any(one.rank is not None and one.tier != "claimed" for one in rows)
+    rows += [row(name, record.scores, baseline=record) for name, record in baselines.items()]
     rows.sort(
-        key=lambda row: (
-            row.tier == "claimed" and bool(higher),  # below all others
-            best_first * row.scores[main].value,
-            row.kind,
-            row.rank or 0,
-            row.name,
+        key=lambda one: (
+            higher and one.tier == "claimed",  # below all others
+            -sign * one.scores[main].value,
+            one.kind,
+            one.rank or 0,
+            one.name,
         )
     )
-    for row in held:  # below the next one
-        rows.remove(row)
-        rows.insert(1 + next(i for i, other in enumerate(rows) if other.rank == 2), row)
+    for held in [one for one in rows if one.held]:  # below the next one
+        rows.remove(held)
+        rows.insert(1 + next(i for i, other in enumerate(rows) if other.rank == 2), held)
     return Board(
         track=first.track,
         summary=track_names().get(first.track, ""),
@@ -257,6 +265,19 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
         retired=None if current else retirement(first.track, digest),
         rows=tuple(rows),
     )
+
+
+def _with_ranks(rows: Sequence[Row], main: Metric) -> list[Row]:
+    """The rows of entries, best first, with ranks for those of the whole budget. Claimed ones get none beside a higher tier."""
+    whole = [row for row in rows if row.budget_share >= FULL]
+    ranked = [row for row in whole if row.tier != "claimed"] or whole
+    provisional = all(row.tier != "reproduced" for row in ranked)
+    ties = _ties([row.entry for row in ranked if row.entry is not None], main)
+    places: dict[str, dict[str, Any]] = {
+        row.name: {"rank": i, "ties": tie, "better": better, "provisional": provisional}
+        for i, (row, (tie, better)) in enumerate(zip(ranked, ties, strict=True), 1)
+    }
+    return [replace(row, **places.get(row.name, {})) for row in rows]
 
 
 def budget_share(entry: Entry, track: Track | None) -> float:
@@ -280,34 +301,6 @@ def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[tuple[int, int],
                 better[j].add(ordered[i].name)
                 worse[i] += 1
     return [((1 + len(better[i]), len(ordered) - worse[i]), frozenset(better[i])) for i in range(len(ordered))]
-
-
-def _entry_row(
-    entry: Entry,
-    place: tuple[int, tuple[int, int], frozenset[str]] | None,
-    baselines: Mapping[str, BaselineRecord],
-    evidence: Evidence,
-    budget_share: float,
-    provisional: bool,
-) -> Row:
-    main = entry.result.track.main_score
-    scores = {metric: entry.result.score(metric) for metric in entry.metrics}
-    normalized = normalized_scores(scores, baselines).get(main)
-    rank, ties, better = place or (None, None, frozenset())
-    return Row(
-        name=entry.name,
-        kind="entry",
-        scores=scores,
-        normalized=normalized,
-        rank=rank,
-        ties=ties,
-        better=better,
-        entry=entry,
-        evidence=evidence,
-        budget_share=budget_share,
-        provisional=provisional and rank is not None,
-        held=rank == 1 and not provisional and evidence.tier != "reproduced",
-    )
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:

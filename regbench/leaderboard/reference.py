@@ -96,11 +96,14 @@ class Reference:
         Args:
             announce: Called with a line for each baseline that is computed.
         """
-        if "_baselines" not in self.__dict__:
+        if not self._baselines:
             found = score_baselines(self.track, self.test, lambda name: announce(f"computing the baseline {name}"))
-            self.__dict__["_baselines"] = found
-        records: dict[str, BaselineRecord] = self.__dict__["_baselines"]
-        return records
+            self._baselines.update(found)
+        return self._baselines
+
+    @cached_property
+    def _baselines(self) -> dict[str, BaselineRecord]:
+        return {}
 
 
 def find_reference(name: str, given: Track | None = None) -> Reference:

@@ -40,7 +40,7 @@ class Reproduction:
     """An entry beside its second run.
 
     Attributes:
-        entry: The entry.
+        stored: The entry and its files.
         result: The result of the second run.
         folder: The second run's folder.
         changes: By score, the change from the entry to the run.
@@ -48,12 +48,17 @@ class Reproduction:
         identical: The seeds whose predictions are the same to the bit.
     """
 
-    entry: Entry
+    stored: Stored
     result: Result
     folder: Path
     changes: dict[str, Change]
     means: dict[str, tuple[float, float]]
     identical: tuple[int, ...]
+
+    @property
+    def entry(self) -> Entry:
+        """The entry, as it was before the training."""
+        return self.stored.entry
 
     @property
     def differs(self) -> list[str]:
@@ -62,7 +67,7 @@ class Reproduction:
 
 
 def reproduce(
-    path: Path,
+    stored: Stored,
     *,
     seeds: Sequence[int] = (),
     out: Path | None = None,
@@ -74,7 +79,7 @@ def reproduce(
     """Trains what an entry's configuration asks for, and compares all scores.
 
     Args:
-        path: The entry's file.
+        stored: The entry and its files.
         seeds: Which of the entry's seeds; by default all.
         out: The run folder, by default under `runs/reproduced/`. An unfinished run there goes on.
         run: A finished run of the same configuration, e.g. of a sweep. Then nothing is trained.
@@ -86,19 +91,19 @@ def reproduce(
         UserError: The entry has faults, its architecture is not built in, or it has no such seed. Or `run` is another run.
     """
     own = load_track(track) if track is not None else None
-    findings = verify_entry(path, track=own, costly=False)
+    findings = verify_entry(stored, track=own, costly=False)
     if findings.faults:
-        raise UserError(f"{path} is no entry that could be reproduced: {findings.faults[0]}")
-    entry = Stored(path).read()[0]
+        raise UserError(f"{stored.path} is no entry that could be reproduced: {findings.faults[0]}")
+    entry = stored.entry
     if not is_built_in(entry.result.architecture):
         raise UserError(
             f"{entry.name} is not built in, and nothing that came with an entry is run: {entry.command} trains it"
         )
     if run is not None:
-        return compare_runs(entry, _finished(run, entry), run, own)
+        return compare_runs(stored, _finished(run, entry), run, own)
     where = track if own is not None and own.name == entry.track else entry.track
     asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
-    folder = out or Path("runs") / "reproduced" / path.stem
+    folder = out or Path("runs") / "reproduced" / stored.path.stem
     goes_on = (folder / "config.yaml").exists()
     if goes_on:
         _check_same(folder, asked)
@@ -111,7 +116,7 @@ def reproduce(
             result = runner.resume(folder, reporter)
         else:
             result = runner.run_config(asked, folder, reporter)
-    return compare_runs(entry, result, folder, own)
+    return compare_runs(stored, result, folder, own)
 
 
 def _train_as_then(past: Past, entry: Entry, asked: Config, folder: Path, goes_on: bool) -> Result:
@@ -175,14 +180,13 @@ def _check_same(folder: Path, asked: Config) -> None:
         raise UserError(f"{folder} holds another run; choose another --out")
 
 
-def keep_reproduction(made: Reproduction, path: Path, by: str, track: Track | None) -> None:
+def keep_reproduction(made: Reproduction, by: str, track: Track | None) -> None:
     """Writes into the evidence beside an entry that all its seeds were trained again, by whom and where.
 
     The run is checked like one that is to become an entry, and its weights must predict what was scored.
 
     Args:
         made: What came of `reproduce`.
-        path: The entry's file.
         by: Who trained again.
         track: A track of your own, if the entry is of that.
 
@@ -190,7 +194,7 @@ def keep_reproduction(made: Reproduction, path: Path, by: str, track: Track | No
         UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Or who
             trained again is who submitted.
     """
-    check_reproducer(path, by)
+    check_reproducer(made.stored, by)
     result = made.result
     seeds = [seed.seed for seed in result.seeds]
     if made.differs or seeds != [seed.seed for seed in made.entry.result.seeds]:
@@ -213,31 +217,31 @@ def keep_reproduction(made: Reproduction, path: Path, by: str, track: Track | No
         scores=[{metric: score.value for metric, score in seed.scores.items()} for seed in result.seeds],
         identical=list(made.identical),
     )
-    add_evidence(Stored(path), made.entry, reproduced=again)
+    add_evidence(made.stored, reproduced=again)
 
 
-def check_reproducer(path: Path, by: str) -> None:
+def check_reproducer(stored: Stored, by: str) -> None:
     """Refuses a name that cannot reproduce an entry, so that nobody trains for nothing.
 
     Raises:
         UserError: It is no name, or that of who submitted the entry.
     """
     check_by(by)
-    stored = Stored(path)
     submitted = read_evidence(stored).submitted
     if submitted is not None and same_person(by, submitted.by):
-        raise UserError(f"{submitted.by} submitted {path.name}: somebody else must reproduce it")
+        raise UserError(f"{submitted.by} submitted {stored.path.name}: somebody else must reproduce it")
 
 
-def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None) -> Reproduction:
+def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | None) -> Reproduction:
     """Compares an entry with a finished run of its track.
 
     Args:
-        entry: The entry.
+        stored: The entry and its files.
         result: The run's result.
         folder: The run folder, which holds the predictions.
         track: A track of your own, if the entry is of that.
     """
+    entry = stored.entry
     reference = find_reference(entry.track, track)
     run = RunFolder(folder)
     scored = [run.scored(seed.seed, reference) for seed in result.seeds]
@@ -251,4 +255,4 @@ def compare_runs(entry: Entry, result: Result, folder: Path, track: Track | None
         means[metric] = (then.mean, now.mean)
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)
-    return Reproduction(entry, result, folder, changes, means, identical)
+    return Reproduction(stored, result, folder, changes, means, identical)

@@ -127,9 +127,17 @@ class RunFolder:
         """
         return self.folder.tensor_sizes(f"seed-{seed}/checkpoint.safetensors")
 
+    def predictions(self, seed: int, reference: Reference) -> Predictions:
+        """A seed's predictions.
+
+        Raises:
+            Refused: The file does not hold predictions for the reference's test split.
+        """
+        return _predictions(self.folder, _file_of(seed), reference)
+
     def scored(self, seed: int, reference: Reference) -> Scored:
         """A seed's predictions, scored; see `read_scored`."""
-        return read_scored(self.folder, f"seed-{seed}/predictions.npz", reference)
+        return read_scored(self.folder, _file_of(seed), reference)
 
 
 def read_scored(folder: Folder, name: str, reference: Reference) -> Scored:
@@ -138,7 +146,7 @@ def read_scored(folder: Folder, name: str, reference: Reference) -> Scored:
     Raises:
         Refused: The file does not hold predictions for the reference's test split.
     """
-    predictions = read_predictions(folder, name, reference)
+    predictions = _predictions(folder, name, reference)
     try:
         scores = score(reference.track.task, reference.test, predictions.batches(at=reference.test.scored))
     except UserError as error:
@@ -146,12 +154,11 @@ def read_scored(folder: Folder, name: str, reference: Reference) -> Scored:
     return Scored(predictions.digest, scores)
 
 
-def read_predictions(folder: Folder, name: str, reference: Reference) -> Predictions:
-    """The stored numbers themselves.
+def _file_of(seed: int) -> str:
+    return f"seed-{seed}/predictions.npz"
 
-    Raises:
-        Refused: The file does not hold predictions for the reference's test split.
-    """
+
+def _predictions(folder: Folder, name: str, reference: Reference) -> Predictions:
     stored = read_stored(folder, name, reference.track.task, reference.test)
     assert isinstance(stored, Predictions)  # a board's task knows its truth
     return stored

@@ -55,21 +55,22 @@ class Entries:
         """
         path = Path(name)
         if path.suffix == ".json" and path.is_file():
-            found = [Stored(find_entry(name))]
+            found = [find_entry(name)]
         else:
             found = [stored for stored in _of_track(track.name) if _name(stored) == name]
         if not found:
             return None
-        entry, faults = found[0].read()
-        if faults:
-            raise UserError(f"{found[0].path} is no whole entry: {faults[0]}")
+        stored = found[0]
+        entry = stored.entry
+        if stored.faults:
+            raise UserError(f"{stored.path} is no whole entry: {stored.faults[0]}")
         record = entry.result.track
         test = track.instances("test").fingerprint
         if record.digest != track.definition.digest or record.fingerprints["test"] != test:
             if entry.track == track.name:
-                raise UserError(f"{found[0].path} is an entry of another definition of {track.name} than today's")
+                raise UserError(f"{stored.path} is an entry of another definition of {track.name} than today's")
             raise UserError(
-                f"{found[0].path} is an entry of {entry.track}, not of {track.name}; give --track {entry.track}"
+                f"{stored.path} is an entry of {entry.track}, not of {track.name}; give --track {entry.track}"
             )
         scores = {metric: entry.result.score(metric) for metric in entry.metrics}
         return KnownScores(entry.name, scores, sample_of(entry.result.seeds, entry.instances, record.main_score))
@@ -111,11 +112,11 @@ def whole_entries(track: TrackRecord) -> Iterator[Entry]:
     """The entries on the board here of this definition of a track, without those that cannot be read or have been changed."""
     for stored in _of_track(track.name):
         try:
-            entry, faults = stored.read()
+            whole = not stored.faults and stored.entry.result.track.digest == track.digest
         except Refused:  # `regbench leaderboard` says so
             continue
-        if not faults and entry.result.track.digest == track.digest:
-            yield entry
+        if whole:
+            yield stored.entry
 
 
 def _of_track(name: str) -> list[Stored]:

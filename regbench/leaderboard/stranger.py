@@ -13,21 +13,8 @@ _TELLING = {
 """Names by which code reaches the generators, files, or other code."""
 
 _MODULES = {
-    *(
-        "os",
-        "sys",
-        "io",
-        "pathlib",
-        "subprocess",
-        "socket",
-        "ctypes",
-        "pickle",
-        "importlib",
-        "inspect",
-        "gc",
-        "builtins",
-    ),
-    *("shutil", "tempfile", "urllib", "http", "requests", "mmap", "runpy", "threading", "multiprocessing"),
+    *("os", "sys", "io", "pathlib", "subprocess", "socket", "ctypes", "pickle", "importlib", "inspect", "gc"),
+    *("builtins", "shutil", "tempfile", "urllib", "http", "requests", "mmap", "runpy", "threading", "multiprocessing"),
     *("regbench.tracks", "regbench.tasks", "regbench.data", "regbench.evaluation", "regbench.leaderboard", "baselines"),
 }
 _MOST_LISTED = 20

@@ -11,7 +11,7 @@ from regbench.leaderboard.entry import Entry, canonical, check_name, same_config
 from regbench.leaderboard.names import default_name, name_faults
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import retirement
-from regbench.leaderboard.run_folder import RunFolder, read_predictions
+from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored_entries
 from regbench.leaderboard.tiers import Evidence, Submitted, check_by, read_evidence, today, write_evidence
 from regbench.leaderboard.verify import verify_run
@@ -145,7 +145,7 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
     for stored in stored_entries(board):
         if stored.path.parent.name != entry.track:
             continue
-        other = stored.read()[0]
+        other = stored.entry
         same = other.configuration_digest == entry.configuration_digest
         if same or (other.name == entry.name and same_configuration(entry.result, other.result)):
             found.append(stored)
@@ -164,9 +164,8 @@ def _write(stored: Stored, entry: Entry, case: Case, publish_predictions: bool, 
     if publish_predictions:
         assert case.run is not None
         for seed in case.result.seeds:
-            kept = read_predictions(case.run.folder, f"seed-{seed.seed}/predictions.npz", case.reference)
             written.append(folder / stored.predictions_name(seed.seed))
-            kept.save(written[-1])
+            case.run.predictions(seed.seed, case.reference).save(written[-1])
     if by is not None:
         write_evidence(stored, Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by)))
         written.append(folder / stored.evidence_name)

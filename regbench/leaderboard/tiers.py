@@ -158,10 +158,10 @@ def same_person(a: str, b: str) -> bool:
     return a.casefold().split() == b.casefold().split()
 
 
-def add_evidence(stored: Stored, entry: Entry, **found: Submitted | Challenge | Reproduced) -> None:
+def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) -> None:
     """Writes more evidence for an entry. What was found of this very entry before stays."""
-    earlier = read_evidence(stored)
-    kept = earlier if earlier.entry == entry.digest else Evidence(entry=entry.digest)
+    earlier, digest = read_evidence(stored), stored.entry.digest
+    kept = earlier if earlier.entry == digest else Evidence(entry=digest)
     write_evidence(stored, kept.model_copy(update=found))
 
 
@@ -272,9 +272,9 @@ def differing(changes: dict[str, Change]) -> list[str]:
     ]
 
 
-def check_evidence(stored: Stored, entry: Entry, track: Track) -> Iterator[str]:
+def check_evidence(stored: Stored, track: Track) -> Iterator[str]:
     """What is wrong with the evidence beside an entry, if there is any."""
     try:
-        yield from evidence_faults(entry, read_evidence(stored), track)
+        yield from evidence_faults(stored.entry, read_evidence(stored), track)
     except (Refused, UserError) as error:
         yield str(error)

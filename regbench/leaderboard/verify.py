@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regbench.leaderboard import against_run, figures, origin
 from regbench.leaderboard.case import Case, Check, Findings
-from regbench.leaderboard.entry import Entry, InstanceScores, canonical
+from regbench.leaderboard.entry import InstanceScores, canonical
 from regbench.leaderboard.names import name_faults
 from regbench.leaderboard.plausible import plausible
 from regbench.leaderboard.reference import Reference, find_reference
@@ -16,7 +16,7 @@ from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import check_evidence
 from regbench.results import BaselineRecord, Result
 from regbench.tracks import Track
-from regbench.utils.guard import Folder, Refused
+from regbench.utils.guard import Refused
 
 CHECKS: tuple[Check, ...] = (
     *figures.STRUCTURE,
@@ -31,7 +31,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def verify_entry(
-    path: Path,
+    stored: Stored,
     *,
     track: Track | None = None,
     run: Path | None = None,
@@ -39,27 +39,25 @@ def verify_entry(
     costly: bool = True,
     baselines: Mapping[str, BaselineRecord] | None = None,
     announce: Callable[[str], None] = lambda _: None,
-    read: tuple[Entry, list[str]] | None = None,
 ) -> Findings:
-    """All that can be found wrong with an entry's file. Whatever the file holds, nothing is raised.
+    """All that can be found wrong with an entry and its files. Whatever the file holds, nothing is raised.
 
     Args:
-        path: The entry's file.
+        stored: The entry and its files.
         track: A track of your own, if the entry may be of that.
         run: The folder of the run that the entry was made from, to compare with.
         predictions: A folder with `seed-N/predictions.npz`; by default those kept beside the entry, if any.
         costly: Whether the baselines are compared, if nothing else is wrong.
         baselines: The track's baselines; by default they are computed.
         announce: Called with a line before something that takes long.
-        read: What `Stored.read` has given for this file, if it was called before.
     """
-    findings, stored = Findings(), Stored(path)
+    findings = Findings()
     try:
-        entry, faults = read or stored.read()
+        entry = stored.entry
     except Refused as error:
         findings.take("schema", [str(error)])
         return findings
-    findings.take("form", faults)
+    findings.take("form", stored.faults)
     findings.take("name", name_faults(entry.name, entry.result))
     step = "track"
     try:
@@ -71,14 +69,14 @@ def verify_entry(
         if folder is not None and _text(folder.result) != _text(entry.result):
             findings.take(step, ["result.json is not the entry's result"])
         step = "predictions"
-        scored = _scored(entry, stored, reference, run or predictions)
+        scored = _scored(stored, reference, run or predictions)
         case = Case(
             entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce, baselines
         )
         step = "configuration"
         _examine(case, findings, costly=costly)
         if not findings.faults:
-            findings.take("tier", check_evidence(stored, entry, reference.track))
+            findings.take("tier", check_evidence(stored, reference.track))
     except Refused as error:
         findings.take(step, [str(error)])
     return findings
@@ -133,11 +131,11 @@ def _examine(case: Case, findings: Findings, *, costly: bool) -> None:
         findings.run(figures.COSTLY, case)
 
 
-def _scored(entry: Entry, stored: Stored, reference: Reference, folder: Path | None) -> list[Scored] | None:
+def _scored(stored: Stored, reference: Reference, folder: Path | None) -> list[Scored] | None:
     """The predictions in a folder, or those beside the entry. None if there are none beside it."""
-    seeds = [seed.seed for seed in entry.result.seeds]
+    seeds = [seed.seed for seed in stored.entry.result.seeds]
     if folder is not None:
-        return [read_scored(Folder(folder), f"seed-{seed}/predictions.npz", reference) for seed in seeds]
+        return [RunFolder(folder).scored(seed, reference) for seed in seeds]
     names = [stored.predictions_name(seed) for seed in seeds]
     if not any(stored.folder.has(name) for name in names):
         return None

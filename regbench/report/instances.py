@@ -7,10 +7,11 @@ does not know its truth: running text, with the negative log likelihood of each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from regbench.metrics.metric import TokenPrediction, metrics_of, score_positions
 from regbench.metrics.scores import score
 from regbench.models.predictor import Baseline
 from regbench.report.content import as_text, score_rows
-from regbench.results import Result
+from regbench.results import Result, SeedRecord
 from regbench.tasks.base import Task, TokenIO
 from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray, IntArray
@@ -67,7 +68,7 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
     for seed in result.seeds:
         if not (folder / f"seed-{seed.seed}" / "predictions.npz").exists():
             return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
-    models = _OfSeeds(folder, result, track.task, test)
+    models = [partial(_as_scored, folder, seed, track.task, test) for seed in result.seeds]
     if track.task.knows_truth:
         return Drawn(strips=layout(track.task, test, models, asked))
     baselines = {baseline.name: baseline for baseline in default_baselines(track, test)}
@@ -76,31 +77,16 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
     return Drawn(texts=layout(track.task, test, models, asked, best))
 
 
-class _OfSeeds(Sequence[StoredPredictions]):
-    """The predictions of each seed in a run folder. Only the last that was asked for is in memory: a large track's fill it."""
+def _as_scored(folder: Path, seed: SeedRecord, task: Task, test: Instances) -> StoredPredictions:
+    """The predictions of a seed in a run folder.
 
-    def __init__(self, folder: Path, result: Result, task: Task, test: Instances) -> None:
-        self._folder, self._seeds, self._task, self._test = folder, result.seeds, task, test
-        self._last: tuple[int, StoredPredictions] | None = None
-
-    def __len__(self) -> int:
-        return len(self._seeds)
-
-    @overload
-    def __getitem__(self, place: int) -> StoredPredictions: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[StoredPredictions]: ...
-    def __getitem__(self, place: int | slice) -> StoredPredictions | list[StoredPredictions]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        if self._last is not None and self._last[0] == place:
-            return self._last[1]
-        seed, self._last = self._seeds[place], None
-        found = read_predictions(self._folder, seed.seed, self._task, self._test)
-        if not found.fits(self._test, self._task.io.vocab_size) or found.digest != seed.predictions_sha256:
-            raise UserError(f"the stored predictions of seed {seed.seed} are not those that result.json scored")
-        self._last = place, found
-        return found
+    Raises:
+        UserError: they cannot be read, or are not those that were scored.
+    """
+    found = read_predictions(folder, seed.seed, task, test)
+    if found.digest != seed.predictions_sha256:
+        raise UserError(f"the stored predictions of seed {seed.seed} are not those that result.json scored")
+    return found
 
 
 def choose(badness: FloatArray, asked: int | None = None) -> dict[int, str]:
@@ -123,7 +109,7 @@ def choose(badness: FloatArray, asked: int | None = None) -> dict[int, str]:
 def layout(
     task: Task,
     test: Instances,
-    models: Sequence[StoredPredictions],
+    models: Sequence[Callable[[], StoredPredictions]],
     asked: int | None = None,
     baseline: Baseline | None = None,
 ) -> dict[str, Any]:
@@ -134,7 +120,7 @@ def layout(
     Args:
         task: the task of the instances.
         test: the test split.
-        models: the predictions of each seed on that split.
+        models: each reads the predictions of one seed on that split. Of a large track those of two seeds would fill the memory.
         asked: an instance to draw too.
         baseline: is shown beside the models in running text.
 
@@ -142,9 +128,12 @@ def layout(
         UserError: there is no instance `asked`.
     """
     metric = "tvd" if "tvd" in task.scores else task.main_score
+    model: StoredPredictions | None = None
     tables = []
-    for place in range(len(models)):  # no name for a model: of a large track two in memory would fill it
-        tables.append(score(task, test, models[place].batches(at=test.scored), apart=True))
+    for read in models:
+        model = None
+        model = read()
+        tables.append(score(task, test, model.batches(at=test.scored), apart=True))
     by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
     mean = by_instance.mean(0)
     chosen = choose(-metrics_of(task)[metric].sign * mean, asked)
@@ -152,15 +141,17 @@ def layout(
     rows = {n: slice(int(ends[n] - test.lengths[n]), int(ends[n])) for n in chosen}
     whole: dict[int, list[FloatArray]] = {n: [] for n in chosen}
     compact: dict[int, list[TokenPrediction]] = {n: [] for n in chosen}
-    for place in reversed(range(len(models))):  # the last one is still in memory
-        model = models[place]
+    for read in reversed(models):
+        if read is not models[-1]:  # the last one is still in memory
+            model = None
+            model = read()
+        assert model is not None
         for n in chosen:
             if isinstance(model, Predictions):
                 whole[n].insert(0, model.packed[rows[n]].copy())
             else:
                 probability = model.probability[None, rows[n]].astype(np.float64)
                 compact[n].insert(0, TokenPrediction(probability, model.most_likely[None, rows[n]]))
-        del model
     found = []
     for n, why in chosen.items():
         one = test[n : n + 1]

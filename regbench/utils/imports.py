@@ -6,7 +6,11 @@ import ast
 import contextlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+File = TypeVar("File")
 
 _OWN = ("regbench", "architectures", "baselines")
 """Packages that are no part of a file's source, also where the file lies beside them."""
@@ -35,6 +39,31 @@ def imported_modules(content: bytes, package: str, root: str) -> set[str]:
                 names += [f"{base}.{alias.name}" for alias in node.names]
     parts = [name.split(".") for name in names]
     return {".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1)}
+
+
+def sources_of(module: str, find: Callable[[str], tuple[File, bytes, str] | None]) -> dict[File, bytes]:
+    """The files of a module and of the modules that it imports from its outermost package, also indirectly, with their content.
+
+    A module of an inner package brings the `__init__.py` of that package with it.
+
+    Args:
+        module: The module's name.
+        find: Gives the file of a module, its content, and the package that it is in. None where there is no such module.
+
+    Raises:
+        SyntaxError: One of the files does not parse.
+    """
+    found: dict[File, bytes] = {}
+    waiting, seen = [module], set()
+    while waiting:
+        name = waiting.pop()
+        source = None if name in seen else find(name)
+        seen.add(name)
+        if source is not None:
+            file, content, package = source
+            found[file] = content
+            waiting += imported_modules(content, package, module.partition(".")[0])
+    return found
 
 
 def modules_beside(path: Path) -> list[Path]:

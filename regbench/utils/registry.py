@@ -26,10 +26,10 @@ from regbench.utils.errors import UserError, blame, nearest
 from regbench.utils.imports import (
     files_of,
     forget_modules_beside,
-    imported_modules,
     loaded_from,
     modules_beside,
     outermost_imports,
+    sources_of,
 )
 
 _CLASS = "class:"
@@ -217,28 +217,23 @@ def _given_source(cls: type[Any]) -> Iterator[str]:
 
 
 def source_files(cls: type[Any]) -> list[Path]:
-    """The file that defines `cls` and the files of the same outermost package that it imports, also indirectly, sorted.
+    """The file that defines `cls` and those that it imports from its outermost package, sorted; see `sources_of`.
 
-    A module of an inner package brings the `__init__.py` of that package with it. Of a file that is in no package, these are
-    the modules and packages that lie beside it.
+    Of a file that is in no package, these are the modules and packages that lie beside it.
     """
-    root = cls.__module__.partition(".")[0]
     own = Path(inspect.getfile(cls))
-    if root.startswith(_PLUGIN):
+    if cls.__module__.startswith(_PLUGIN):
         return sorted([own, *modules_beside(own)])
-    found: set[Path] = set()
-    waiting = [(own, sys.modules[cls.__module__].__package__ or "")]
-    while waiting:
-        path, package = waiting.pop()
-        if path in found:
-            continue
-        found.add(path)
-        for name in imported_modules(path.read_bytes(), package, root):
-            imported = sys.modules.get(name)
-            file = getattr(imported, "__file__", None)
-            if imported is not None and file is not None:
-                waiting.append((Path(file), imported.__package__ or ""))
-    return sorted(found)
+    return sorted(sources_of(cls.__module__, _loaded))
+
+
+def _loaded(name: str) -> tuple[Path, bytes, str] | None:
+    """The file of a module of this process, its content, and its package."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None:
+        return None
+    return Path(file), Path(file).read_bytes(), module.__package__ or ""
 
 
 def _built_in(kind: Kind) -> list[Entry]:

@@ -101,11 +101,12 @@ def test_the_best_entry_of_the_board_stands_beside(
         def __init__(self, name: str, value: float, digest: str, faults: list[str]) -> None:
             self.name, self.value, self.digest, self.faults = name, value, digest, faults
 
-        def read(self) -> tuple[object, list[str]]:
+        @property
+        def entry(self) -> object:
             score = type("S", (), {"value": self.value})()
             track = type("T", (), {"digest": self.digest})()
             found = type("R", (), {"track": track, "score": lambda _, metric: {"tvd": score}[metric]})()
-            return type("E", (), {"name": self.name, "result": found})(), self.faults
+            return type("E", (), {"name": self.name, "result": found})()
 
     own = result.track.digest
     kept = [

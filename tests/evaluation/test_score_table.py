@@ -145,7 +145,7 @@ def test_an_entry_that_cannot_be_read_has_no_rank_and_stops_nobody(
     folder.mkdir(parents=True)
     (tmp_path / "leaderboard" / "RULES.md").write_text("")
     for stored in stored_in(ENTRIES / "pfa-small-v1"):
-        if stored.read()[0].name in ("lstm", "mamba"):
+        if stored.entry.name in ("lstm", "mamba"):
             (folder / stored.path.name).write_bytes(stored.path.read_bytes())
     (folder / "gla-12345678.json").write_text("<<<<<<< HEAD")
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ ENTRIES = Path(__file__).resolve().parents[2] / "leaderboard" / "entries"
 @cache
 def published(track: str) -> dict[str, Result]:
     """The result of every entry of a track, by the entry's name."""
-    found = [stored.read()[0] for stored in stored_in(ENTRIES / track)]
+    found = [stored.entry for stored in stored_in(ENTRIES / track)]
     return {entry.name: entry.result for entry in found}
 
 

@@ -42,8 +42,13 @@ class Made:
     source: Path | None = None
 
     @property
+    def stored(self) -> Stored:
+        """The entry, which is read anew."""
+        return Stored(self.path)
+
+    @property
     def entry(self) -> Entry:
-        return Stored(self.path).read()[0]
+        return self.stored.entry
 
     def copy(self, to: Path) -> Path:
         """The run folder, to be spoiled."""

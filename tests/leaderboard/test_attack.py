@@ -26,7 +26,7 @@ from regbench.leaderboard.history import source_digest_at
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.utils.errors import UserError
-from tests.leaderboard.attacks import at, forgeries, in_version_1, leaves, one_of_each_kind, put, seal, store, unseen
+from tests.leaderboard.attacks import at, forgeries, leaves, one_of_each_kind, put, seal, store, unseen
 from tests.leaderboard.conftest import Made
 
 _MACHINE = [
@@ -99,7 +99,7 @@ def forge_leaves(
             path = store(forged if place == ("digest",) else seal(forged), folder)
             if made.source is not None:
                 shutil.copy(made.source, path.with_name(Stored(path).source_name))
-            findings = tally("leaf of an entry", lambda path=path: verify_entry(path, track=made.track))
+            findings = tally("leaf of an entry", lambda path=path: verify_entry(Stored(path), track=made.track))
             assert all("\n" not in str(fault) for fault in findings.faults)
             same_number = place[:2] == ("configuration", "settings") and value == str(at(content, place))
             if not findings.faults and not same_number:  # as in "1e-3", which YAML does not read as a number
@@ -143,7 +143,7 @@ def test_without_a_new_digest_no_change_is_accepted(lstm: Made, tmp_path: Path) 
     content = lstm.entry.content()
     for place in one_of_each_kind(content)[::4]:
         path = store(put(content, place, forgeries(at(content, place))[0]), tmp_path)
-        assert verify_entry(path, track=lstm.track).faults, place
+        assert verify_entry(Stored(path), track=lstm.track).faults, place
 
 
 def structural(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -227,27 +227,24 @@ def structural(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "an op that did not run", changed(lambda c: c["configuration"].update(backend="attention=naive"))
     yield "another device", changed(lambda c: c["configuration"].update(device="cuda:1"))
     yield "a command and a configuration", changed(lambda c: c.update(command="regbench run"))
-    old = in_version_1(content)
-    yield "version 1 with a configuration", {**old, "configuration": content["configuration"]}
-    yield "version 1 without a command", {key: value for key, value in old.items() if key != "command"}
-    for command in ("rm -rf /", old["command"] + "; rm -rf /", old["command"].replace("--arch lstm", "--arch evil.py")):
-        yield f"version 1: {command}", {**old, "command": command}
+    rest = {key: value for key, value in content.items() if key != "configuration"}
+    yield "version 1", {**rest, "schema_version": 1, "command": "regbench run --arch lstm"}
 
 
 def test_entries_that_are_wrong_as_a_whole(lstm: Made, tmp_path: Path) -> None:
     for name, forged in structural(lstm.entry.content()):
         path = store(seal(forged), tmp_path)
-        assert verify_entry(path, track=lstm.track).faults, name
+        assert verify_entry(Stored(path), track=lstm.track).faults, name
 
 
 def test_an_entry_cannot_borrow_from_another(lstm: Made, stranger: Made, tmp_path: Path) -> None:
     mine, other = lstm.entry.content(), stranger.entry.content()
     for part in ("instances", "result", "configuration"):
         path = store(seal({**mine, part: other[part]}), tmp_path)
-        assert verify_entry(path, track=lstm.track).faults, part
+        assert verify_entry(Stored(path), track=lstm.track).faults, part
     for part in ("seeds", "architecture", "training"):
         path = store(seal({**mine, "result": {**mine["result"], part: other["result"][part]}}), tmp_path)
-        assert bool(verify_entry(path, track=lstm.track).faults) is (part != "training"), (
+        assert bool(verify_entry(Stored(path), track=lstm.track).faults) is (part != "training"), (
             part
         )  # both were trained alike
 
@@ -258,11 +255,11 @@ def test_the_honest_entry_under_another_name_or_in_another_place(lstm: Made, tmp
         path = tmp_path / place
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(text)
-        assert verify_entry(path, track=lstm.track).faults, place
+        assert verify_entry(Stored(path), track=lstm.track).faults, place
         path.unlink()
     link = tmp_path / "tiny-v1" / lstm.path.name
     link.symlink_to(lstm.path)
-    assert "links are not followed" in str(verify_entry(link, track=lstm.track).faults)
+    assert "links are not followed" in str(verify_entry(Stored(link), track=lstm.track).faults)
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
@@ -294,7 +291,7 @@ def damage_entries(made: Made, folder: Path, times: int, tally: Tally) -> None:
     for _ in range(times):
         other = damaged(content, rng)
         path.write_bytes(other)
-        findings = tally("damaged entry", lambda: verify_entry(path, track=made.track))
+        findings = tally("damaged entry", lambda: verify_entry(Stored(path), track=made.track))
         assert bool(findings.faults) is (other != content)
 
 
@@ -413,7 +410,7 @@ def throw_values(made: Made, folder: Path, times: int, tally: Tally) -> None:
         forged = put(content, place, value)
         text = json.dumps(forged) if place == ("digest",) else _sealed(forged)
         path = store(forged, folder, text=text)
-        findings = tally("any JSON", lambda: verify_entry(path, track=made.track))
+        findings = tally("any JSON", lambda: verify_entry(Stored(path), track=made.track))
         path.unlink()
         same = at(content, place) == value and type(at(content, place)) is type(value)
         assert (

@@ -37,14 +37,14 @@ def board_of(made: Made, folder: Path) -> Path:
 
 def test_honest_weights_are_verified_and_anyone_can_repeat_it(lstm: Made, tmp_path: Path) -> None:
     path = board_of(lstm, tmp_path)
-    found = challenge(path, lstm.run, by="a reader", track=lstm.track, instances=200)
+    found = challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, instances=200)
     assert found.findings.faults == []
     evidence = read_evidence(Stored(path))
     assert evidence.tier == "verified"
     assert evidence.challenge is not None
     assert evidence.about == f"verified {evidence.challenge.date} by a reader"
-    assert verify_entry(path, track=lstm.track).faults == []
-    again = challenge(path, lstm.run, by="another", track=lstm.track, instances=200, number=found.number)
+    assert verify_entry(Stored(path), track=lstm.track).faults == []
+    again = challenge(Stored(path), lstm.run, by="another", track=lstm.track, instances=200, number=found.number)
     assert again.fresh == found.fresh
 
 
@@ -78,12 +78,12 @@ def test_evidence_that_does_not_hold(
     lstm: Made, tmp_path: Path, change: Callable[[dict[str, Any]], object], fault: str
 ) -> None:
     path = board_of(lstm, tmp_path)
-    challenge(path, lstm.run, by="a reader", track=lstm.track, instances=100, number=3)
+    challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, instances=100, number=3)
     beside = path.with_name(Stored(path).evidence_name)
     content = json.loads(beside.read_text())
     change(content)
     beside.write_text(json.dumps(content))
-    (found,) = verify_entry(path, track=lstm.track).faults
+    (found,) = verify_entry(Stored(path), track=lstm.track).faults
     assert found.check == "tier"
     assert fault in found.text
 
@@ -92,7 +92,7 @@ def test_a_claimed_entry_does_not_replace_a_verified_one(lstm: Made, tmp_path: P
     path = board_of(lstm, tmp_path)
     with pytest.raises(UserError, match="--replace puts this run in its place"):
         submit(lstm.run, tmp_path / "board", track=lstm.track)
-    challenge(path, lstm.run, by="a reader", track=lstm.track, instances=100)
+    challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, instances=100)
     with pytest.raises(UserError, match="is verified, and this run is only claimed"):
         submit(lstm.run, tmp_path / "board", track=lstm.track, replace=True)
 
@@ -100,7 +100,7 @@ def test_a_claimed_entry_does_not_replace_a_verified_one(lstm: Made, tmp_path: P
 def test_weights_that_predict_something_else_are_refused(lstm: Made, tmp_path: Path) -> None:
     path, run = board_of(lstm, tmp_path), lstm.copy(tmp_path / "run")
     shutil.copy(run / "seed-1" / "checkpoint.safetensors", run / "seed-0" / "checkpoint.safetensors")
-    found = challenge(path, run, by="a reader", track=lstm.track, instances=100)
+    found = challenge(Stored(path), run, by="a reader", track=lstm.track, instances=100)
     assert {fault.check for fault in found.findings.faults} == {"checkpoint"}
     assert read_evidence(Stored(path)).tier == "claimed"
 
@@ -111,7 +111,7 @@ def test_weights_under_another_name_are_refused(lstm: Made, tmp_path: Path) -> N
     content["name"] = "lstm-mine"
     content["result"]["training"]["weight_decay"] = content["configuration"]["settings"]["training.weight_decay"] = 0.07
     store(seal(content), path.parent.parent)
-    found = challenge(path, lstm.run, by="a reader", track=lstm.track, instances=100)
+    found = challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, instances=100)
     assert "one is a copy of the other" in str(found.findings.faults[0])
 
 
@@ -119,8 +119,10 @@ def test_weights_under_another_name_are_refused(lstm: Made, tmp_path: Path) -> N
 def test_a_strangers_code_runs_isolated(stranger: Made, tmp_path: Path) -> None:
     path = board_of(stranger, tmp_path)
     with pytest.raises(UserError, match="--run-their-code runs my_average.py isolated"):
-        challenge(path, stranger.run, by="a reader", track=stranger.track, instances=100)
-    found = challenge(path, stranger.run, by="a reader", track=stranger.track, instances=100, run_their_code=True)
+        challenge(Stored(path), stranger.run, by="a reader", track=stranger.track, instances=100)
+    found = challenge(
+        Stored(path), stranger.run, by="a reader", track=stranger.track, instances=100, run_their_code=True
+    )
     assert found.findings.faults == []
     assert read_evidence(Stored(path)).tier == "verified"
 
@@ -204,7 +206,7 @@ def test_it_sees_packages_that_are_installed_for_the_user_alone(
 def test_it_keeps_within_its_limits(
     stranger: Made, code: str, seconds: int, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolated, "SECONDS", seconds)
+    monkeypatch.setattr("regbench.leaderboard.job.SECONDS", seconds)
     job = Job("", {}, stranger.track.task, code.encode())
     with pytest.raises(UserError, match=fault):
         next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))

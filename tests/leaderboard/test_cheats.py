@@ -15,6 +15,7 @@ from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard import isolated
 from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.run_folder import RunFolder
+from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import LEVEL, fresh_split
 from regbench.metrics.scores import score
@@ -55,9 +56,8 @@ def found_in(made: Made, run: Path, board: Path, source: Path | None = None) -> 
     made_of_it = submit(run, board, track=made.track, source=source)
     if made_of_it.path is None:
         return {fault.check for fault in made_of_it.findings.faults}
-    outcome = challenge(
-        made_of_it.path, run, by="a reader", track=made.track, instances=300, number=11, run_their_code=True
-    )
+    stored = Stored(made_of_it.path)
+    outcome = challenge(stored, run, by="a reader", track=made.track, instances=300, number=11, run_their_code=True)
     return {fault.check for fault in outcome.findings.faults}
 
 

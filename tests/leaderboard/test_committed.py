@@ -34,6 +34,6 @@ def test_nothing_else_lies_among_the_entries() -> None:
 
 def test_an_entry_older_than_a_parameter_of_its_task_is_verified_by_computed_baselines() -> None:
     """`bigram` has got `predict` since. `leaderboard` compares with the baselines that are kept, `verify` computes them."""
-    entry = stored_in(BOARD / "entries" / "bigram-small-v1")[0]
-    assert "predict" not in entry.read()[0].result.baselines["solver"].options
-    assert verify_entry(entry.path).faults == []
+    stored = stored_in(BOARD / "entries" / "bigram-small-v1")[0]
+    assert "predict" not in stored.entry.result.baselines["solver"].options
+    assert verify_entry(stored).faults == []

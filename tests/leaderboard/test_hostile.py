@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from regbench.leaderboard.case import Findings
+from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -21,7 +22,11 @@ from tests.leaderboard.hostile import entries, runs
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def verify(path: Path, track: Track) -> Findings:
+def of_entry(path: Path, track: Track) -> Findings:
+    return verify_entry(Stored(path), track=track)
+
+
+def of_run(path: Path, track: Track) -> Findings:
     return verify_run(path, track)[1]
 
 
@@ -46,8 +51,8 @@ def report(lstm: Made, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.ci
 def test_some_of_them_in_this_process(lstm: Made, tmp_path: Path) -> None:
-    attacks = [(path, verify_entry) for path in itertools.islice(entries(lstm.path, tmp_path / "entries"), 3, None, 9)]
-    attacks += [(path, verify) for path in itertools.islice(runs(lstm.run, tmp_path / "runs"), 0, None, 11)]
+    attacks = [(path, of_entry) for path in itertools.islice(entries(lstm.path, tmp_path / "entries"), 3, None, 9)]
+    attacks += [(path, of_run) for path in itertools.islice(runs(lstm.run, tmp_path / "runs"), 0, None, 11)]
     assert len(attacks) > 12
     for path, check in attacks:
         try:

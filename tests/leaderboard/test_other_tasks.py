@@ -49,8 +49,8 @@ def test_from_a_run_to_a_table(task: str, committed: None, tmp_path: Path) -> No
     made = submit(tmp_path / "run", tmp_path, track=track, publish_predictions=True)
     assert made.findings.faults == []
     assert made.path is not None
-    assert verify_entry(made.path, track=track, run=tmp_path / "run").faults == []
-    entry = Stored(made.path).read()[0]
+    assert verify_entry(made.stored, track=track, run=tmp_path / "run").faults == []
+    entry = made.stored.entry
     (board,) = rank([entry], track)
     assert board.metrics[0] == definition["main_score"]
     assert entry.name in publish.csv(board)
@@ -58,7 +58,7 @@ def test_from_a_run_to_a_table(task: str, committed: None, tmp_path: Path) -> No
     for place in one_of_each_kind(content):
         for value in forgeries(at(content, place))[:3]:
             path = store(seal(put(content, place, value)), tmp_path / "forged")
-            if place != ("digest",) and not verify_entry(path, track=track).faults:
+            if place != ("digest",) and not verify_entry(Stored(path), track=track).faults:
                 accepted[".".join(map(str, place))] += 1
             path.unlink()
     loose = ["result.seeds.*.curves.*.stderr.*"]  # of an entry without its predictions

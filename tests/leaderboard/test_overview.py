@@ -47,14 +47,9 @@ OTHER: Any = SimpleNamespace(track="other-v1", rows=[row("gla", None, 1)])
 
 
 def of(*boards: Any) -> Overview:
-    tasks = {
-        "pfa-small-v1": "pfa",
-        "pfa-medium-v1": "pfa",
-        "assoc-recall-small-v1": "associative_recall",
-        "mqar-small-v1": "mqar",
-        "other-v1": "other",
-    }
-    return overview(boards, [f"id-{board.track}" for board in boards], [tasks[board.track] for board in boards])
+    for board in boards:
+        board.file_stem = f"id-{board.track}"
+    return overview(boards)
 
 
 def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
@@ -64,11 +59,10 @@ def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
     assert found["transformer"].cells[0].rank == 2, "chance alone puts mamba before it"  # type: ignore[union-attr]
     assert found["gla"].cells[0].rank == 4, "mamba has one line, of two entries"  # type: ignore[union-attr]
     assert found["gla"].cells[1] is None
-    assert found["gla"].unranked == (None, None)
     lstm = found["lstm"]
-    assert (lstm.run, lstm.mean_rank, lstm.normalized) == ([], None, None), "its entry has no rank"
-    assert lstm.unranked[0] is not None
-    assert lstm.unranked[0].row.name == "lstm"
+    assert (lstm.ranked, lstm.mean_rank, lstm.normalized) == ({}, None, None), "its entry has no rank"
+    assert lstm.cells[0] is not None
+    assert lstm.cells[0].row.name == "lstm"
     assert found["transformer"].mean_rank == 2.0
     assert found["transformer"].normalized == 0.74
     about = {name: (line.family, line.paper) for name, line in found.items()}
@@ -97,7 +91,7 @@ def test_few_tracks_come_last_and_a_score_may_be_missing() -> None:
     lines = of(AUTOMATA, RECALL, OTHER).lines
     assert [line.name for line in lines] == ["transformer", "mamba", "gla", "mine", "gla + n-gram heads", "lstm"]
     (gla,) = (line for line in lines if line.name == "gla")
-    assert (len(gla.run), gla.normalized) == (2, 0.3)
+    assert (len(gla.ranked), gla.normalized) == (2, 0.3)
     (only,) = of(OTHER).lines
     assert only.normalized is None
 

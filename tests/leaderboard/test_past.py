@@ -142,7 +142,7 @@ def test_weights_are_run_by_the_source_of_the_commit(old: Made, there: Path, tmp
     shutil.copytree(old.board, tmp_path / "board")
     path = tmp_path / "board" / old.path.relative_to(old.board)
     said: list[str] = []
-    found = challenge(path, old.run, by="a reader", track=old.track, instances=100, announce=said.append)
+    found = challenge(Stored(path), old.run, by="a reader", track=old.track, instances=100, announce=said.append)
     assert found.findings.faults == []
     assert read_evidence(Stored(path)).tier == "verified"
     assert f"architectures.lstm has changed: that of commit {commit[:12]} is run" in said
@@ -184,4 +184,4 @@ def test_without_the_commit_nothing_is_run(lstm: Made, tmp_path: Path, monkeypat
         pass
     with past_of(record, None) as past:
         assert past is None
-    assert verify_entry(lstm.path, track=lstm.track).faults == [], "today's source needs no history"
+    assert verify_entry(lstm.stored, track=lstm.track).faults == [], "today's source needs no history"

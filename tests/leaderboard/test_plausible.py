@@ -36,7 +36,7 @@ def test_an_honest_entry_is_plausible(lstm: Made, stranger: Made) -> None:
 
 
 def test_no_entry_of_the_board_is_a_copy() -> None:
-    entries = [stored.read()[0] for stored in stored_entries(BOARD)]
+    entries = [stored.entry for stored in stored_entries(BOARD)]
     assert copies(entries) == []
     renamed = entries[0].model_copy(update={"name": f"{entries[0].name}-mine"})
     assert "one is a copy of the other" in copies([*entries[:3], renamed])[0]
@@ -44,7 +44,7 @@ def test_no_entry_of_the_board_is_a_copy() -> None:
 
 def test_who_solves_every_instance_is_no_copy() -> None:
     """As Gated DeltaNet does on assoc-recall-small-v1: what is left is rounding, which is the same in all seeds."""
-    entry = stored_entries(BOARD)[0].read()[0]
+    entry = stored_entries(BOARD)[0].entry
     rounding = [0.0005 * (i % 3) for i in range(len(entry.instances.counts))]
 
     def twice(sums: list[float]) -> list[Entry]:

@@ -16,6 +16,7 @@ from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.load import load_boards
 from regbench.leaderboard.publish import PAGE, outdated, render, write
 from regbench.leaderboard.rank import Board, rank
+from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry
 from regbench.tracks import Track, load_track
 from tests.leaderboard.attacks import seal, store
@@ -221,7 +222,7 @@ def test_the_names_of_tracks_have_a_pattern(folder: Path, lstm: Made, name: str)
     content = lstm.entry.content()
     content["result"]["track"]["name"] = content["configuration"]["track"] = name
     path = store(seal(content), folder / "entries")
-    fault = str(verify_entry(path, track=lstm.track).faults[0])
+    fault = str(verify_entry(Stored(path), track=lstm.track).faults[0])
     assert "track.name: string should match pattern" in fault or "not printable" in fault
 
 

@@ -67,7 +67,7 @@ def test_all_seeds_by_somebody_make_an_entry_reproduced(
     assert found is not None
     assert (found.seeds, found.by, found.date) == ([0, 1, 2], "a reader", today())
     assert found.machine == f"{machine.platform}, {machine.processor}, cpu"
-    assert verify_entry(path, track=lstm.track).faults == []
+    assert verify_entry(Stored(path), track=lstm.track).faults == []
     finished = ["reproduce", str(path), "--track", str(tiny_file), "--run", str(again)]
     assert cli.main(finished) == 0
     assert cli.main([*finished, "--seed", "1"]) == 2
@@ -77,7 +77,7 @@ def test_what_makes_no_entry_reproduced(lstm: Made, again: Path, tiny_file: Path
     path = board_of(lstm, tmp_path)
 
     def keep(run: Path, by: str = "a reader") -> None:
-        keep_reproduction(reproduce(path, run=run, track=str(tiny_file)), path, by, lstm.track)
+        keep_reproduction(reproduce(Stored(path), run=run, track=str(tiny_file)), by, lstm.track)
 
     with pytest.raises(UserError, match="is the run that lstm.* was made from, and no second training"):
         keep(lstm.run)
@@ -108,7 +108,7 @@ def test_evidence_of_a_second_training_that_does_not_hold(lstm: Made, tmp_path: 
     def found(submitted: Submitted | None = None, **changes: object) -> list[str]:
         again = honest.model_copy(update=changes)
         write_evidence(Stored(path), Evidence(entry=entry.digest, submitted=submitted, reproduced=again))
-        return [str(fault) for fault in verify_entry(path, track=lstm.track).faults]
+        return [str(fault) for fault in verify_entry(Stored(path), track=lstm.track).faults]
 
     assert found() == []
     assert found(seeds=[0, 1]) == ["tier: not every seed and score was reproduced"]
@@ -124,7 +124,7 @@ def test_evidence_of_a_second_training_that_does_not_hold(lstm: Made, tmp_path: 
 def test_a_run_that_learned_less_is_another(lstm: Made, tiny_file: Path, tmp_path: Path) -> None:
     settings = {**SETTINGS, "training.learning_rate": 1e-6}
     result = regbench.run(str(tiny_file), "lstm", (0, 1, 2), settings=settings, out=tmp_path / "run")
-    made = compare_runs(lstm.entry, result, tmp_path / "run", lstm.track)
+    made = compare_runs(lstm.stored, result, tmp_path / "run", lstm.track)
     assert made.identical == ()
     assert "nll" in made.differs
     assert made.changes["nll"].worse, "fewer nats are better, and it has more"
@@ -132,15 +132,15 @@ def test_a_run_that_learned_less_is_another(lstm: Made, tiny_file: Path, tmp_pat
 
 def test_what_cannot_be_reproduced_is_refused(lstm: Made, stranger: Made, tiny_file: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no seed 7, only 0, 1, 2"):
-        reproduce(lstm.path, seeds=[7], track=str(tiny_file))
+        reproduce(lstm.stored, seeds=[7], track=str(tiny_file))
     with pytest.raises(UserError, match=r"not built in, and nothing that came with an entry is run: regbench run"):
-        reproduce(stranger.path, track=str(tiny_file))
+        reproduce(stranger.stored, track=str(tiny_file))
     with pytest.raises(UserError, match="is a run of another configuration than lstm"):
-        reproduce(lstm.path, run=stranger.run, track=str(tiny_file))
+        reproduce(lstm.stored, run=stranger.run, track=str(tiny_file))
     edited = tmp_path / "tiny-v1" / lstm.path.name
     edited.parent.mkdir()
     edited.write_text(lstm.path.read_text().replace('"lstm"', '"gru"'))
     with pytest.raises(UserError, match="is no entry that could be reproduced"):
-        reproduce(edited, track=str(tiny_file))
+        reproduce(Stored(edited), track=str(tiny_file))
     with pytest.raises(UserError, match="no such file"):
-        reproduce(tmp_path / "tiny-v1" / "none.json", track=str(tiny_file))
+        reproduce(Stored(tmp_path / "tiny-v1" / "none.json"), track=str(tiny_file))

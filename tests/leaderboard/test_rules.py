@@ -14,6 +14,7 @@ import pytest
 from regbench.leaderboard import submit as submitting
 from regbench.leaderboard.against_run import repredict
 from regbench.leaderboard.case import Findings
+from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.verify import CHECKS, verify_entry
 from regbench.training.checkpoint import load_tensors, save_tensors
@@ -118,18 +119,18 @@ def test_the_rules_name_every_check_and_no_other() -> None:
 @pytest.mark.parametrize("check", BROKEN)
 def test_a_broken_rule_is_found_by_its_check(check: str, lstm: Made, tmp_path: Path) -> None:
     content = lstm.entry.content()
-    assert verify_entry(lstm.path, track=lstm.track).faults == []
+    assert verify_entry(lstm.stored, track=lstm.track).faults == []
     BROKEN[check](content)
     path = store(content if check == "form" else seal(content), tmp_path)
-    assert check.partition(",")[0] in found(verify_entry(path, track=lstm.track))
+    assert check.partition(",")[0] in found(verify_entry(Stored(path), track=lstm.track))
 
 
 @pytest.mark.parametrize("check", BROKEN_RUN)
 def test_a_run_that_breaks_a_rule_is_found_by_its_check(check: str, lstm: Made, tmp_path: Path) -> None:
     run = lstm.copy(tmp_path / "run")
-    assert verify_entry(lstm.path, track=lstm.track, run=run).faults == []
+    assert verify_entry(lstm.stored, track=lstm.track, run=run).faults == []
     BROKEN_RUN[check](run)
-    assert check in found(verify_entry(lstm.path, track=lstm.track, run=run))
+    assert check in found(verify_entry(lstm.stored, track=lstm.track, run=run))
 
 
 def test_a_retired_track_takes_no_entries(lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_a_name_of_another_configuration_is_not_taken(lstm: Made, stranger: Made
     board = tmp_path / "board"
     shutil.copytree(stranger.board, board)
     stored = stored_entries(board)[0]
-    entry = stored.read()[0]
+    entry = stored.entry
     taken = board / "entries" / "tiny-v1" / "lstm-mine-00000000.json"
     taken.write_text(stored.path.read_text().replace(f'"name": "{entry.name}"', '"name": "lstm-mine"'))
     before = names(board)

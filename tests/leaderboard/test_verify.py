@@ -16,6 +16,7 @@ from regbench.leaderboard import history
 from regbench.leaderboard.against_run import repredict
 from regbench.leaderboard.history import source_digest_at
 from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.results import Result
 from regbench.utils import registry
@@ -26,35 +27,35 @@ from tests.leaderboard.conftest import Made
 
 def test_an_honest_entry_alone_with_predictions_and_with_its_run(lstm: Made, stranger: Made) -> None:
     for made in (lstm, stranger):
-        assert verify_entry(made.path, track=made.track).faults == []
-        assert verify_entry(made.path, track=made.track, run=made.run).faults == []
-        assert verify_entry(made.path, track=made.track, predictions=made.run).faults == []
+        assert verify_entry(made.stored, track=made.track).faults == []
+        assert verify_entry(made.stored, track=made.track, run=made.run).faults == []
+        assert verify_entry(made.stored, track=made.track, predictions=made.run).faults == []
 
 
 def test_predictions_beside_an_entry_are_compared(stranger: Made, tmp_path: Path) -> None:
     folder = tmp_path / "tiny-v1"
     shutil.copytree(stranger.path.parent, folder)
     path, stem = folder / stranger.path.name, stranger.path.stem
-    assert verify_entry(path, track=stranger.track).faults == []
+    assert verify_entry(Stored(path), track=stranger.track).faults == []
     shutil.copy(folder / f"{stem}.seed-0.npz", folder / f"{stem}.seed-1.npz")
-    faults = verify_entry(path, track=stranger.track).faults
+    faults = verify_entry(Stored(path), track=stranger.track).faults
     assert {fault.check for fault in faults} == {"predictions"}
     assert "seed 1" in faults[0].text
     (folder / f"{stem}.seed-1.npz").unlink()
-    assert "no such file" in verify_entry(path, track=stranger.track).faults[0].text
+    assert "no such file" in verify_entry(Stored(path), track=stranger.track).faults[0].text
     (folder / f"{stem}.py.txt").unlink()
-    faults = verify_entry(stranger.path.parent / path.name, track=stranger.track).faults
+    faults = verify_entry(Stored(stranger.path.parent / path.name), track=stranger.track).faults
     assert faults == []
 
 
 def test_another_runs_predictions_are_refused(lstm: Made, stranger: Made) -> None:
-    faults = verify_entry(lstm.path, track=lstm.track, predictions=stranger.run).faults
+    faults = verify_entry(lstm.stored, track=lstm.track, predictions=stranger.run).faults
     assert any("the predictions are not those that were scored" in fault.text for fault in faults)
-    assert verify_entry(lstm.path, track=lstm.track, run=stranger.run).faults
+    assert verify_entry(lstm.stored, track=lstm.track, run=stranger.run).faults
 
 
 def test_a_track_that_is_not_here_cannot_be_verified(lstm: Made) -> None:
-    findings = verify_entry(lstm.path)
+    findings = verify_entry(lstm.stored)
     assert str(findings.faults[0]).startswith("track: 'tiny-v1' is no built-in track; if it is yours, give")
 
 
@@ -71,7 +72,7 @@ def test_nothing_is_imported_or_executed(stranger: Made, tmp_path: Path, monkeyp
     monkeypatch.setattr(np, "load", refuse)
     monkeypatch.setattr(pickle, "loads", refuse)
     monkeypatch.setattr(pickle, "load", refuse)
-    assert verify_entry(stranger.path, track=stranger.track, run=stranger.run).faults == []
+    assert verify_entry(stranger.stored, track=stranger.track, run=stranger.run).faults == []
 
 
 def commit_of(folder: Path) -> str:
@@ -103,24 +104,24 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
         content["result"]["code"].update(commit=made_at, dirty=None if made_at is None else False)
         return store(seal(content), tmp_path / "board")
 
-    findings = verify_entry(claiming(then, commit), track=lstm.track)
+    findings = verify_entry(Stored(claiming(then, commit)), track=lstm.track)
     assert findings.faults == []
     assert findings.notes == [
         f"architectures.lstm has changed since commit {commit[:12]}, by which this entry was made"
     ]
-    findings = verify_entry(claiming(then, commit, parameters=1), track=lstm.track)
+    findings = verify_entry(Stored(claiming(then, commit, parameters=1)), track=lstm.track)
     (fault,) = findings.faults
     assert str(fault).startswith("architecture: 1 parameters, and these options give ")
     options = {**lstm.entry.result.architecture.options, "d_model": 16}
-    findings = verify_entry(claiming(then, commit, options=options), track=lstm.track)
+    findings = verify_entry(Stored(claiming(then, commit, options=options)), track=lstm.track)
     assert [str(fault) for fault in findings.faults] == ["architecture: d_model is 16, and the configuration sets 8"]
-    findings = verify_entry(claiming("0" * 64, commit), track=lstm.track)
+    findings = verify_entry(Stored(claiming("0" * 64, commit)), track=lstm.track)
     assert [fault.check for fault in findings.faults] == ["source"]
     for nobody_knows, why in (
         ("f" * 40, "commit ffffffffffff is not in the history here"),
         (None, "no commit is named"),
     ):
-        (fault,) = verify_entry(claiming("0" * 64, nobody_knows), track=lstm.track).faults
+        (fault,) = verify_entry(Stored(claiming("0" * 64, nobody_knows)), track=lstm.track).faults
         assert str(fault) == f"source: architectures.lstm is not today's, and {why}"
     (repository / "architectures" / "lstm.py").write_text(source + "# of another branch\n")
     git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@example.org"]
@@ -128,9 +129,9 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     other = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     digest = source_digest_at(other, "architectures.lstm")
     assert digest is not None
-    assert verify_entry(claiming(digest, other), track=lstm.track).faults == []
+    assert verify_entry(Stored(claiming(digest, other)), track=lstm.track).faults == []
     subprocess.run([*git, "reset", "-q", "--hard", commit], check=True)
-    assert "is not in the history here" in str(verify_entry(claiming(digest, other), track=lstm.track).faults)
+    assert "is not in the history here" in str(verify_entry(Stored(claiming(digest, other)), track=lstm.track).faults)
 
 
 def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

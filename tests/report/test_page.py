@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ def result(finished: Path) -> Result:
 @pytest.fixture(scope="module")
 def models(finished: Path) -> list[Predictions]:
     return [Predictions.from_arrays(read_arrays(finished / f"seed-{seed}" / "predictions.npz")) for seed in (0, 1)]
+
+
+def reading(models: list[Predictions]) -> list[Callable[[], Predictions]]:
+    """As `layout` takes them."""
+    return [lambda model=model: model for model in models]
 
 
 def data_of(html: str) -> dict[str, Any]:
@@ -217,14 +223,14 @@ class TestInstances:
         test = tiny.instances("test")
         tables = [score(tiny.task, test, model.batches()) for model in models]
         mean = np.mean([t.sums["tvd"] / t.counts for t in tables], axis=0)
-        drawn = layout(tiny.task, test, models)
+        drawn = layout(tiny.task, test, reading(models))
         assert drawn["metric"] == "tvd"
         assert drawn["instances"][0]["index"] == int(mean.argmax())
         assert drawn["instances"][-1]["index"] == int(mean.argmin())
         assert np.mean(drawn["instances"][0]["scores"]) == pytest.approx(mean.max(), abs=1e-4)
 
     def test_what_is_drawn_is_what_was_predicted(self, tiny: Track, models: list[Predictions]) -> None:
-        drawn = layout(tiny.task, tiny.instances("test"), models, 5)["instances"]
+        drawn = layout(tiny.task, tiny.instances("test"), reading(models), 5)["instances"]
         assert drawn[0]["index"] == 5
         for one in drawn:
             self.check(tiny, models, one)
@@ -391,7 +397,7 @@ class TestInABrowser:
     ) -> None:
         architecture = result.architecture.model_copy(update={"name": HOSTILE, "options": {HOSTILE: HOSTILE}})
         baselines = {f"{name} {HOSTILE}": baseline for name, baseline in result.baselines.items()}
-        strips = layout(tiny.task, tiny.instances("test"), models)
+        strips = layout(tiny.task, tiny.instances("test"), reading(models))
         for one in strips["instances"]:
             one["tokens"] = [HOSTILE] * len(one["tokens"])
             one["rows"] = [HOSTILE] * len(one["rows"])

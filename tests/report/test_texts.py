@@ -47,7 +47,7 @@ def test_white_space_is_itself_again() -> None:
 def test_the_layout_is_what_was_said(text_track: Track, model: CompactPredictions) -> None:
     test = text_track.instances("test")
     uniform = next(b for b in default_baselines(text_track, test) if b.name == "uniform")
-    drawn = layout(text_track.task, test, [model, model], 3, uniform)
+    drawn = layout(text_track.task, test, [lambda: model, lambda: model], 3, uniform)
     one = drawn["instances"][0]
     assert one["index"] == 3
     assert one["switch"] == test.truth["cut"][3]
@@ -61,7 +61,7 @@ def test_the_layout_is_what_was_said(text_track: Track, model: CompactPrediction
     worst = next(each for each in drawn["instances"] if each["why"] == "the worst")
     assert worst["index"] == int(np.argmax(means))
     with pytest.raises(UserError, match="there is no test instance 20: they are numbered 0 to 19"):
-        layout(text_track.task, test, [model], 20, uniform)
+        layout(text_track.task, test, [lambda: model], 20, uniform)
 
 
 def test_a_run_writes_the_page_and_the_command_the_same_bytes(text_run: Path, text_file: Path, tmp_path: Path) -> None:

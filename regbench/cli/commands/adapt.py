@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from regbench.cli.arguments import refuse_unused
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -298,8 +299,7 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
     from regbench.analysis import distillation
     from regbench.utils.files import atomic_write, explain_full_disk
 
-    if arguments.layers is not None:
-        raise UserError(f"--layers is not for --how {DISTIL}: all parameters of the student learn")
+    refuse_unused(arguments, ("layers",), f"is not for --how {DISTIL}: all parameters of the student learn")
     queries = _value(arguments, "queries")
     if queries < 1:
         raise UserError(f"--queries {queries} is too few: 1 or more")
@@ -353,26 +353,22 @@ def _refuse_strangers(arguments: argparse.Namespace, asked: _Asked, few_shot: bo
     Raises:
         UserError: There is one.
     """
-    track = asked.track.name
+    track, distils = asked.track.name, asked.ways == (DISTIL,)
     if arguments.angles:
-        for option in ("how", "table", "layers", "rates", "steps"):
-            if getattr(arguments, option) is not None:
-                raise UserError(f"--{option} is not for --angles, which takes no step")
-    if arguments.queries is not None and asked.ways != (DISTIL,):
-        raise UserError(f"--queries is for --how {DISTIL}: nothing else samples texts")
+        refuse_unused(
+            arguments, ("how", "table", "layers", "rates", "steps"), "is not for --angles, which takes no step"
+        )
+    if not distils:
+        refuse_unused(arguments, ("queries",), f"is for --how {DISTIL}: nothing else samples texts")
     if few_shot:
-        if arguments.angles:
-            raise UserError(f"--angles is not for {track}: it is measured on segments")
-        for option in ("at", "tokens"):
-            if getattr(arguments, option) is not None:
-                raise UserError(f"--{option} is not for {track}: the exemplars are the segment")
-        if asked.ways == (DISTIL,):
+        refuse_unused(arguments, ("angles",), f"is not for {track}: it is measured on segments")
+        refuse_unused(arguments, ("at", "tokens"), f"is not for {track}: the exemplars are the segment")
+        if distils:
             raise UserError(f"--how {DISTIL} is not for {track}: it has no text after the segment")
         return
-    for option in ("targets", "format", "calibrate"):
-        if getattr(arguments, option):
-            raise UserError(f"--{option} is for tracks of the task classification, not for {track}: give --track")
-    if len(asked.steps) > 1 and asked.ways != (DISTIL,):
+    others = f"is for tracks of the task classification, not for {track}: give --track"
+    refuse_unused(arguments, ("targets", "format", "calibrate"), others)
+    if len(asked.steps) > 1 and not distils:
         raise UserError(f"--steps takes one number on {track}, not {arguments.steps}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from regbench.cli.arguments import add_instances
+from regbench.cli.arguments import add_instances, refuse_unused
 from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
 
@@ -81,10 +81,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"--limit {arguments.limit} is too few: four instances or more")
     if len(arguments.folder) == 1 and arguments.table is arguments.cuts is arguments.plot_by is None:
         return _one(arguments, console)
-    for option in ("seed", "rate", "out", "against", "arch", "task_vectors"):
-        if getattr(arguments, option) is not None and getattr(arguments, option) is not False:
-            name = option.replace("_", "-")
-            raise UserError(f"--{name} is for one run without --table and --cuts; a table is over all seeds")
+    alone = ("seed", "rate", "out", "against", "arch", "task_vectors")
+    refuse_unused(arguments, alone, "is for one run without --table and --cuts; a table is over all seeds")
     return _several(arguments, console)
 
 
@@ -101,9 +99,7 @@ def _one(arguments: argparse.Namespace, console: Console) -> int:
     name = "analysis" if arguments.seed is None else f"analysis-seed-{arguments.seed}"
     folder = Path(arguments.out) if arguments.out else trained.folder / name
     if arguments.task_vectors:
-        for option in ("rate", "against"):
-            if getattr(arguments, option) is not None:
-                raise UserError(f"--{option} is not for --task-vectors")
+        refuse_unused(arguments, ("rate", "against"), "is not for --task-vectors")
         return _task_vectors(trained, folder, arguments, console)
     analysis = analysis_of(arguments.arch or trained.architecture)
     asked: dict[str, Any] = {"split": arguments.split, "limit": arguments.limit, "rate": rate}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from regbench.analysis.tables import narrow_table
+from regbench.cli.lines import stderr
 from regbench.cli.tables import print_fitting
 
 DESCRIPTION = (
@@ -51,12 +52,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         read_page(page)  # before minutes are spent
     tracks = [load_track(name) for name in arguments.track]
     measured: dict[str, TrackTable] = {}
-    with _Bar(Console(stderr=True)) as bar:
+    with _Bar(stderr()) as bar:
         for track in tracks:
             bar.track = track.name
             measured[track.name] = measure(track, bar.announce)
             bar.clear()
-            console.print(f"{track.name}, test split", highlight=False)
+            console.print(f"{track.name}, test split")
             for cells in (score_cells(measured[track.name]), difference_cells(measured[track.name])):
                 print_fitting(_table(cells), console)
             if page is not None:
@@ -67,9 +68,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _table(cells: list[list[str]]) -> Table:
     """As narrow as it can be: the head has a word a line."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, name in enumerate(cells[0]):
-        table.add_column(name.replace(" ", "\n"), justify="right" if i else "left", no_wrap=True)
+    table = narrow_table(None, [name.replace(" ", "\n") for name in cells[0]], 1, pad_edge=True)
     for row in cells[1:]:
         table.add_row(*(cell.replace("± ", "±") for cell in row))
     return table
@@ -112,4 +111,4 @@ class _Bar:
                 self._of = name
             self._bar.update(self._bar.task_ids[0], completed=done)
         elif done == total:
-            self._console.print(f"{name} on {self.track}: {done} instances", highlight=False)
+            self._console.print(f"{name} on {self.track}: {done} instances")

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_findings, print_line
+from regbench.cli.lines import print_findings, print_line, stderr
 
 DESCRIPTION = (
     "Draws instances that nobody has seen, predicts them with the weights of an entry's run, and holds the scores against the "
@@ -45,17 +45,17 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.report.content import label
     from regbench.results import require_finished
 
-    path = find_entry(arguments.entry)
+    stored = find_entry(arguments.entry)
     require_finished(Path(arguments.run))
     found = challenge(
-        path,
+        stored,
         Path(arguments.run),
         by=arguments.by,
         track=own_track(arguments),
         number=arguments.number,
         instances=arguments.instances,
         run_their_code=arguments.run_their_code,
-        announce=Console(stderr=True).print,
+        announce=stderr().print,
     )
     for metric, change in found.changes.items():
         fresh = found.fresh[metric]
@@ -64,6 +64,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             f"{change.change / max(change.noise, 1e-12):+.1f} standard errors from the claim (+ is better)",
             console,
         )
-    print_line(f"{path}: {'REFUSED' if found.findings.faults else 'verified'}, number {found.number}", console)
+    print_line(f"{stored.path}: {'REFUSED' if found.findings.faults else 'verified'}, number {found.number}", console)
     print_findings(found.findings, console, "  ")
     return 1 if found.findings.faults else 0

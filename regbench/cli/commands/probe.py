@@ -11,8 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import add_named
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.cli.tables import small_error
 from regbench.utils.errors import UserError
 
@@ -79,11 +80,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     for run in runs:
         check_probed(run, targets)
     names = run_names(arguments.folder)
-    progress, found = Console(stderr=True), {}
+    progress, found = stderr(), {}
     for name, run in zip(names, runs, strict=True):
 
         def announce(text: str, name: str = name) -> None:
-            progress.print(f"{name}: {text}", highlight=False)
+            progress.print(f"{name}: {text}")
 
         found[name] = probe(run, targets, announce=announce)
         console.print(_table(f"{name}: {run.architecture} on {tracks[0]}, seed {run.seed}", found[name]))
@@ -91,7 +92,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         "relative error (less is better) of counts and frequencies, accuracy (more is better) of the rest, on the test split.\n"
         "trained: an MLP on the layer that is best on validation; linear: a linear map; untrained: before training;\n"
         "constant, tokens (the last 3), shuffled (another instance's state): without the state; ceiling: on the true counts",
-        highlight=False,
         soft_wrap=True,
     )
     with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
@@ -138,17 +138,15 @@ def _show_recall(arguments: argparse.Namespace, console: Console) -> int:
             print_line(f"every figure: {arguments.csv}", console)
     if expected:
         order = " before ".join(expected)
-        console.print(f"{order}: {'yes' if right else 'not in every seed'}", highlight=False)
+        console.print(f"{order}: {'yes' if right else 'not in every seed'}")
     return 0 if right else 1
 
 
 def _table(title: str, readings: Sequence[Reading]) -> Table:
     """A row for each target, narrow enough for 80 columns."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    table.add_column("target", no_wrap=True)
-    heads = ("trained", "layer", "linear", "un-\ntrained", "con-\nstant", "tokens", "shuf-\nfled", "ceil-\ning")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+    controls = ("un-\ntrained", "con-\nstant", "tokens", "shuf-\nfled", "ceil-\ning")
+    heads = ("target", "trained", "layer", "linear", *controls)
+    table = narrow_table(title, heads, 1, padding=0, pad_edge=True, show_edge=False)
     for one in readings:
         others = (one.untrained, one.constant, one.tokens, one.shuffled, one.ceiling)
         table.add_row(

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -49,17 +49,17 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.store import find_entry
     from regbench.report.content import label
 
-    entry_file = find_entry(arguments.entry)
+    stored = find_entry(arguments.entry)
     if arguments.run and (arguments.seed or arguments.out):
         raise UserError("--run takes a finished run as it is: leave --seed and --out away")
     if arguments.by is not None:
-        check_reproducer(entry_file, arguments.by)
+        check_reproducer(stored, arguments.by)
         if arguments.seed:
             raise UserError("--by goes with all seeds: leave --seed away")
-    with TerminalReporter(Console(stderr=True)) as reporter:
+    with TerminalReporter(stderr()) as reporter:
         try:
             made = reproduce(
-                entry_file,
+                stored,
                 seeds=arguments.seed,
                 out=Path(arguments.out) if arguments.out else None,
                 run=Path(arguments.run) if arguments.run else None,
@@ -83,10 +83,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print(table)
     same = f"seed{'s' * (len(made.identical) > 1)} {', '.join(map(str, made.identical))}" if made.identical else "none"
     rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
-    console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
+    console.print(f"predictions the same to the bit: {same}{rest}")
     print_line(f"the run: {made.folder}", console)
     if arguments.by and not made.differs:
         own = own_track(arguments)
-        keep_reproduction(made, entry_file, arguments.by, own)
+        keep_reproduction(made, arguments.by, own)
         print_line(f"{arguments.entry}: reproduced by {arguments.by}", console)
     return 1 if made.differs else 0

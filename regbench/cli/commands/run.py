@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -53,10 +52,8 @@ def configure(run: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Trains and scores."""
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
-    from regbench import runner
-    from regbench.cli.live import side_by_side
+    from regbench.cli.live import interrupted
     from regbench.cli.tables import metrics_of_run, print_fitting, result_table
-    from regbench.sweeps.local import share
     from regbench.sweeps.suite import is_suite
 
     for option in ("resume", "out"):
@@ -65,26 +62,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
         return _suite(arguments, console)
     # What is going on goes to stderr, so that stdout holds the table alone.
-    with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
+    with TerminalReporter(stderr()) as reporter, apart_from_stdout():
         try:
-            if arguments.resume:
-                _refuse_more_than_resume(arguments)
-                reporter.folder = Path(arguments.resume)
-            config = None if arguments.resume else _config(arguments)
-            if arguments.jobs is not None:
-                if config is not None:
-                    share(arguments.jobs, device=config.device)  # refused before a folder is made
-                folder = Path(arguments.resume) if config is None else runner.begin(config, arguments.out, reporter)
-                reporter.folder = folder
-                result = side_by_side(folder, arguments.jobs)
-            elif config is None:
-                result = runner.resume(arguments.resume, reporter)
-            else:
-                result = runner.run_config(config, arguments.out, reporter)
+            result = _train(arguments, reporter)
         except KeyboardInterrupt:
-            hint = f"; go on with: regbench run --resume {reporter.folder}" if reporter.folder else ""
-            print(f"regbench: interrupted{hint}", file=sys.stderr)
-            return 130
+            return interrupted(reporter.folder)
     assert reporter.folder is not None
     print_fitting(result_table(result, metrics_of_run(result, reporter.folder)), console)
     seed, few = result.seeds[0], result.training.get("train_instances")
@@ -92,12 +74,29 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "
         f"{f'of the first {few:,} instances ' if few else ''}in {seed.seconds:.0f} s "
         f"({seed.tokens_per_second:,.0f} tokens/s), ± is one standard error",
-        highlight=False,
     )
     print_line(f"result and pictures: {reporter.folder}", console)
     print_line(f"the page of this run: {reporter.folder}/report.html", console)
     _say_what_next(result, reporter.folder, console)
     return 0
+
+
+def _train(arguments: argparse.Namespace, reporter: TerminalReporter) -> Result:
+    """Trains what is asked for, or goes on with a run."""
+    from regbench import runner
+    from regbench.cli.live import go_on
+    from regbench.sweeps.local import share
+
+    if arguments.resume:
+        _refuse_more_than_resume(arguments)
+        reporter.folder = Path(arguments.resume)
+        return go_on(reporter.folder, arguments.jobs, reporter)
+    config = _config(arguments)
+    if arguments.jobs is None:
+        return runner.run_config(config, arguments.out, reporter)
+    share(arguments.jobs, device=config.device)  # refused before a folder is made
+    reporter.folder = runner.begin(config, arguments.out, reporter)
+    return go_on(reporter.folder, arguments.jobs, reporter)
 
 
 def _say_what_next(result: Result, folder: Path, console: Console) -> None:
@@ -112,49 +111,48 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     config = read_run(folder)
     track = load_track(config.track)
     budget, used = track.definition.budget.train_tokens, min(seed.tokens for seed in result.seeds)
-    share = f"{100 * used / budget:.0f}" if used >= budget / 100 else "less than 1"
-    lines = [f"{share} % of the track's budget of {budget:,} training tokens used"]
-    standing = standing_of(result, track)
-    named = [] if config.track == result.track.name else ["--track", config.track]
-    if standing is not None and used < FULL * budget:
-        lines.append(f"an entry of less than {100 * FULL:.0f} % of the budget has no rank on the leaderboard")
-    elif standing is not None:
+    whole, standing = used >= FULL * budget, standing_of(result, track)
+    if standing is not None and whole:
         beside = (("above", standing.above[::-1]), ("below", standing.below))
         near = [
             f"{where}: {', '.join(f'{name} {score.value:.3f}' for name, score in some)}"
             for where, some in beside
             if some
         ]
-        lines.insert(
-            0, f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
-        )
-    if len(result.seeds) < FEWEST_SEEDS or (standing is not None and used < FULL * budget):
+        rank = f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
+        print_line(rank, console)
+    share = f"{100 * used / budget:.0f}" if used >= budget / 100 else "less than 1"
+    print_line(f"{share} % of the track's budget of {budget:,} training tokens used", console)
+    if standing is not None and not whole:
+        print_line(f"an entry of less than {100 * FULL:.0f} % of the budget has no rank on the leaderboard", console)
+    if len(result.seeds) < FEWEST_SEEDS or (standing is not None and not whole):
         settings = {key: value for key, value in config.settings.items() if key != "training.train_tokens"}
-        whole = {
-            "settings": settings,
-            "seeds": config.seeds if len(config.seeds) >= FEWEST_SEEDS else tuple(range(FEWEST_SEEDS)),
-        }
-        what = "three seeds" if used >= FULL * budget else "three seeds and the whole budget"
-        lines.append(f"next, {what}, as an entry needs: {command_of(config.model_copy(update=whole))}")
+        seeds = config.seeds if len(config.seeds) >= FEWEST_SEEDS else tuple(range(FEWEST_SEEDS))
+        command = command_of(config.model_copy(update={"settings": settings, "seeds": seeds}))
+        what = "three seeds" if whole else "three seeds and the whole budget"
+        print_line(f"next, {what}, as an entry needs: {command}", console)
     elif standing is not None:
-        lines.append(f"next: {shlex.join(['regbench', 'submit', str(folder)])}")
+        print_line(f"next: {shlex.join(['regbench', 'submit', str(folder)])}", console)
     else:
-        lines.append(f"next: {shlex.join(['regbench', 'compare', str(folder), *list(result.baselines)[:2], *named])}")
-    for line in lines:
-        print_line(line, console)
+        named = [] if config.track == result.track.name else ["--track", config.track]
+        words = ["regbench", "compare", str(folder), *list(result.baselines)[:2], *named]
+        print_line(f"next: {shlex.join(words)}", console)
 
 
 def _suite(arguments: argparse.Namespace, console: Console) -> int:
     """An architecture on every track of a suite."""
     from regbench.cli.suites import run_suite
+    from regbench.sweeps.suite import begin_suite
+    from regbench.tracks.suite import load_suite
 
     if arguments.resume:
         _refuse_more_than_resume(arguments)
-        return run_suite(None, None, arguments.resume, arguments.jobs, console)
+        return run_suite(lambda _: Path(arguments.resume), arguments.jobs, console)
     for name, value in (("track", arguments.track), ("config", arguments.config)):
         if value is not None:
             raise UserError(f"--suite names its tracks: leave out --{name}")
-    return run_suite(arguments.suite, _config(arguments), arguments.out, arguments.jobs, console)
+    config, out = _config(arguments), arguments.out
+    return run_suite(lambda said: begin_suite(load_suite(arguments.suite), config, out, said), arguments.jobs, console)
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from regbench.cli.lines import print_line
-from regbench.utils.errors import UserError
+from regbench.cli.arguments import refuse_unused
+from regbench.cli.lines import print_line, stderr
 
 if TYPE_CHECKING:
     from regbench.studies.study import Rows, Study
@@ -44,22 +44,21 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Lists the studies, or runs one."""
     from regbench.studies.study import run_study, study_names
 
-    given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
-    settings = {key: value for key, value in given.items() if value is not None}
     if arguments.name is None:
-        asked = [*settings, *(key for key in ("out", "check") if getattr(arguments, key))]
-        if asked:
-            raise UserError(f"--{asked[0]} goes with a study: {', '.join(study_names())}")
+        every = ("draws", "seed", "optimizers", "out", "check")
+        refuse_unused(arguments, every, f"goes with a study: {', '.join(study_names())}")
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for name, summary in study_names().items():
             table.add_row(f"[bold]{name}[/]", summary)
-        console.print(table, highlight=False)
+        console.print(table)
         return 0
-    with Console(stderr=True).status("measuring"):
+    given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
+    settings = {key: value for key, value in given.items() if value is not None}
+    with stderr().status("measuring"):
         study = run_study(arguments.name, settings)
     for rows in study.tables:
-        console.print(escape(rows.title), highlight=False)
-        console.print(_table(rows), highlight=False)
+        console.print(escape(rows.title))
+        console.print(_table(rows))
     if arguments.out:
         _write(study, arguments.name, Path(arguments.out), console)
     if not arguments.check:
@@ -69,9 +68,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         table.add_column(head, overflow="fold")
     for one in study.expectations:
         table.add_row(escape(one.what), escape(one.measured), escape(one.wanted), "yes" if one.holds else "[red]NO[/]")
-    console.print(table, highlight=False)
+    console.print(table)
     failed = sum(not one.holds for one in study.expectations)
-    console.print(f"{len(study.expectations)} checked, {failed} do not hold", highlight=False)
+    console.print(f"{len(study.expectations)} checked, {failed} do not hold")
     return 1 if failed else 0
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_findings, print_line
-from regbench.utils.errors import UserError
+from regbench.cli.arguments import add_own_track, own_track, refuse_unused
+from regbench.cli.lines import print_findings, print_line, stderr
 
 DESCRIPTION = (
     "Checks a run folder by the rules of the leaderboard, computes its scores again from the stored predictions, and writes its "
@@ -52,9 +51,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     options = "".join(f" --{option} {shlex.quote(value)}" for option, value in given)
     result = language_model_result(Path(arguments.run))
     if result is not None:
-        for option in ("by", "publish_predictions", "source", "track"):
-            if getattr(arguments, option, None):
-                raise UserError(f"--{option.replace('_', '-')} is not for a language model")
+        refuse_unused(arguments, ("by", "publish_predictions", "source", "track"), "is not for a language model")
         path = submit_language_model(Path(arguments.run), result, place, name=arguments.name, replace=arguments.replace)
         print_line(f"{path}; next: regbench leaderboard{options}", console)
         return 0
@@ -67,7 +64,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         replace=arguments.replace,
         source=Path(arguments.source) if arguments.source else None,
         track=own_track(arguments),
-        announce=Console(stderr=True).print,
+        announce=stderr().print,
     )
     print_findings(made.findings, console)
     if made.path is None:

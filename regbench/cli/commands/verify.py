@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_findings, print_line
+from regbench.cli.lines import print_findings, print_line, stderr
 from regbench.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from regbench.leaderboard.store import Stored
 
 DESCRIPTION = (
     "Checks an entry, every entry of a folder, or a run that is to become one. Nothing that came with it is executed. "
@@ -44,38 +48,29 @@ def configure(verify: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each fault."""
     from regbench.leaderboard.against_run import repredict
-    from regbench.leaderboard.case import Findings
     from regbench.leaderboard.run_folder import RunFolder
-    from regbench.leaderboard.store import find_entry, stored_in
     from regbench.leaderboard.submit import read_source
     from regbench.leaderboard.verify import verify_entry, verify_run
     from regbench.results import require_finished
-    from regbench.utils.files import runs_in
 
-    path, announce = Path(arguments.what), Console(stderr=True).print
+    path, announce = Path(arguments.what), stderr().print
     track = own_track(arguments)
     run = Path(arguments.run) if arguments.run else None
     if path.is_dir() and any((path / name).exists() for name in ("result.json", "config.yaml")):
         require_finished(path)
-        run, single = path, None
+        run = path
         source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
-        found: dict[Path, Findings] = {path: verify_run(path, track, source, announce)[1]}
+        found = {path: verify_run(path, track, source, announce)[1]}
     else:
-        single = find_entry(arguments.what) if not path.is_dir() else None
-        if not single and (inside := runs_in(path)):
-            raise UserError(f"{path} holds neither a run nor entries{inside}")
-        files = [path] if single else [stored.path for stored in stored_in(path)]
-        if not files:
-            raise UserError(f"{path} holds neither a run nor entries")
-        if not single and (run or arguments.predictions or arguments.checkpoint):
-            raise UserError("--run, --predictions and --checkpoint go with one entry")
+        entries = _entries(arguments)
         predictions = Path(arguments.predictions) if arguments.predictions else None
         if run is not None:
             require_finished(run)
         if predictions is not None and not predictions.is_dir():
             raise UserError(f"no such folder: {predictions}")
         found = {
-            file: verify_entry(file, track=track, run=run, predictions=predictions, announce=announce) for file in files
+            stored.path: verify_entry(stored, track=track, run=run, predictions=predictions, announce=announce)
+            for stored in entries
         }
     for file, findings in found.items():
         if arguments.checkpoint and not findings.faults:
@@ -85,3 +80,20 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         print_line(f"{file}: {'REFUSED' if findings.faults else 'ok'}", console)
         print_findings(findings, console, "  ")
     return 1 if any(findings.faults for findings in found.values()) else 0
+
+
+def _entries(arguments: argparse.Namespace) -> list[Stored]:
+    """The entry whose file is named, or all entries of a folder."""
+    from regbench.leaderboard.store import find_entry, stored_in
+    from regbench.utils.files import runs_in
+
+    path = Path(arguments.what)
+    if not path.is_dir():
+        return [find_entry(arguments.what)]
+    inside = runs_in(path)
+    entries = [] if inside else stored_in(path)
+    if not entries:
+        raise UserError(f"{path} holds neither a run nor entries{inside}")
+    if arguments.run or arguments.predictions or arguments.checkpoint:
+        raise UserError("--run, --predictions and --checkpoint go with one entry")
+    return entries
