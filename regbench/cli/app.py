@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     threads.wait_asleep()  # before a command imports PyTorch
-    console = Console()
+    console = Console(highlight=False)  # no colours for numbers and words that happen to be in a line
     try:
         parsed = _parse(sys.argv[1:] if arguments is None else arguments)
         code: int = parsed.command(parsed, console)

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from regbench.leaderboard.case import Findings
 
 
+def stderr() -> Console:
+    """The terminal for what is going on. Stdout holds what a command gives."""
+    return Console(stderr=True, highlight=False)
+
+
 def print_findings(findings: Findings, console: Console, prefix: str = "") -> None:
     """Prints a line for each fault and each note. What they quote is shown as it is, never as markup.
 
@@ -29,7 +34,7 @@ def print_findings(findings: Findings, console: Console, prefix: str = "") -> No
 
 def print_line(text: str, console: Console) -> None:
     """Prints a line that quotes strangers: no markup, and no character that moves or hides text."""
-    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(text), markup=False, soft_wrap=True)
 
 
 def announcing(console: Console) -> Announce:
@@ -39,6 +44,6 @@ def announcing(console: Console) -> Announce:
     def announce(name: str, done: int, total: int) -> None:
         if done == total and name not in told:
             told.add(name)
-            console.print(f"predicted by {name}: {total} instances", highlight=False)
+            console.print(f"predicted by {name}: {total} instances")
 
     return announce

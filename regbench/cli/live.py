@@ -13,7 +13,7 @@ from rich import live
 from rich.console import Console, Group
 from rich.text import Text
 
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 
 if TYPE_CHECKING:
     from regbench.results import Result
@@ -108,7 +108,7 @@ def go_on(folder: Path, jobs: int | None, reporter: Reporter) -> Result:
 
     if jobs is None:
         return runner.resume(folder, reporter)
-    with Live(Console(stderr=True)) as live:
+    with Live(stderr()) as live:
         return run_seeds(folder, jobs, live)
 
 

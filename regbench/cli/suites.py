@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.cli.tables import folded, metrics_of_run, print_fitting
 from regbench.training.terminal import TerminalReporter
 
@@ -39,7 +39,7 @@ def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Cons
     from regbench.sweeps import suite
 
     folder: Path | None = None
-    with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
+    with TerminalReporter(stderr()) as reporter, apart_from_stdout():
         try:
             folder = begin(reporter)
             done = list(suite.go_on(folder, lambda run: go_on(run, jobs, reporter)))
@@ -50,7 +50,6 @@ def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Cons
     if shares:
         console.print(
             f"mean of the normalized scores: {100 * statistics.fmean(shares):.0f}, over {len(shares)} of {len(done)} tracks",
-            highlight=False,
         )
     print_line(f"a run folder for each track: {folder}", console)
     return 0

@@ -32,7 +32,7 @@ def print_fitting(table: Table, console: Console, names: int = 1) -> None:
     first, others = range(names), range(names, len(table.columns))
     while others:
         count = next((n for n in range(len(others), 1, -1) if _fits(_part(table, (*first, *others[:n])), console)), 1)
-        console.print(_part(table, (*first, *others[:count])), highlight=False)
+        console.print(_part(table, (*first, *others[:count])))
         others, table = others[count:], copy(table)
         table.title = None
         if others and (table.box is None or not table.show_edge):  # else the edges keep them apart

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from regbench.cli.lines import stderr
 from regbench.cli.tables import print_fitting
 
 DESCRIPTION = (
@@ -51,12 +52,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         read_page(page)  # before minutes are spent
     tracks = [load_track(name) for name in arguments.track]
     measured: dict[str, TrackTable] = {}
-    with _Bar(Console(stderr=True)) as bar:
+    with _Bar(stderr()) as bar:
         for track in tracks:
             bar.track = track.name
             measured[track.name] = measure(track, bar.announce)
             bar.clear()
-            console.print(f"{track.name}, test split", highlight=False)
+            console.print(f"{track.name}, test split")
             for cells in (score_cells(measured[track.name]), difference_cells(measured[track.name])):
                 print_fitting(_table(cells), console)
             if page is not None:
@@ -112,4 +113,4 @@ class _Bar:
                 self._of = name
             self._bar.update(self._bar.task_ids[0], completed=done)
         elif done == total:
-            self._console.print(f"{name} on {self.track}: {done} instances", highlight=False)
+            self._console.print(f"{name} on {self.track}: {done} instances")

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
+from regbench.cli.lines import stderr
 from regbench.utils import registry
 
 DESCRIPTION = "Runs every check of the contract on an architecture. Exit code 1 where one fails."
@@ -41,7 +42,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         pass  # an unknown op or implementation is refused at once
     settings = given_settings(arguments)
     meaning = {check.__name__: (check.__doc__ or "").partition("\n")[0] for check in CONTRACT}
-    faults, progress = 0, Console(stderr=True)
+    faults, progress = 0, stderr()
     for name in names:
         with apart_from_stdout():
             cls = registry.load(registry.ARCHITECTURE, name)
@@ -61,8 +62,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
                 cause = re.sub(r"\d+", "", outcome.fault)  # shapes and positions may differ
                 if causes.setdefault(cause, outcome.check) != outcome.check:
                     text = f"for the same reason as {causes[cause]}"
-            console.print(f"  {mark}  {outcome.check:18} {escape(text)}", highlight=False, soft_wrap=True)
+            console.print(f"  {mark}  {outcome.check:18} {escape(text)}", soft_wrap=True)
         if not arguments.all:
             require_use(backend, ran)
-    console.print(f"{len(names)} checked, {faults} fault{'s' * (faults != 1)}", highlight=False)
+    console.print(f"{len(names)} checked, {faults} fault{'s' * (faults != 1)}")
     return 1 if faults else 0

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import one_of, refuse_unused
-from regbench.cli.lines import announcing, print_line
+from regbench.cli.lines import announcing, print_line, stderr
 from regbench.cli.tables import folded, print_fitting, small_error
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.course:
         why = "is of the distances between predictors: leave it out beside --course"
         refuse_unused(arguments, ("out", "csv", "order"), why)
-    announce = announcing(Console(stderr=True))
+    announce = announcing(stderr())
     found = find_predictors(arguments.predictor, arguments.track, Entries())
     if arguments.course:
         return _show_courses(found, arguments, announce, console)
@@ -110,7 +110,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print(
         f"difference: from {escape(found.names[0])}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the "
         "noise of instances and seeds",
-        highlight=False,
     )
     if compared is None:
         print_line(f"no distances: {why_not}", console)

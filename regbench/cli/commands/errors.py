@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from regbench.cli.lines import announcing, print_line
+from regbench.cli.lines import announcing, print_line, stderr
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _measured(
     from regbench.evaluation.comparison import predictions_at_scored, tokens_at_scored
     from regbench.evaluation.find_predictors import KnownScores
 
-    announce = announcing(Console(stderr=True))
+    announce = announcing(stderr())
     values, illegal = {}, {}
     for name, one in zip(found.names, found.compared, strict=True):
         assert not isinstance(one.source, KnownScores)  # no board is asked

@@ -7,7 +7,7 @@ import argparse
 from rich.console import Console
 
 from regbench.cli.arguments import one_of
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.utils.errors import UserError
 
 DESCRIPTION = (
@@ -73,7 +73,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     settings = {name: getattr(arguments, name) for name in fields if getattr(arguments, name) is not None}
     if arguments.mapping:
         settings["mappings"] = arguments.mapping
-    with TerminalReporter(Console(stderr=True)) as reporter:
+    with TerminalReporter(stderr()) as reporter:
         result = runner.evaluate_language_model(
             arguments.track,
             arguments.model,

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.cli.tables import folded, print_fitting
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.store import find_board
 
     folder = find_board(arguments.board)
-    track, announce = own_track(arguments), Console(stderr=True).print
+    track, announce = own_track(arguments), stderr().print
     boards, faults = load_boards(folder, track, announce)
     for fault in faults:
         print_line(fault, console)
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.check:
         for name in changed:
             print_line(f"{folder / name} does not agree with the entries", console)
-        console.print(f"{sum(len(b.entries) for b in boards)} entries, {len(changed)} files to write", highlight=False)
+        console.print(f"{sum(len(b.entries) for b in boards)} entries, {len(changed)} files to write")
         return 1 if changed else 0
     write(folder, files)
     for name in changed:

@@ -51,9 +51,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.kind == "training":
         from regbench.training.options import TrainingOptions
 
-        console.print(
-            _options_table("training options, for --set training.OPTION=VALUE", TrainingOptions), highlight=False
-        )
+        console.print(_options_table("training options, for --set training.OPTION=VALUE", TrainingOptions))
         return 0
     if arguments.kind == "tracks":
         return _compare_tracks(console)
@@ -68,7 +66,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         else:
             for entry in registry.entries(registry.KINDS[plural]).values():
                 table.add_row(f"[bold]{entry.name}[/]", entry.summary or entry.source)
-        console.print(table, highlight=False)
+        console.print(table)
         console.print()
     return 0
 
@@ -93,9 +91,7 @@ def _compare_architectures(console: Console) -> int:
         state = human_growth(state_at(model.eval())) if held is None else human_bytes(held)
         table.add_row(f"[bold]{name}[/]", cls.family, *paper, f"{parameter_count(model):,}", state)
     print_fitting(table, console)
-    console.print(
-        "state: of one sequence in float32; where it grows, after 128 and after 1,024 tokens", highlight=False
-    )
+    console.print("state: of one sequence in float32; where it grows, after 128 and after 1,024 tokens")
     return 0
 
 
@@ -104,12 +100,12 @@ def _describe_architecture(name: str, console: Console) -> int:
         cls = registry.load(registry.ARCHITECTURE, name)
     if cls.paper is not None:
         link = f", arXiv:{cls.paper.arxiv}" if cls.paper.arxiv else ""
-        console.print(f"{cls.paper.authors} ({cls.paper.year}). {cls.paper.title}{link}", highlight=False)
-    console.print(_options_table(f"options of {registry.short_name(name)}, for --set", cls.Options), highlight=False)
+        console.print(f"{cls.paper.authors} ({cls.paper.year}). {cls.paper.title}{link}")
+    console.print(_options_table(f"options of {registry.short_name(name)}, for --set", cls.Options))
     if cls.training_defaults:
         own = " ".join(f"training.{key}={value}" for key, value in cls.training_defaults.items())
         print_line(f"its own training defaults: {own}", console)
-    console.print("`regbench ls training` lists all training options", highlight=False)
+    console.print("`regbench ls training` lists all training options")
     return 0
 
 
@@ -147,12 +143,11 @@ def _compare_tracks(console: Console) -> int:
         table.add_row(
             f"[bold]{name}[/]", *sizes, str(len(entries.names(track))), f"{seconds / 60:.0f}" if seconds else ""
         )
-    console.print(table, highlight=False, soft_wrap=True)
+    console.print(table, soft_wrap=True)
     console.print(
         "longest: the greatest length that an instance can have; tokens: in the vocabulary, or "
         "-d: numbers in a vector; instances: of the training split; budget: tokens; "
         "minutes: of training one seed, the median over entries. `regbench ls` says what each track is.",
-        highlight=False,
     )
     return 0
 
@@ -160,7 +155,7 @@ def _compare_tracks(console: Console) -> int:
 def _list_runs(folder: Path, console: Console) -> int:
     """A table for each track: the runs below a folder, newest first, with their main score or that they are not finished."""
     if not folder.is_dir() and folder == Path("runs"):
-        console.print("no runs yet: `regbench run` makes them under runs/", highlight=False)
+        console.print("no runs yet: `regbench run` makes them under runs/")
         return 0
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; runs are under runs/, or say where: regbench ls runs DIR")
@@ -173,16 +168,16 @@ def _list_runs(folder: Path, console: Console) -> int:
         if number:
             console.print()
         inside = Path(os.path.commonpath([run.parent for run, _ in rows]))
-        console.print(f"[bold]{escape(track)}[/], in {escape(str(inside))}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]{escape(track)}[/], in {escape(str(inside))}", soft_wrap=True)
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for head in ("folder", "architecture", "seeds", "main score", "normalized"):
             left = head in ("folder", "architecture")
             table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left)
         for run, cells in rows:
             table.add_row(escape(str(run.relative_to(inside))), *cells)
-        console.print(table, highlight=False)
+        console.print(table)
     if not found:
-        console.print(f"no runs in {folder}", highlight=False)
+        console.print(f"no runs in {folder}")
     return 0
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_named
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.cli.tables import small_error
 from regbench.utils.errors import UserError
 
@@ -79,11 +79,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     for run in runs:
         check_probed(run, targets)
     names = run_names(arguments.folder)
-    progress, found = Console(stderr=True), {}
+    progress, found = stderr(), {}
     for name, run in zip(names, runs, strict=True):
 
         def announce(text: str, name: str = name) -> None:
-            progress.print(f"{name}: {text}", highlight=False)
+            progress.print(f"{name}: {text}")
 
         found[name] = probe(run, targets, announce=announce)
         console.print(_table(f"{name}: {run.architecture} on {tracks[0]}, seed {run.seed}", found[name]))
@@ -91,7 +91,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         "relative error (less is better) of counts and frequencies, accuracy (more is better) of the rest, on the test split.\n"
         "trained: an MLP on the layer that is best on validation; linear: a linear map; untrained: before training;\n"
         "constant, tokens (the last 3), shuffled (another instance's state): without the state; ceiling: on the true counts",
-        highlight=False,
         soft_wrap=True,
     )
     with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
@@ -138,7 +137,7 @@ def _show_recall(arguments: argparse.Namespace, console: Console) -> int:
             print_line(f"every figure: {arguments.csv}", console)
     if expected:
         order = " before ".join(expected)
-        console.print(f"{order}: {'yes' if right else 'not in every seed'}", highlight=False)
+        console.print(f"{order}: {'yes' if right else 'not in every seed'}")
     return 0 if right else 1
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         check_reproducer(stored, arguments.by)
         if arguments.seed:
             raise UserError("--by goes with all seeds: leave --seed away")
-    with TerminalReporter(Console(stderr=True)) as reporter:
+    with TerminalReporter(stderr()) as reporter:
         try:
             made = reproduce(
                 stored,
@@ -83,7 +83,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print(table)
     same = f"seed{'s' * (len(made.identical) > 1)} {', '.join(map(str, made.identical))}" if made.identical else "none"
     rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
-    console.print(f"predictions the same to the bit: {same}{rest}", highlight=False)
+    console.print(f"predictions the same to the bit: {same}{rest}")
     print_line(f"the run: {made.folder}", console)
     if arguments.by and not made.differs:
         own = own_track(arguments)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -62,7 +62,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
         return _suite(arguments, console)
     # What is going on goes to stderr, so that stdout holds the table alone.
-    with TerminalReporter(Console(stderr=True)) as reporter, apart_from_stdout():
+    with TerminalReporter(stderr()) as reporter, apart_from_stdout():
         try:
             result = _train(arguments, reporter)
         except KeyboardInterrupt:
@@ -74,7 +74,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "
         f"{f'of the first {few:,} instances ' if few else ''}in {seed.seconds:.0f} s "
         f"({seed.tokens_per_second:,.0f} tokens/s), ± is one standard error",
-        highlight=False,
     )
     print_line(f"result and pictures: {reporter.folder}", console)
     print_line(f"the page of this run: {reporter.folder}/report.html", console)

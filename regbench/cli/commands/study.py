@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import refuse_unused
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 
 if TYPE_CHECKING:
     from regbench.studies.study import Rows, Study
@@ -50,15 +50,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for name, summary in study_names().items():
             table.add_row(f"[bold]{name}[/]", summary)
-        console.print(table, highlight=False)
+        console.print(table)
         return 0
     given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
     settings = {key: value for key, value in given.items() if value is not None}
-    with Console(stderr=True).status("measuring"):
+    with stderr().status("measuring"):
         study = run_study(arguments.name, settings)
     for rows in study.tables:
-        console.print(escape(rows.title), highlight=False)
-        console.print(_table(rows), highlight=False)
+        console.print(escape(rows.title))
+        console.print(_table(rows))
     if arguments.out:
         _write(study, arguments.name, Path(arguments.out), console)
     if not arguments.check:
@@ -68,9 +68,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         table.add_column(head, overflow="fold")
     for one in study.expectations:
         table.add_row(escape(one.what), escape(one.measured), escape(one.wanted), "yes" if one.holds else "[red]NO[/]")
-    console.print(table, highlight=False)
+    console.print(table)
     failed = sum(not one.holds for one in study.expectations)
-    console.print(f"{len(study.expectations)} checked, {failed} do not hold", highlight=False)
+    console.print(f"{len(study.expectations)} checked, {failed} do not hold")
     return 1 if failed else 0
 
 

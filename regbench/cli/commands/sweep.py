@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from regbench.cli.arguments import apart_from_stdout, one_of
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr
 from regbench.cli.tables import print_fitting
 from regbench.utils.errors import UserError
 
@@ -56,12 +56,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
     if arguments.ray_address and arguments.on != "ray":
         raise UserError("--ray-address says where Ray runs: give --on ray too")
-    progress = Console(stderr=True)
+    progress = stderr()
     with apart_from_stdout():
         sweep = Sweep.read(arguments.file)
         divided = sweep.share(arguments.jobs) if arguments.dry_run else None
         if divided is not None:
-            costs = estimate(sweep.groups, divided.threads, lambda text: progress.print(text, highlight=False))
+            costs = estimate(sweep.groups, divided.threads, lambda text: progress.print(text))
         else:
             try:
                 with Live(progress) as live:
@@ -92,7 +92,7 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     for table in sweep_tables(swept.best):
         print_fitting(table, console)
     if swept.rows:
-        console.print("Chosen on validation. After a score: the lowest and the highest seed.", highlight=False)
+        console.print("Chosen on validation. After a score: the lowest and the highest seed.")
     if swept.failures:
         console.print(failure_table(swept.failures))
     names = sorted(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_findings, print_line
+from regbench.cli.lines import print_findings, print_line, stderr
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.verify import verify_entry, verify_run
     from regbench.results import require_finished
 
-    path, announce = Path(arguments.what), Console(stderr=True).print
+    path, announce = Path(arguments.what), stderr().print
     track = own_track(arguments)
     run = Path(arguments.run) if arguments.run else None
     if path.is_dir() and any((path / name).exists() for name in ("result.json", "config.yaml")):
