@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich import box
 from rich.markup import escape
@@ -14,15 +15,17 @@ BAR = "\\|"
 """A | inside a cell of Markdown."""
 
 
-def narrow_table(title: str, heads: Sequence[str], left: int) -> Table:
+def narrow_table(title: str | None, heads: Sequence[str], left: int, **style: Any) -> Table:
     """An empty table for a terminal of 80 columns.
 
     Args:
-        title: Stands above; it may hold any characters.
+        title: Stands above; it may hold any characters. None: nothing.
         heads: The headings.
         left: So many columns are words, at the left. The others are numbers.
+        style: What `rich` is told of the table where it is not as usual.
     """
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    style = {"padding": (0, 1, 0, 0), "pad_edge": False, **style}
+    table = Table(title=None if title is None else escape(title), title_justify="left", box=box.SIMPLE_HEAD, **style)
     for number, head in enumerate(heads):
         table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
     return table

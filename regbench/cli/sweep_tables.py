@@ -8,6 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from regbench.analysis.tables import narrow_table
+from regbench.cli.tables import short
 from regbench.report.content import human_seconds
 from regbench.sweeps.estimate import Cost
 from regbench.sweeps.grid import shown_axes
@@ -45,7 +47,7 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
                 shown_axes(row.point.axes).replace(" ", "\n") or "—",
                 str(row.trials),
                 f"{row.validation.median:.4f}",
-                f"{score.median:.3f} ({_short(score.low)}–{_short(score.high)})",
+                f"{score.median:.3f} ({short(score.low)}–{short(score.high)})",
             ]
             if normalized:
                 cells.append("—" if way is None else f"{100 * way.median:.0f}")
@@ -66,11 +68,8 @@ def failure_table(failures: Sequence[Failure]) -> Table:
 
 def cost_table(costs: Sequence[Cost]) -> Table:
     """What a sweep would cost, by architecture."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("track", "architecture"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("trials", "seeds", "parameters", "tokens", "time of\none core"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    heads = ("track", "architecture", "trials", "seeds", "parameters", "tokens", "time of\none core")
+    table = narrow_table(None, heads, 2)
     for cost in costs:
         low, high = (_count(count) for count in cost.parameters)
         table.add_row(
@@ -83,11 +82,6 @@ def cost_table(costs: Sequence[Cost]) -> Table:
             human_seconds(cost.seconds),
         )
     return table
-
-
-def _short(value: float) -> str:
-    """Without the zero before the point, as in all tables of runs."""
-    return f"{value:.3f}".removeprefix("0")
 
 
 def _count(number: int) -> str:

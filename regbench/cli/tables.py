@@ -103,6 +103,11 @@ def metrics_of_run(result: Result, folder: Path) -> Metrics:
     return load_track(read_run(folder).track).metrics
 
 
+def short(value: float, digits: int = 3) -> str:
+    """A number without the zero before the point: `.836`."""
+    return f"{value:.{digits}f}".removeprefix("0")
+
+
 def small_error(stderr: float) -> str:
     """A standard error without the zero before the point: `±.004`."""
     return f"±{stderr:.3f}".replace("±0.", "±.")

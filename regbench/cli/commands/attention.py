@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import add_instances, add_named
 from regbench.cli.lines import print_line
 from regbench.utils.errors import UserError
@@ -119,14 +119,11 @@ def _range(text: str | None, length: int) -> tuple[int, int]:
 def _table(trained: Trained, found: Attention, split: str) -> Table:
     """A row for each head, narrow enough for 80 columns."""
     title = f"{trained.architecture} on {trained.track.name}, seed {trained.seed}, {split} split"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column("head", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
     short = {"previous": "prev.", "previous-2": "prev. 2", "separator": "sepa- rator", "only-state": "only state"}
     shown = [name for name in found.sets if name != "first"]
-    for name in shown:
-        heading = short.get(name, name.replace("match-", "match ").replace("only-m", "only m"))
-        table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
+    names = [short.get(name, name.replace("match-", "match ").replace("only-m", "only m")) for name in shown]
+    heads = ["head", "kind", *(name.replace(" ", "\n") for name in names)]
+    table = narrow_table(title, heads, 2, padding=0, show_edge=False)
     table.add_row("", "uniform", *(_share(found.chance[name]) for name in shown), style="italic")
     for head in found.heads:
         cells = [_share(head.mass[name].value) for name in shown]
@@ -150,9 +147,7 @@ def _print_per_key(found: Attention, console: Console) -> None:
 def _ablation_table(effect: Ablation, wanted: str) -> Table:
     """Scores with and without the heads."""
     title = f"without {wanted}: {', '.join(effect.heads)}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("score", "whole", "without", "change"):
-        table.add_column(column, justify="left" if column == "score" else "right", no_wrap=True)
+    table = narrow_table(title, ("score", "whole", "without", "change"), 1, pad_edge=True)
     for name, change in effect.change.items():
         before, after = effect.before[name], effect.after[name]
         table.add_row(name, f"{before.value:.3f}", f"{after.value:.3f}", f"{change.value:+.3f} ±{change.stderr:.3f}")

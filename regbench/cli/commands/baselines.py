@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from regbench.analysis.tables import narrow_table
 from regbench.cli.lines import stderr
 from regbench.cli.tables import print_fitting
 
@@ -68,9 +68,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _table(cells: list[list[str]]) -> Table:
     """As narrow as it can be: the head has a word a line."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, name in enumerate(cells[0]):
-        table.add_column(name.replace(" ", "\n"), justify="right" if i else "left", no_wrap=True)
+    table = narrow_table(None, [name.replace(" ", "\n") for name in cells[0]], 1, pad_edge=True)
     for row in cells[1:]:
         table.add_row(*(cell.replace("± ", "±") for cell in row))
     return table

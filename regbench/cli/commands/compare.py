@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import one_of, refuse_unused
 from regbench.cli.lines import announcing, print_line, stderr
-from regbench.cli.tables import folded, print_fitting, small_error
+from regbench.cli.tables import folded, print_fitting, short, small_error
 
 if TYPE_CHECKING:
     from regbench.evaluation.baselines import Announce
@@ -177,7 +178,7 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
         if row.change is not None:
             difference = record.value - next(one for one in rows if one.change is None).scores[main].value
             gap = f"{difference:+.3f} {small_error(row.change.noise)}"
-            p = "<.001" if row.change.p < 0.001 else f"{row.change.p:.3f}".removeprefix("0")
+            p = "<.001" if row.change.p < 0.001 else short(row.change.p)
         cells = (f"{record.value:.3f} {small_error(record.stderr)}", gap, p, row.verdict)
         table.add_row(
             escape(folded(row.name)),
@@ -193,13 +194,11 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
     from regbench.report.pictures import plot_heat_map
     from regbench.utils.files import explain_full_disk
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("TVD", no_wrap=True)
-    for number in range(len(found.names)):  # names would not fit 80 columns
-        table.add_column(str(number + 1), justify="right", no_wrap=True)
+    numbers = [str(number + 1) for number in range(len(found.names))]  # names would not fit 80 columns
+    table = narrow_table(None, ["TVD", *numbers], 1, pad_edge=True)
     digits = 3 if len(found.names) < 10 else 2
     for number, (name, row) in enumerate(zip(found.names, found.distance, strict=True), 1):
-        table.add_row(escape(folded(f"{number} {name}")), *(f"{value:.{digits}f}".removeprefix("0") for value in row))
+        table.add_row(escape(folded(f"{number} {name}")), *(short(value, digits) for value in row))
     print_fitting(table, console)
     what = (
         f"{found.track}, test split: {found.positions:,} scored positions among the first {found.tokens} tokens of "

@@ -12,7 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from regbench.analysis.tables import narrow_table
 from regbench.cli.lines import announcing, print_line, stderr
+from regbench.cli.tables import short
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -129,29 +131,22 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], sc
     table.add_column("share", justify="right", no_wrap=True)
     for name in whole:
         table.add_column(fill(name, 11), justify="right", no_wrap=True, min_width=5)
-    table.add_row("all", "", *(_short(record.value) for record in whole.values()), style="bold")
+    table.add_row("all", "", *(short(record.value) for record in whole.values()), style="bold")
     before = ""
     for one in bins:
         if one.feature != before:
             table.add_row(FEATURES[one.feature], style="italic")
             before = one.feature
-        cells = [_short(one.scores[name][score].value) for name in whole]
+        cells = [short(one.scores[name][score].value) for name in whole]
         table.add_row(f"  {one.label}", f"{100 * one.positions / positions:.0f} %", *cells)
     return table
-
-
-def _short(value: float) -> str:
-    """Three decimals without the zero before the point."""
-    return f"{value:.3f}".removeprefix("0")
 
 
 def _illegal(illegal: Mapping[str, Mapping[str, ScoreRecord]]) -> Table:
     """The share of positions whose most likely token is illegal, by kind."""
     title = "share of positions whose most likely token is illegal"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("the token", no_wrap=True)
-    for name in illegal:
-        table.add_column(fill(name, 11), justify="right", no_wrap=True)
+    heads = ["the token", *(fill(name, 11) for name in illegal)]
+    table = narrow_table(title, heads, 1, pad_edge=True, show_edge=False)
     kinds = list(next(iter(illegal.values())))
     for kind in kinds:
         table.add_row(kind, *(f"{100 * own[kind].value:.1f} %" for own in illegal.values()))

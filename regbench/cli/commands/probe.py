@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import add_named
 from regbench.cli.lines import print_line, stderr
 from regbench.cli.tables import small_error
@@ -143,11 +144,9 @@ def _show_recall(arguments: argparse.Namespace, console: Console) -> int:
 
 def _table(title: str, readings: Sequence[Reading]) -> Table:
     """A row for each target, narrow enough for 80 columns."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    table.add_column("target", no_wrap=True)
-    heads = ("trained", "layer", "linear", "un-\ntrained", "con-\nstant", "tokens", "shuf-\nfled", "ceil-\ning")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+    controls = ("un-\ntrained", "con-\nstant", "tokens", "shuf-\nfled", "ceil-\ning")
+    heads = ("target", "trained", "layer", "linear", *controls)
+    table = narrow_table(title, heads, 1, padding=0, pad_edge=True, show_edge=False)
     for one in readings:
         others = (one.untrained, one.constant, one.tokens, one.shuffled, one.ceiling)
         table.add_row(
