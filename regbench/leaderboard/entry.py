@@ -83,7 +83,7 @@ class Entry(Strict):
     """One line of the leaderboard: one configuration on one track, over several seeds.
 
     Attributes:
-        schema_version: 2. `regbench.leaderboard.store` also reads version 1.
+        schema_version: 2. Entries of version 1 are not read: they held a command in the place of the configuration.
         name: The entry's name in tables, e.g. "gla+ngh-1-2-3".
         configuration: What the run was asked, as in `config.yaml`. Files are named without their folders.
         result: Everything the run recorded, with scores, curves and baselines.
@@ -228,7 +228,7 @@ def parse_entry(content: Any, where: str) -> Entry:
         Refused: The content is not of the schema.
     """
     if isinstance(content, dict) and content.get("schema_version") not in (2, None):
-        raise Refused(f"{where}: schema_version must be 1 or 2")
+        raise Refused(f"{where}: schema_version must be 2")
     return of_schema(Entry, content, where)
 
 

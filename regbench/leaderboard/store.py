@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import shlex
 import stat
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
 from regbench.leaderboard.history import ROOT
 from regbench.utils.errors import UserError
 from regbench.utils.files import runs_in
-from regbench.utils.guard import Folder, Refused, parse_json, parse_plain_yaml
+from regbench.utils.guard import Folder, Refused, parse_json
 
 ENTRY_BYTES = 2 << 20
 SOURCE_BYTES = 1 << 20
@@ -95,11 +92,9 @@ class Stored:
     @cached_property
     def _read(self) -> tuple[Entry, list[str]]:
         content = self.folder.read(self.path.name, ENTRY_BYTES)
-        raw = parse_json(content, self.path.name)
-        current = _current(raw, self.path.name)
-        entry = parse_entry(current, self.path.name)
-        plain, faults, text = entry.content(), [], canonical(raw)
-        if content != text.encode() or canonical(plain) != (text if current is raw else canonical(current)):
+        entry = parse_entry(parse_json(content, self.path.name), self.path.name)
+        plain, faults = entry.content(), []
+        if content != canonical(plain).encode():
             faults.append("not in the form in which entries are written")
         if entry.digest != digest_of(plain):
             faults.append("the digest is not that of the content: the file was changed after it was written")
@@ -187,54 +182,3 @@ def _members(folder: Path, *, folders: bool) -> list[Path]:
         if not (stat.S_ISDIR(mode) if folders else stat.S_ISREG(mode)):
             raise Refused(f"{path} is not a {'folder' if folders else 'file'}")
     return paths
-
-
-def _current(content: Any, where: str) -> Any:
-    """Content of schema version 1 as content of version 2; all other content as it is.
-
-    Version 1 has a command in the place of the configuration. The digest is computed anew where it was right.
-    """
-    if not isinstance(content, dict) or "configuration" in content or not isinstance(content.get("command"), str):
-        return content
-    if type(content.get("schema_version")) is not int or content["schema_version"] != 1:
-        return content
-    kept = {key: value for key, value in content.items() if key not in ("schema_version", "command", "digest")}
-    new = {"schema_version": 2, "configuration": _configuration(content["command"], where), **kept}
-    digest = content.get("digest")
-    return {**new, "digest": digest_of(new) if digest == digest_of(content) else digest}
-
-
-class _Command(argparse.ArgumentParser):
-    """Reads the command of an entry of version 1."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(where, add_help=False, allow_abbrev=False)
-        self.add_argument("--arch", dest="architecture", required=True)
-        self.add_argument("--track", required=True)
-        self.add_argument("--seed", dest="seeds", type=int, nargs="+", required=True)
-        self.add_argument("--set", dest="settings", action="append", default=[])
-        self.add_argument("--backend", default="auto")
-        self.add_argument("--device", default="auto")
-        self.add_argument("--trials", type=int, default=1)
-
-    def error(self, message: str) -> NoReturn:
-        """Refuses the command."""
-        raise Refused(f"{self.prog}: not a command of schema version 1: {message[:200]}")
-
-
-def _configuration(command: str, where: str) -> dict[str, Any]:
-    """What a command of schema version 1 asks for.
-
-    Raises:
-        Refused: It is no such command.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise Refused(f"{where}: not a command: {str(error).lower()}") from None
-    if words[:2] != ["regbench", "run"]:
-        raise Refused(f"{where}: not a `regbench run` command")
-    asked = vars(_Command(where).parse_args(words[2:]))
-    pairs = [pair.partition("=") for pair in asked["settings"]]
-    asked["settings"] = {key: parse_plain_yaml(value.encode(), f"{where}: --set {key}") for key, _, value in pairs}
-    return asked

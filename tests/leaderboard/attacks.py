@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from regbench.config import Config
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard.entry import canonical, command_of, digest_of, parse_entry
+from regbench.leaderboard.entry import canonical, digest_of, parse_entry
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.results import BaselineRecord
 from regbench.tracks import Track
@@ -104,12 +103,6 @@ def one_of_each_kind(content: Any) -> list[Path_]:
 def seal(content: Any) -> dict[str, Any]:
     """With the digest that a careful forger would write."""
     return {**content, "digest": digest_of(content)}
-
-
-def in_version_1(content: Any) -> dict[str, Any]:
-    """The same entry as schema version 1 had it, with its digest."""
-    rest = {key: value for key, value in content.items() if key != "configuration"}
-    return seal({**rest, "schema_version": 1, "command": command_of(Config(**content["configuration"]))})
 
 
 def store(content: Any, folder: Path, *, text: str | None = None) -> Path:

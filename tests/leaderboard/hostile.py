@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from regbench.leaderboard.entry import canonical, parse_entry
-from tests.leaderboard.attacks import in_version_1, seal
+from tests.leaderboard.attacks import seal
 
 GIGABYTE = 1 << 30
 
@@ -83,14 +83,6 @@ def sealed(entry: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "very many settings", seal(content)
     content["configuration"]["settings"] = {"d_model": [["x" * 1000] * 64] * 10}
     yield "a long setting", seal(content)
-    old = in_version_1(json.loads(entry))
-    for name, more in (
-        ("a deep command", " --set x=" + "[" * 250 + "]" * 250),
-        ("a command that holds itself", " --set 'x=[&a [*a]]'"),
-        ("a command of many flags", " --x" * 300),
-        ("a command with a long number", " --trials " + "9" * 1500),
-    ):
-        yield name, seal({**old, "command": old["command"] + more})
 
 
 def entries(honest: Path, folder: Path) -> Iterator[Path]:
@@ -99,7 +91,7 @@ def entries(honest: Path, folder: Path) -> Iterator[Path]:
     for name, text in texts(entry):
         yield _put(folder, name, honest.name, lambda path, text=text: path.write_bytes(text))
     for name, content in sealed(entry):
-        file = honest.name if "command" in content else parse_entry(content, name).file_name
+        file = parse_entry(content, name).file_name
         yield _put(folder, name, file, lambda path, content=content: path.write_text(canonical(content)))
     for name, make in special(honest):
         yield _put(folder, name, honest.name, make)

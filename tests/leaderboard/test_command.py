@@ -1,4 +1,4 @@
-"""The command of an entry: printed from its configuration, and read from an entry of schema version 1."""
+"""The command of an entry, printed from its configuration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from regbench.cli.arguments import read_settings
 from regbench.config import Config
 from regbench.leaderboard.entry import canonical, command_of
 from regbench.leaderboard.run_folder import RunFolder
-from regbench.leaderboard.store import Stored
-from regbench.leaderboard.verify import verify_entry
 from regbench.utils.guard import Refused
-from tests.leaderboard.attacks import in_version_1, seal
 from tests.leaderboard.conftest import Made
 
 
@@ -70,48 +67,3 @@ def test_a_configuration_is_checked(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(Refused, match=r"config\.yaml"):
         RunFolder(tmp_path).config  # noqa: B018
-
-
-def put(content: dict[str, Any], made: Made, folder: Path) -> Path:
-    path = folder / "tiny-v1" / made.path.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(canonical(content))
-    return path
-
-
-def test_an_entry_of_version_1_is_the_same_entry(lstm: Made, tmp_path: Path) -> None:
-    old = in_version_1(lstm.entry.content())
-    path = put(old, lstm, tmp_path)
-    assert verify_entry(Stored(path), track=lstm.track, run=lstm.run).faults == []
-    assert (Stored(path).entry, Stored(path).faults) == (lstm.entry, [])
-    for text in (canonical(old) + " ", canonical({**old, "digest": "0" * 64})):
-        path.write_text(text)
-        assert [fault.check for fault in verify_entry(Stored(path), track=lstm.track).faults] == ["form"]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "",
-        "regbench",
-        "regbench run",
-        "regbench submit x",
-        "rm -rf /",
-        "regbench run --arch lstm --track tiny-v1 --seed 0; rm -rf /",
-        "regbench run --arch lstm --track tiny-v1 --seed 0 1 2 --out /etc",
-        "regbench run --arch lstm --track tiny-v1 --seed x",
-        "regbench run --arch lstm --track tiny-v1 --seed 0 --trials",
-        "regbench run --arch lstm --track tiny-v1 --seed 0 --set x=.nan",
-        "regbench run --arch lstm --track tiny-v1 --seed 0 --set 'x=&a [*a]'",
-        "regbench run --arch lstm --track tiny-v1 --seed 0 --set 'x=!!python/name:os.system'",
-        "regbench run --arch lstm --track tiny-v1 --seed 0 --set x=2020-01-01",
-        "regbench run --arch 'lstm",
-        "regbench run --arch lstm extra --track tiny-v1 --seed 0",
-    ],
-)
-def test_another_command_of_version_1_is_refused(command: str, lstm: Made, tmp_path: Path) -> None:
-    path = put(seal({**in_version_1(lstm.entry.content()), "command": command}), lstm, tmp_path)
-    with pytest.raises(Refused) as caught:
-        Stored(path).entry  # noqa: B018
-    assert str(caught.value).startswith(path.name)
-    assert str(caught.value).isprintable()
