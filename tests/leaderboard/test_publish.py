@@ -238,7 +238,7 @@ def test_entries_of_a_track_that_is_gone_stay_readable(
     path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 9', 1))
     capsys.readouterr()
     assert cli.main(["leaderboard", "--board", str(folder), "--check"]) == 1
-    assert "schema_version must be 1 or 2" in capsys.readouterr().out
+    assert "schema_version must be 2" in capsys.readouterr().out
 
 
 def test_an_empty_board(tmp_path: Path) -> None:
