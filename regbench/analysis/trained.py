@@ -279,7 +279,7 @@ def on_track(trained: Trained, name: str) -> Trained:
 def untrained(trained: Trained) -> Model:
     """The model that a trained one was before its training: the same architecture, options and seed."""
     model: Any = trained.model
-    cls = type(model.blocks[0].mixer) if isinstance(model, Backbone) else type(model)
+    cls = type(model.blocks[0].mixer) if type(model) is Backbone else type(model)
     with torch.random.fork_rng(devices=[]):
         manual_seed(trained.seed)
         return build(cls, model.options, model.io).eval()

@@ -14,11 +14,20 @@ import torch
 from torch import Tensor
 
 from regbench.checks.contract import Check, NotApplicable
-from regbench.checks.subject import CAUSAL_TOLERANCE, Subject, differ, finite_output, others
+from regbench.checks.subject import (
+    BORDERS,
+    CAUSAL_TOLERANCE,
+    LENGTH_TOLERANCE,
+    Subject,
+    differ,
+    finite_output,
+    others,
+)
 from regbench.checks.training import overfits, trains
 from regbench.data.instances import Instances
-from regbench.models.backbone import held_bytes
+from regbench.models.backbone import Backbone, held_bytes
 from regbench.models.model import Model, shift_in, token_tensor
+from regbench.training.checkpoint import packed
 from regbench.utils.errors import UserError
 
 STREAM_TOLERANCE = 1e-4
@@ -58,7 +67,7 @@ def finite(subject: Subject) -> str | None:
 
 
 def causal(subject: Subject) -> str | None:
-    """Changing token t changes no logits at or before t: those of position t predict token t itself."""
+    """Changing or leaving out token t changes no logits at or before t: those of position t predict token t itself."""
     model = subject.moved()
     for tokens in (subject.tokens(), subject.tokens(1, length=None)):
         length = tokens.shape[1]
@@ -79,7 +88,7 @@ def refuse_trained(subject: Subject, model: Model, instances: Instances, name: s
         name: of the architecture, for the message.
 
     Raises:
-        UserError: changing one of 32 tokens, spread evenly, changes a prediction at or before it.
+        UserError: changing one of 32 tokens, spread evenly, or leaving some out, changes a prediction at or before it.
     """
     longest = int(instances.lengths.argmax())
     tokens = token_tensor(instances[longest : longest + 1].tokens, subject.device)
@@ -96,16 +105,23 @@ def _sees_future(subject: Subject, model: Model, tokens: Tensor, places: Iterabl
         return None  # `finite` reports it
     if differ(before, model(tokens), tolerance):
         return "the same input gives different outputs: it is random, or keeps something from one call to the next"
-    for t in sorted(set(places) & set(range(tokens.shape[1]))):
+    length = tokens.shape[1]
+    for t in sorted({*places, *BORDERS} & set(range(length))):
         changed = tokens.clone()
         changed[:, t] = others(changed[:, t], subject.io)
         after = model(changed)
         if differ(before[:, : t + 1], after[:, : t + 1], tolerance):
             first = int((after - before)[:, : t + 1].abs().amax(dim=(0, 2)).argmax())
             itself = t == 0 or not differ(before[:, :t], after[:, :t], tolerance)
-            shifts_itself = itself and issubclass(subject.cls, Model)  # the backbone shifts for a mixer
+            shifts_itself = itself and not isinstance(model, Backbone)  # the backbone shifts for a mixer
             hint = "; shift its inputs: regbench.shift_in(tokens, io.separator)" if shifts_itself else ""
             return f"it sees the future: changing token {t} changes the prediction of token {first}{hint}"
+    half = (length + 1) // 2
+    if differ(before[:, :half], model(tokens[:, :half]), LENGTH_TOLERANCE):
+        return (
+            f"it sees the future: leaving out the tokens from {half} on changes predictions before them; "
+            "the length of the input must not matter"
+        )
     return None
 
 
@@ -138,7 +154,7 @@ def deterministic(subject: Subject) -> str | None:
 
 
 def streams(subject: Subject) -> str | None:
-    """The recurrent form predicts the same as the parallel form, and its state has the size that `state_bytes` says."""
+    """The recurrent form predicts the same as the parallel form, from a new state too. `state_bytes` is the size of its state."""
     model, tokens = subject.moved(), subject.tokens(2, length=None)
     claimed = model.state_bytes()
     trust = "" if claimed is None else f"; its {claimed} bytes of state cannot be checked"
@@ -154,6 +170,9 @@ def streams(subject: Subject) -> str | None:
         if differ(whole[:, t], logits, STREAM_TOLERANCE):
             return f"its recurrent form differs from its parallel form at position {t}"
         held.append(held_bytes(state) // len(tokens))
+    logits, _ = model.step(inputs[:, 0], model.init_state(len(tokens)))  # type: ignore[operator]
+    if differ(whole[:, 0], logits, STREAM_TOLERANCE):
+        return "its second stream begins with what the first left: init_state must make a new state each time"
     grows = held[-1] != held[len(held) // 2]  # e.g. a window that is not full yet, which may end at what is claimed
     if claimed is not None and (held[-1] > claimed or (held[-1] < claimed and not grows)):
         return f"it claims {claimed} bytes of state for a sequence, and after {tokens.shape[1]} tokens holds {held[-1]}"
@@ -163,7 +182,7 @@ def streams(subject: Subject) -> str | None:
 def saves(subject: Subject) -> str | None:
     """Its weights can be saved as safetensors. A model that loads them gives the same outputs to the bit."""
     model, tokens = subject.model(), subject.tokens()
-    stored = safetensors.torch.save({k: v.contiguous().clone() for k, v in model.state_dict().items()})
+    stored = packed(model.state_dict())
     loaded = subject.model(seed=1)
     loaded.load_state_dict(safetensors.torch.load(stored))
     if torch.equal(finite_output(model(tokens)), loaded(tokens)):

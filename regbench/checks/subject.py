@@ -27,6 +27,12 @@ CAUSAL_TOLERANCE = 1e-4
 Hyena has the most of the built-in architectures: 1.4e-5 on weights moved by `STEPS`.
 """
 
+LENGTH_TOLERANCE = 1e-2
+"""The same between two lengths. Attention in bfloat16 has 1.7e-3; with positions that are divided by the length it is 1.4e-2."""
+
+BORDERS = tuple(place for power in range(3, 13) for place in (2**power - 1, 2**power))
+"""Places where a parallel form that works in chunks goes from one to the next. An index that is off by one leaks there alone."""
+
 STEPS = (0.1, 0.01, 0.0)
 """The standard deviations of the noise that moves weights from their start. The first that keeps the output finite is used."""
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from regbench.checks.contract import NotApplicable
-from regbench.checks.subject import CAUSAL_TOLERANCE, Subject, differ, finite_output, others
+from regbench.checks.subject import BORDERS, CAUSAL_TOLERANCE, Subject, differ, finite_output, others
 from regbench.metrics.metric import score_positions
 from regbench.models.model import Model, manual_seed
 from regbench.tracks import load_track
+from regbench.training.checkpoint import packed
 from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.errors import UserError, blame
 
@@ -60,7 +61,7 @@ def trains(subject: Subject) -> str | None:
         fault = _gradient_fault(model)
         if fault:
             return fault
-    return _leaks_in_training(subject)
+    return _leaks_in_training(subject) or _keeps_more_than_weights(subject, model, tokens)
 
 
 def _leaks_in_training(subject: Subject) -> str | None:
@@ -68,28 +69,51 @@ def _leaks_in_training(subject: Subject) -> str | None:
 
     Statistics over the positions of a sequence, as in batch normalisation, do this.
     """
-    model, tokens = subject.moved(), subject.tokens()
-    half = tokens.shape[1] // 2
-    changed = tokens.clone()
-    changed[:, half:] = others(tokens[:, half:], subject.io)
+    model = subject.moved()
 
-    def changes(one: Tensor, other: Tensor) -> bool:
-        outputs = []
-        for inputs in (one, other):
-            manual_seed(0)  # the same dropout
-            with autocast(tokens.device, subject.training) if model.training else nullcontext():
-                outputs.append(model(inputs)[:, : half + 1].float())
-        return bool(outputs[0].isfinite().all()) and differ(outputs[0], outputs[1], CAUSAL_TOLERANCE)
+    def outputs(inputs: Tensor) -> Tensor:
+        manual_seed(0)  # the same dropout
+        if not model.training:
+            return model(inputs).float()
+        with torch.enable_grad(), autocast(inputs.device, subject.training):  # as in a step
+            return model(inputs).detach().float()
 
-    if changes(tokens, changed):
-        return None  # `causal` reports it
     model.train()
-    if changes(tokens, tokens) or not changes(tokens, changed):  # what is random is reported by `deterministic`
-        return None
-    return (
-        f"in training mode it sees the future: changing the tokens from {half} on changes predictions up to {half}; "
-        "batch normalisation over positions does this, layer normalisation does not"
-    )
+    for tokens in (subject.tokens(), subject.tokens(1, length=None)):
+        length, before = tokens.shape[1], outputs(tokens)
+        if not before.isfinite().all() or differ(before, outputs(tokens), CAUSAL_TOLERANCE):
+            return None  # what is random is reported by `deterministic`
+        for t in (length // 2, *(border for border in BORDERS if border < length)):
+            changed = tokens.clone()
+            changed[:, t:] = others(tokens[:, t:], subject.io)
+            if not differ(before[:, : t + 1], outputs(changed)[:, : t + 1], CAUSAL_TOLERANCE):
+                continue
+            model.eval()
+            if differ(outputs(tokens)[:, : t + 1], outputs(changed)[:, : t + 1], CAUSAL_TOLERANCE):
+                return None  # `causal` reports it
+            return (
+                f"in training mode it sees the future: changing the tokens from {t} on changes predictions up to {t}; "
+                "batch normalisation over positions does this, layer normalisation does not"
+            )
+    return None
+
+
+def _keeps_more_than_weights(subject: Subject, model: Model, tokens: Tensor) -> str | None:
+    """Whether a trained model predicts otherwise than one that is given its weights. A state kept from a batch does this."""
+    before = model.eval()(tokens)
+    if not before.isfinite().all() or differ(before, model(tokens)):
+        return None  # other checks report it
+    loaded = subject.model()
+    names = loaded.load_state_dict(safetensors.torch.load(packed(model.state_dict())), strict=False)
+    odd = [*names.unexpected_keys, *names.missing_keys]
+    if odd:
+        return f"in training it makes or removes {odd[0]}: make every parameter and buffer in __init__"
+    if differ(before, loaded(tokens)):
+        return (
+            "after two training steps it predicts otherwise than a model with the same weights: "
+            "what it keeps from training must be a parameter or a buffer"
+        )
+    return None
 
 
 def _gradient_fault(model: Model) -> str | None:
@@ -100,7 +124,11 @@ def _gradient_fault(model: Model) -> str | None:
     later = {name for name, p in model.named_parameters() if getattr(p, "_learns_later", False)}
     for name, gradient in asked.items():
         if name not in later and (gradient is None or (gradient == 0).all()):
-            hint = "; NumPy and .detach() in the mixer do this" if ".mixer_norm." in name else ""
+            hint = (
+                "; NumPy and .detach() in the mixer do this"
+                if ".mixer_norm." in name
+                else "; if only some batches reach it, as an expert, mark it with regbench.models.mixer.learns_later"
+            )
             return f"the parameter {name} receives no gradient{hint}"
     return None
 

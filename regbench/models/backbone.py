@@ -186,7 +186,7 @@ class Backbone(Model):
         """Makes the model.
 
         Args:
-            mixer: makes the mixer of a block.
+            mixer: makes the mixer of a block. It is called once for each block, from the first to the last.
             options: the options of the architecture.
             io: what the task's models read and predict.
 
@@ -204,18 +204,12 @@ class Backbone(Model):
         reads = [block for block in self.blocks if block.mixer.reads_tokens]  # type: ignore[union-attr]
         if isinstance(io, VectorIO) and (places or reads):
             raise UserError("n-gram heads need tokens, and this task is one of vectors: leave them out")
-        first = self.blocks[0].mixer
-        assert isinstance(first, Mixer)
-        if "_modules" not in vars(first):
-            raise UserError(f"{type(first).__name__}.__init__ must begin with super().__init__(options)")
-        pairs = ((first.forward, Mixer.forward), (first.advance, Mixer.advance))
-        if all(getattr(method, "__func__", None) is inherited for method, inherited in pairs):
-            raise UserError(f"{type(first).__name__} has no forward(self, x), which maps x (B, L, D) to the same shape")
-        self._layer_state_bytes = first.state_bytes(options)
-        if self._layer_state_bytes is not None and options.short_conv:
-            self._layer_state_bytes += 4 * (options.short_conv - 1) * options.d_model
+        mixers: list[Mixer] = [block.mixer for block in self.blocks]  # type: ignore[misc]
+        for one in mixers:
+            _require_whole(one)
+        self._state_bytes = [one.state_bytes(one.options) for one in mixers]
         self.positions: nn.Embedding | None = None
-        if first.learned_positions(options):
+        if any(one.learned_positions(one.options) for one in mixers):
             self.positions = nn.Embedding(io.max_length, options.d_model)
             with torch.no_grad():
                 self.positions.weight.copy_(sinusoids(io.max_length, options.d_model) * 0.02 * 2**0.5)
@@ -259,10 +253,12 @@ class Backbone(Model):
             UserError: the mixer has no recurrent form.
         """
         weight = self.embedding.weight
-        try:
-            mixers = [block.init_state(batch, weight.device, weight.dtype) for block in self.blocks]  # type: ignore[operator]
-        except NotImplementedError:
-            raise UserError(f"{type(self.blocks[0].mixer).__name__} has no recurrent form to stream by") from None
+        mixers = []
+        for block in self.blocks:
+            try:
+                mixers.append(block.init_state(batch, weight.device, weight.dtype))  # type: ignore[operator]
+            except NotImplementedError:
+                raise UserError(f"{type(block.mixer).__name__} has no recurrent form to stream by") from None
         heads = {place: heads.init_state() for place, heads in self.ngram_heads.items()}  # type: ignore[operator]
         one_vector = None if self.bottleneck is None else self.bottleneck.init_state(batch, weight)
         return StreamState(0, mixers, heads, one_vector)
@@ -305,10 +301,25 @@ class Backbone(Model):
 
         The state of n-gram heads grows with the number of distinct n-grams. `StreamState.state_bytes` counts it.
         """
-        one = self._layer_state_bytes
-        if one is None or self.ngram_heads:
+        if None in self._state_bytes or self.ngram_heads:
             return None
-        return one * len(self.blocks) + (0 if self.bottleneck is None else self.bottleneck.state_bytes())
+        window = 4 * max(0, self.options.short_conv - 1) * self.options.d_model
+        mixers: int = sum(self._state_bytes) + window * len(self.blocks)  # type: ignore[arg-type]
+        return mixers + (0 if self.bottleneck is None else self.bottleneck.state_bytes())
+
+
+def _require_whole(mixer: Mixer) -> None:
+    """Refuses a mixer that is not whole.
+
+    Raises:
+        UserError: it has no `forward`, or is no module.
+    """
+    name = type(mixer).__name__
+    if "_modules" not in vars(mixer):
+        raise UserError(f"{name}.__init__ must begin with super().__init__(options)")
+    pairs = ((mixer.forward, Mixer.forward), (mixer.advance, Mixer.advance))
+    if all(getattr(method, "__func__", None) is inherited for method, inherited in pairs):
+        raise UserError(f"{name} has no forward(self, x), which maps x (B, L, D) to the same shape")
 
 
 def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:

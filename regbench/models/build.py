@@ -55,9 +55,9 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
     try:
         if issubclass(cls, Mixer):
             return Backbone(cls, options, io)
-        if options.ngram_heads:
+        if options.ngram_heads and not issubclass(cls, Backbone):
             raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take n-gram heads")
-        if options.short_conv:
+        if options.short_conv and not issubclass(cls, Backbone):
             raise UserError(f"{cls.__name__} is a whole model: only architectures made of a mixer take short_conv")
         if io.kind not in cls.takes:
             raise UserError(f"{cls.__name__} is for {' and '.join(cls.takes)}, and this task is one of {io.kind}")

@@ -179,6 +179,9 @@ def no_weight_decay(*parameters: nn.Parameter) -> None:
 
 
 def learns_later(*parameters: nn.Parameter) -> None:
-    """Marks parameters that get no gradient in the first steps. The contract then does not ask for one."""
+    """Marks parameters that get no gradient in the first steps, or not from every batch, such as those of experts.
+
+    The contract then does not ask for one.
+    """
     for parameter in parameters:
         parameter._learns_later = True  # type: ignore[attr-defined]

@@ -24,10 +24,24 @@ from regbench.utils.guard import TENSOR_HEADER_BYTES, Folder, Refused
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
     """Writes `tensors` and `notes` to `path`, replacing what was there in one step."""
-    # A copy each: safetensors refuses tensors that share memory, as tied weights do.
-    payload = safetensors.torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, notes)
+    payload = packed(tensors, notes)
     with atomic_write(path, "wb") as file:
         file.write(payload)
+
+
+def packed(tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> bytes:
+    """The content of a safetensors file.
+
+    Raises:
+        UserError: a tensor has a type that such a file cannot hold, such as complex128.
+    """
+    try:
+        # A copy each: safetensors refuses tensors that share memory, as tied weights do.
+        return safetensors.torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, notes)
+    except KeyError as unknown:
+        name, kind = next((k, v.dtype) for k, v in tensors.items() if v.dtype == unknown.args[0])
+        dtype = str(kind).removeprefix("torch.")
+        raise UserError(f"{name} is {dtype}, which a safetensors file cannot hold; take float32 or complex64") from None
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

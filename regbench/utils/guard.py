@@ -310,7 +310,10 @@ def parse_tensor_header(head: bytes, size: int, name: str) -> dict[str, int]:
     return elements
 
 
-_TENSOR_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_TENSOR_BYTES = {
+    **{"C64": 8, "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4},
+    **{"F16": 2, "BF16": 2, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1},
+}
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -16,8 +16,9 @@ import regbench
 from baselines.ngram import NGram
 from regbench import cli
 from regbench.analysis.of_architecture import analysis_of
-from regbench.analysis.trained import load_trained
+from regbench.analysis.trained import Trained, load_trained, untrained
 from regbench.evaluation.predictions import predict, read_predictions
+from regbench.models.backbone import Backbone
 from regbench.models.build import build
 from regbench.tracks import Track
 from regbench.training.provenance import FILE
@@ -178,11 +179,29 @@ def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file:
         next(parallel.stream([]))
 
 
+class TwoKinds(Backbone):
+    """A backbone of its own, whose blocks differ."""
+
+    def __init__(self, options: regbench.Options, io: regbench.TokenIO) -> None:
+        kinds = [Parallel, AlsoParallel]
+        super().__init__(lambda options: kinds.pop()(options), options, io)
+
+
+def test_an_untrained_model_has_the_blocks_of_the_trained_one(tiny: Track) -> None:
+    model = build(TwoKinds, TwoKinds.Options(d_model=8), tiny.task.io)
+    again = untrained(Trained(Path(), "x.py", 0, tiny, model))
+    assert [type(block.mixer) for block in again.blocks] == [AlsoParallel, Parallel]  # type: ignore[union-attr]
+
+
 class Parallel(regbench.Mixer):
     """Has no recurrent form."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+class AlsoParallel(Parallel):
+    pass
 
 
 def test_nothing_is_executed_that_a_folder_alone_names(

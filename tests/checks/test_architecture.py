@@ -15,8 +15,9 @@ from regbench.checks.contract import examine, refuse
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits, trains
 from regbench.data.instances import Instances
+from regbench.models.backbone import Backbone
 from regbench.models.build import resolve_options
-from regbench.models.mixer import Mixer
+from regbench.models.mixer import Mixer, learns_later
 from regbench.models.model import Model
 from regbench.ops.backend import known_ops, use_backend
 from regbench.tasks.base import TokenIO
@@ -31,14 +32,18 @@ from tests.helpers.contract_mixers import (
     ClaimsTooLittle,
     ClaimsTooMuch,
     Complex,
+    DividesByTheLength,
     DropsAGradient,
     FillsAWindow,
     Forgets,
     Gated,
+    GoesOn,
     Good,
     Hoards,
     InfiniteWhenLong,
+    KeepsABatch,
     KeepsItsGraph,
+    MakesABufferInTraining,
     MixesTheBatch,
     MixesTheBatchThroughAGateThatIsShut,
     NaNAtLengthOne,
@@ -48,6 +53,7 @@ from tests.helpers.contract_mixers import (
     Narrow,
     OverwritesWhatBackwardNeeds,
     Peeks,
+    PeeksAtBorders,
     PeeksFarIn,
     PeeksOneAhead,
     PeeksThroughAGateThatIsShut,
@@ -286,16 +292,25 @@ def test_an_architecture_that_does_not_compile_may_say_so() -> None:
         (Peeks, "causal", "sees the future: changing token . changes the prediction of token 0"),
         (PeeksOneAhead, "causal", "sees the future"),
         (PeeksThroughAGateThatIsShut, "causal", "sees the future: changing token 0"),
-        (PeeksFarIn, "causal", "sees the future: changing token 34 changes the prediction of token 3[34]"),
+        (PeeksFarIn, "causal", "sees the future: changing token 32 changes the prediction of token 32"),
+        (PeeksAtBorders, "causal", "sees the future: changing token 15 changes the prediction of token 15$"),
+        (DividesByTheLength, "causal", "sees the future: leaving out the tokens from 16 on changes predictions before"),
         (MixesTheBatch, "batch_independent", "depends on the others in its batch"),
         (MixesTheBatchThroughAGateThatIsShut, "batch_independent", "depends on the others in its batch"),
         (NaNWhenAlone, "batch_independent", "depends on the others in its batch"),
         (NaNCompiled, "compiles", "under torch.compile it predicts otherwise"),
-        (DropsAGradient, "trains", "the parameter .*linear.* receives no gradient"),
+        (DropsAGradient, "trains", "the parameter .*linear.* receives no gradient; if only some batches reach it"),
         (OverwritesWhatBackwardNeeds, "trains", "in training it raises .*modified by an inplace operation"),
         (RefusesToTrain, "trains", r"in training it raises .*contract_mixers.py:\d+: AssertionError: not for training"),
         (NaNInTraining, "trains", "in training its loss is NaN or infinite"),
         (KeepsItsGraph, "trains", "in training it raises .*backward through the graph a second time"),
+        (KeepsABatch, "trains", "two training steps it predicts otherwise than a model with the same weights"),
+        (MakesABufferInTraining, "trains", r"it makes or removes blocks\.0\.mixer\.mean: make every"),
+        (
+            GoesOn,
+            "streams",
+            "second stream begins with what the first left: init_state must make a new state each time",
+        ),
         (ClaimsAFloat, "state_size", r"its state_bytes gives 16.0 \(float\), not a whole number of bytes, or None"),
         (ClaimsTooLittle, "streams", "it claims 8 bytes of state for a sequence, and after 36 tokens holds 144"),
         (ClaimsTooMuch, "streams", "it claims 288 bytes of state for a sequence, and after 36 tokens holds 144"),
@@ -337,6 +352,17 @@ class LateSuper(Good):
         super().__init__(options)
 
 
+class OfDoublePrecision(Good):
+    """Its buffer comes from NumPy, where a complex number has 128 bits."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.register_buffer("turn", torch.from_numpy(np.exp(1j * np.arange(self.options.d_model))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (super().forward(x) * self.turn).real.to(x.dtype)
+
+
 class ThroughNumPy(Good):
     def forward(self, x: Tensor) -> Tensor:
         return torch.from_numpy(super().forward(x).detach().numpy())
@@ -361,6 +387,10 @@ class ThroughNumPy(Good):
         (ClaimsAFloat, "cannot be scored: its state_bytes gives 64.0"),
         (WithoutSuper, r"scored: WithoutSuper.__init__ must begin with super\(\).__init__\(options\)$"),
         (LateSuper, r"AttributeError: cannot assign module .*; begin with super\(\).__init__\(options\)$"),
+        (
+            OfDoublePrecision,
+            r"scored: blocks\.0\.mixer\.turn is complex128, which a safetensors file cannot hold; take float32",
+        ),
         (ThroughNumPy, r"mixer_norm.weight receives no gradient; NumPy and .detach\(\) in the mixer do this$"),
     ],
 )
@@ -393,6 +423,34 @@ def test_a_leak_that_training_mode_alone_has_is_refused() -> None:
     assert fault.startswith("in training mode it sees the future: changing the tokens from 16 on changes predictions")
 
 
+def test_a_leak_far_in_that_training_alone_has_is_refused() -> None:
+    class PeeksInTraining(PeeksFarIn):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if self.training else Good.forward(self, x)
+
+    class PeeksWithGradients(PeeksFarIn):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if torch.is_grad_enabled() else Good.forward(self, x)
+
+    message = "in training mode it sees the future: changing the tokens from 32 on changes predictions up to 32; batch"
+    for cls in (PeeksInTraining, PeeksWithGradients):
+        assert faults(cls, UNCOMPILED)["trains"].startswith(message)
+
+
+def test_experts_that_a_batch_does_not_reach_may_be_marked() -> None:
+    class Experts(Good):
+        def __init__(self, options: object) -> None:
+            super().__init__(options)
+            self.rare = nn.Linear(self.options.d_model, self.options.d_model)
+            learns_later(*self.rare.parameters())
+
+        def forward(self, x: Tensor) -> Tensor:
+            chosen = x.mean(-1, keepdim=True) > 1e6
+            return super().forward(x) + chosen * self.rare(x)
+
+    assert faults(Experts, [trains]) == {}
+
+
 def test_a_large_learning_rate_is_not_blamed_on_the_architecture() -> None:
     training = TrainingOptions(learning_rate=1e30)
     subject = Subject(Good, Good.Options(d_model=8, n_layers=1), IO, training=training)
@@ -419,3 +477,13 @@ def test_a_model_that_does_not_shift_is_told_how() -> None:
         "it sees the future: changing token 0 changes the prediction of token 0; "
         "shift its inputs: regbench.shift_in(tokens, io.separator)"
     )
+
+
+def test_a_backbone_whose_mixer_peeks_is_not_told_to_shift() -> None:
+    class Own(Backbone):
+        def __init__(self, options: Any, io: TokenIO) -> None:
+            super().__init__(PeeksOneAhead, options, io)
+
+    with torch.no_grad():
+        fault = causal(Subject(Own, Own.Options(), IO))
+    assert fault == "it sees the future: changing token 0 changes the prediction of token 0"

@@ -92,14 +92,24 @@ def test_ls_shows_the_options_of_one_architecture(capsys: pytest.CaptureFixture[
 def test_ls_names_types_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:
     Path("m.py").write_text(
         """
+from dataclasses import dataclass
+from enum import Enum
 from typing import Literal, Optional
 import regbench
+class Router(Enum):
+    SOFT = "soft"
+    HARD = "hard"
+@dataclass
+class Decay:
+    low: float = 0.5
 class M(regbench.Mixer):
     class Options(regbench.Options):
         must: int
         maybe: Optional[float] = None
         mode: Literal["a", "b"] = "a"
         sizes: dict[str, list[int]] = {}
+        router: Router = Router.SOFT
+        decay: Decay = Decay()
     def forward(self, x):
         return x
 """
@@ -111,6 +121,8 @@ class M(regbench.Mixer):
     assert rows["maybe"] == ["float | None", "None"]
     assert rows["mode"] == ["'a' | 'b'", "'a'"]
     assert rows["sizes"] == ["dict[str, list[int]]", "{}"]
+    assert rows["router"] == ["'soft' | 'hard'", "'soft'"], "as --set takes it"
+    assert rows["decay"] == ["Decay", "{'low': 0.5}"]
 
 
 def test_data_shows_statistics_and_an_instance(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regbench.checks.architecture import CONTRACT, SCORABLE
-from regbench.checks.training import trains
+from regbench.checks.architecture import CONTRACT, SCORABLE, compiles
+from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits, trains
+from regbench.models.build import resolve_options
+from regbench.tasks.base import TokenIO
+from regbench.utils import registry
 from tests.helpers.documents import blocks, body_rows, commands, section
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-mixer.md").read_text(encoding="utf-8")
 
 
 def test_the_example_is_short() -> None:
-    (example,) = (block for kind, block in blocks(PAGE) if kind == "python")
+    example = next(block for kind, block in blocks(PAGE) if kind == "python")
     assert len(example.splitlines()) < 40
     assert commands(PAGE) == ["regbench check --arch averaging.py"]
+
+
+def test_the_hybrid_keeps_the_contract_and_takes_what_mixers_take(tmp_path: Path) -> None:
+    _, text = (block for kind, block in blocks(PAGE) if kind == "python")
+    path = tmp_path / "hybrid.py"
+    path.write_text(text)
+    cls = registry.load(registry.ARCHITECTURE, str(path))
+    io = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
+    for settings in ({}, {"ngram_heads": [1], "short_conv": 3}):
+        subject = Subject(cls, resolve_options(cls, {"d_model": 16, **settings}), io)
+        checks = [check for check in CONTRACT if check not in (compiles, overfits)]
+        assert {o.check: o.fault for o in examine(subject, checks) if o.fault} == {}
+        kinds = [type(block.mixer).__name__ for block in subject.model().blocks]  # type: ignore[union-attr]
+        assert kinds == ["Mamba", "Mamba", "Transformer"]
 
 
 def test_every_check_of_the_contract_is_listed() -> None:

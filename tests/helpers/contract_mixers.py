@@ -72,6 +72,20 @@ class PeeksFarIn(Good):
         return super().forward(x) + far * nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
 
 
+class PeeksAtBorders(Good):
+    """The last row of each chunk of 16 reads the first row of the next."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = torch.arange(x.shape[1], device=x.device)[:, None] % 16 == 15
+        return super().forward(x) + last * nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+
+
+class DividesByTheLength(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.linear(x.cumsum(1) / x.shape[1])
+        return mixed
+
+
 class MixesTheBatchThroughAGateThatIsShut(Gated):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + self.gate * x.mean(0, keepdim=True)
@@ -145,6 +159,28 @@ class KeepsItsGraph(Good):
         return mixed
 
 
+class KeepsABatch(Good):
+    """What it saw last in training is added to a batch of the same size."""
+
+    last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = super().forward(x)
+        if self.last is not None and self.last.shape == mixed[:, -1:].shape:
+            mixed = mixed + self.last
+        if self.training:
+            self.last = mixed[:, -1:].detach()
+        return mixed
+
+
+class MakesABufferInTraining(Good):
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = super().forward(x)
+        if self.training and not hasattr(self, "mean"):
+            self.register_buffer("mean", mixed.mean().detach())
+        return mixed
+
+
 class Complex(Good):
     """A complex parameter, which the fused AdamW does not take."""
 
@@ -204,6 +240,23 @@ class Streams(Good):
     @classmethod
     def state_bytes(cls, options: object) -> int:
         return 4 * options.d_model + 8  # type: ignore[attr-defined]
+
+
+class GoesOn(Streams):
+    """The state of its second stream is that of the first, changed in place."""
+
+    def init_state(
+        self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> dict[str, Tensor]:
+        if not hasattr(self, "state"):
+            self.state = super().init_state(batch, device, dtype)
+        return self.state
+
+    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        y, after = super().step(x, state)
+        for name, tensor in after.items():
+            state[name].copy_(tensor)
+        return y, state
 
 
 class StreamsNaN(Streams):

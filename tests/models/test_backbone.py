@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regbench.models.backbone import Backbone, held_bytes, sinusoids
 from regbench.models.build import build, resolve_options
-from regbench.models.mixer import Mixer
+from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, shift_in
 from regbench.tasks.base import TokenIO
 from regbench.utils.errors import UserError
@@ -195,6 +195,46 @@ def test_a_step_that_returns_something_else_is_told_so(what: Callable[[Tensor], 
     with pytest.raises(UserError) as caught:
         model.step(torch.zeros(2, dtype=torch.long), model.init_state(2))
     assert str(caught.value) == f"the mixer Steps {message}"
+
+
+class Stateful(Identity):
+    """Of 4 D bytes."""
+
+    def init_state(self, batch: int, device: object = None, dtype: object = None) -> Tensor:
+        return torch.zeros(batch, self.options.d_model)
+
+    @classmethod
+    def state_bytes(cls, options: Options) -> int:
+        return 4 * options.d_model
+
+
+class Wider(Stateful):
+    """Of 8 D bytes, with positions."""
+
+    @classmethod
+    def state_bytes(cls, options: Options) -> int:
+        return 8 * options.d_model
+
+    @classmethod
+    def learned_positions(cls, options: object) -> bool:
+        return True
+
+
+def alternating(*kinds: type[Mixer]) -> Backbone:
+    """A model of two blocks, one of each kind."""
+    left = list(kinds)
+    return Backbone(lambda options: left.pop(0)(options), resolve_options(Mixer, {"d_model": 8, "short_conv": 3}), IO)
+
+
+def test_each_block_counts_where_their_mixers_differ() -> None:
+    window = 4 * 2 * 8
+    assert alternating(Stateful, Wider).state_bytes() == 4 * 8 + 8 * 8 + 2 * window
+    assert alternating(Stateful, Wider).positions is not None
+    assert alternating(Stateful, Identity).state_bytes() is None
+    with pytest.raises(UserError, match="^Identity has no recurrent form"):
+        alternating(Stateful, Identity).init_state(1)
+    with pytest.raises(UserError, match="^Mixer has no forward"):
+        alternating(Stateful, Mixer)
 
 
 def test_who_has_no_forward_is_told_so() -> None:

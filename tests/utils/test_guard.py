@@ -120,10 +120,15 @@ def test_a_long_list_of_members_is_not_read(tmp_path: Path, monkeypatch: pytest.
 
 def test_tensors_are_counted_without_being_read(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    save_tensors(
-        path, {"a": torch.zeros(3, 4), "b": torch.zeros((), dtype=torch.int64), "c": torch.zeros(0)}, {"note": "x"}
-    )
+    tensors = {
+        "a": torch.zeros(3, 4),
+        "b": torch.zeros((), dtype=torch.int64),
+        "c": torch.zeros(0),
+        "d": torch.zeros(2, dtype=torch.complex64),
+        "e": torch.zeros(2, dtype=torch.uint32),
+    }
+    save_tensors(path, tensors, {"note": "x"})
     head, size = Folder(tmp_path).head("x.safetensors", 1 << 20)
-    assert parse_tensor_header(head, size, "x") == {"a": 12, "b": 1, "c": 0}
+    assert parse_tensor_header(head, size, "x") == {"a": 12, "b": 1, "c": 0, "d": 2, "e": 2}
     with pytest.raises(Refused, match="do not fill the file"):
         parse_tensor_header(head, size + 1, "x")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+from dataclasses import is_dataclass
+from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -115,7 +118,7 @@ def _options_table(title: str, options: type[pydantic.BaseModel]) -> Table:
     for column in ("option", "type", "default", "meaning"):
         table.add_column(column, no_wrap=column == "option")
     for key, field in options.model_fields.items():
-        default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
+        default = "required" if field.is_required() else repr(_as_set(field.get_default(call_default_factory=True)))
         table.add_row(key, *(escape(text) for text in (_type_name(field.annotation), default, field.description or "")))
     return table
 
@@ -203,6 +206,12 @@ def _run_cells(run: Path) -> tuple[str, list[str]]:
     return result.track.name, [escape(result.architecture.name), str(len(result.seeds)), score, normalized]
 
 
+def _as_set(value: Any) -> Any:
+    """A value as `--set` takes it: of an enumeration its own value, of a dataclass or a model its fields."""
+    structured = is_dataclass(value) or isinstance(value, Enum | pydantic.BaseModel)
+    return to_jsonable_python(value) if structured else value
+
+
 def _type_name(annotation: Any) -> str:
     """A type as people write it: `tuple[int, ...]`, whatever else the field says of its values."""
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -216,6 +225,8 @@ def _type_name(annotation: Any) -> str:
         return " | ".join(map(repr, arguments))
     if annotation is NoneType:
         return "None"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " | ".join(repr(member.value) for member in annotation)
     if origin is not None:
         return f"{_type_name(origin)}[{', '.join(map(_type_name, arguments))}]"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
