@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -36,14 +37,28 @@ def train_step(
 
     Returns:
         The terms of the loss before the step, by name.
+
+    Raises:
+        UserError: the model's `losses` gives something else.
     """
     with autocast(batch[1].device, options):
         terms = model.losses(*batch)
+    _require_terms(model, terms)
     optimizer.zero_grad(set_to_none=True)
     torch.stack(list(terms.values())).sum().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
     optimizer.step()
     return {name: term.detach() for name, term in terms.items()}
+
+
+def _require_terms(model: Model, terms: Any) -> None:
+    who = f"{type(model).__name__}.losses gives"
+    if not isinstance(terms, Mapping):
+        raise UserError(f"{who} {type(terms).__name__}, not a dictionary of the terms by name")
+    for name, term in terms.items():
+        if not isinstance(term, Tensor) or term.numel() != 1:
+            got = f"the shape {tuple(term.shape)}" if isinstance(term, Tensor) else type(term).__name__
+            raise UserError(f"{who} for '{name}' {got}, not a tensor of one number")
 
 
 def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.Optimizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -449,6 +450,29 @@ def test_experts_that_a_batch_does_not_reach_may_be_marked() -> None:
             return super().forward(x) + chosen * self.rare(x)
 
     assert faults(Experts, [trains]) == {}
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [
+        (lambda terms: terms["cross_entropy"], "gives Tensor, not a dictionary of the terms by name"),
+        (lambda terms: None, "gives NoneType, not a dictionary of the terms by name"),
+        (lambda terms: terms | {"balance": 0.0}, "gives for 'balance' float, not a tensor of one number"),
+        (
+            lambda terms: terms | {"balance": torch.ones(2)},
+            "gives for 'balance' the shape (2,), not a tensor of one number",
+        ),
+    ],
+)
+def test_losses_that_are_no_terms_are_told_so(losses: Callable[[dict[str, Tensor]], Any], message: str) -> None:
+    class Own(Backbone):
+        def __init__(self, options: Any, io: TokenIO) -> None:
+            super().__init__(Good, options, io)
+
+        def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
+            return losses(super().losses(tokens, scored))  # type: ignore[no-any-return]
+
+    assert faults(Own, [trains]) == {"trains": f"Own.losses {message}"}  # type: ignore[arg-type]
 
 
 def test_a_large_learning_rate_is_not_blamed_on_the_architecture() -> None:
