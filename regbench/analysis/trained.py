@@ -103,12 +103,14 @@ class Trained:
             check_tokens(np.array([[token]]), self.track.task.io.vocab_size)
 
 
-def load(folder: str | Path, seed: int | None = None) -> Trained:
+def load(folder: str | Path, seed: int | None = None, arch: str | Path | type | None = None) -> Trained:
     """The trained model of a run folder, on the CPU.
 
     Args:
         folder: The run folder.
         seed: One of its seeds. None: the first.
+        arch: The architecture, as `regbench.run` takes it: needed for a class of another program, and where a file has moved.
+            None: what the run names.
 
     Returns:
         The model, with `predict`, `logits` and `stream`. `regbench.evaluate` takes it as it is.
@@ -116,7 +118,9 @@ def load(folder: str | Path, seed: int | None = None) -> Trained:
     Raises:
         UserError: See `load_trained`.
     """
-    return load_trained(folder, seed)
+    if isinstance(arch, type):
+        arch = registry.name_of(registry.ARCHITECTURE, arch)
+    return load_trained(folder, seed, architecture=None if arch is None else str(arch))
 
 
 def load_named(
@@ -235,6 +239,11 @@ def load_trained(
     if not path.exists():
         raise UserError(f"{folder} has not trained seed {seed} to the end: there is no {path.name}")
     loaded = load_track(track or config.track)
+    file, _ = registry.as_file(config.architecture)
+    if architecture is None and file is not None and not file.exists():
+        raise UserError(
+            f"{folder} is of the architecture in {file}, which is not here: regbench.load(folder, arch='FILE.py')"
+        )
     cls = registry.load(registry.ARCHITECTURE, architecture or config.architecture)
     if (folder / "result.json").exists():
         result = read_result(folder)

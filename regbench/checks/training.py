@@ -61,7 +61,8 @@ def trains(subject: Subject) -> str | None:
         fault = _gradient_fault(model)
         if fault:
             return fault
-    return _leaks_in_training(subject) or _keeps_more_than_weights(subject, model, tokens)
+    # Leaks are asked last, in training mode: a run records the implementations of the last pass as those of training.
+    return _keeps_more_than_weights(subject, model, tokens) or _leaks_in_training(subject)
 
 
 def _leaks_in_training(subject: Subject) -> str | None:

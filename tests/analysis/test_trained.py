@@ -22,6 +22,7 @@ from regbench.models.backbone import Backbone
 from regbench.models.build import build
 from regbench.tracks import Track
 from regbench.training.provenance import FILE
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 
 NAMES_AN_ANALYSIS = """
@@ -177,6 +178,29 @@ def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file:
     parallel = replace(lstm, model=build(Parallel, Parallel.Options(d_model=8), tiny.task.io))
     with pytest.raises(UserError, match="has no recurrent form to stream by"):
         next(parallel.stream([]))
+
+
+def test_an_architecture_that_the_run_cannot_find_is_named(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was moved, and a class of a program that has ended."""
+    text = "import regbench\n\n\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
+    (tmp_path / "same.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    settings = {"d_model": 8, "training.train_tokens": 500}
+    regbench.run(str(tiny_file), "same.py", settings=settings, out="file")
+    regbench.run(str(tiny_file), Parallel, settings=settings, out="class")
+    Path("moved").mkdir()
+    Path("same.py").rename("moved/same.py")
+    monkeypatch.setattr(registry, "_GIVEN", {})
+    with pytest.raises(UserError, match=r"^file is of the architecture in same.py, which is not here: regbench.load\("):
+        regbench.load("file")
+    with pytest.raises(UserError, match="^'class:Parallel' is a class of the program that ran it"):
+        regbench.load("class")
+    tokens = np.zeros((1, 3), int)
+    assert regbench.load("file", arch=Path("moved/same.py")).logits(tokens).shape[:2] == (1, 3)
+    assert regbench.load("class", arch=Parallel).logits(tokens).shape[:2] == (1, 3)
+    assert regbench.load("class", arch="moved/same.py").logits(tokens).shape[:2] == (1, 3)
 
 
 class TwoKinds(Backbone):

@@ -43,10 +43,15 @@ class TooLarge(regbench.Mixer):
     steps = 0
 
     def forward(self, x):
-        self.steps += self.training
+        y = 2 * x
+        if y.requires_grad:
+            y.register_hook(self.count)
+        return y
+
+    def count(self, gradient):
+        self.steps += 1
         if self.steps > 9 and self.options.d_model == 16:
             raise MemoryError("no memory")
-        return 2 * x
 """
 
 SEEN: list[tuple[str, str]] = []
