@@ -206,15 +206,21 @@ class TinT(Model):
             )
 
     def _by_the_twin(self, inputs: Tensor, tokens: Tensor, masks: list[tuple[Tensor, int, int]]) -> list[Tensor]:
-        """The logits behind each cut, by explicit descent."""
+        """The logits behind each cut, by explicit descent.
+
+        Finite differences divide rounding by epsilon. In float32 the logits would then depend on the batch by 2e-4.
+        """
         o = self.options
         plan = Plan(o.inner_rate, o.inner_steps, o.gradient, o.inner_layers, o.epsilon)
         start, heads = auxiliary_of(self)
         weights: Weights = start
+        kept = next(iter(start.values())).dtype
+        if o.gradient == "first-order":
+            weights = {name: weight.double() for name, weight in start.items()}
         out = []
         for counted, cut, end in masks:
             weights = descend(weights, inputs[:, :cut], tokens[:, :cut], counted[:, :cut], heads, plan)
-            out.append(forward(weights, inputs[:, :end], heads).logits[:, cut:])
+            out.append(forward(weights, inputs[:, :end], heads).logits[:, cut:].to(kept))
         return out
 
     def _by_construction(self, tokens: Tensor, masks: list[tuple[Tensor, int, int]]) -> list[Tensor]:
