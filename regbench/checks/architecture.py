@@ -208,12 +208,11 @@ def compiles(subject: Subject) -> str | None:
     )
 
 
-SCORABLE: tuple[Check, ...] = (shape, finite, state_size, causal)
+SCORABLE: tuple[Check, ...] = (shape, finite, state_size, causal, batch_independent)
 """What a score needs. Run in float32, in which models are scored."""
 CONTRACT: tuple[Check, ...] = (
     *SCORABLE,
     trains,
-    batch_independent,
     deterministic,
     streams,
     saves,

@@ -66,10 +66,19 @@ class TestRefusals:
         with exclusive(tmp_path):
             pass
 
-    def test_a_refused_architecture_leaves_no_folder(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("forward", "message"),
+        [
+            ("x.flip(1).cumsum(1)", "'peeks' cannot be scored: it sees the future"),
+            ("x.cumsum(1) + x.mean(0)", "'peeks' cannot be scored: a sequence's prediction depends on the others"),
+        ],
+    )
+    def test_a_refused_architecture_leaves_no_folder(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, forward: str, message: str
+    ) -> None:
         peeks = tmp_path / "peeks.py"
-        peeks.write_text(PLUGIN.replace("x.cumsum(1)", "x.flip(1).cumsum(1)"))
-        with pytest.raises(UserError, match="'peeks' cannot be scored: it sees the future"):
+        peeks.write_text(PLUGIN.replace("x.cumsum(1)", forward))
+        with pytest.raises(UserError, match=message):
             go(arch=str(peeks))
         assert not (tmp_path / "out").exists()
 
