@@ -144,7 +144,13 @@ def on_exemplars(trained: Trained, track: Track) -> Trained:
     return replace(trained, track=track)
 
 
-def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, split: str) -> list[FewShotRow]:
+def adapt_few_shot(
+    models: Sequence[Trained],
+    name: str,
+    asked: FewShotPlan,
+    split: str,
+    announce: Callable[[str], None] = lambda _: None,
+) -> list[FewShotRow]:
     """All formats, losses, ways and numbers of steps of one run.
 
     Rates are chosen on validation problems, over all seeds. A single rate is taken as it is.
@@ -154,6 +160,7 @@ def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, spl
         name: Of the run, for the table.
         asked: What is asked.
         split: The split to measure on.
+        announce: Is told what is measured next.
 
     Raises:
         UserError: The exemplars do not fit the model, the problems have one query, or every rate diverges.
@@ -169,6 +176,7 @@ def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, spl
         rows.append(FewShotRow(name, layout, used, "", "none", 0, {}, 0.0, before, before))
         for targets in asked.targets:
             for way in asked.plan.ways:
+                announce(f"{name}: format {layout}, loss of {targets}, {way}")
                 arguments = name, layout, used, targets, way
                 rows += _adapted(models, validation, problems, arguments, asked, before, split)
     return rows

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 from regbench.utils.errors import printable
 
@@ -47,3 +50,17 @@ def announcing(console: Console) -> Announce:
             console.print(f"predicted by {name}: {total} instances")
 
     return announce
+
+
+@contextlib.contextmanager
+def under_way(console: Console) -> Iterator[Callable[[str], None]]:
+    """Shows which step of a long command is under way: in a line that goes away, or, where no terminal is, in a line a step.
+
+    Yields:
+        What is told of each step as it begins.
+    """
+    if not console.is_terminal:
+        yield lambda text: print_line(text, console)
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(Text(printable(text)))
