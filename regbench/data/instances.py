@@ -115,6 +115,10 @@ class Instances:
         """The number of real tokens. Padding does not count."""
         return int(self.lengths.sum())
 
+    def as_bytes(self) -> list[bytes]:
+        """The real tokens of each instance as bytes, which are equal where the tokens are."""
+        return [row[:length].tobytes() for row, length in zip(self.tokens, self.lengths, strict=True)]
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of tokens, lengths, scored and generator. Bytes are little-endian, so it is the same on any machine."""
