@@ -21,7 +21,7 @@ from regbench.runner.folder import new_folder, unused, write_config
 from regbench.runner.one_seed import seed_record, train
 from regbench.runner.plan import Plan, plan_of
 from regbench.tracks import Track
-from regbench.training.checkpoint import TRAINED_FILE, Trained
+from regbench.training.checkpoint import TRAINED_FILE, TrainingRecord
 from regbench.training.progress import SILENT, Reporter
 from regbench.training.provenance import describe_code, describe_environment
 from regbench.training.terminal import shown
@@ -121,7 +121,7 @@ def begin(config: Config, out: str | Path | None = None, reporter: Reporter = SI
 
 
 @_torch_as_it_was()
-def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SILENT) -> Trained:
+def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SILENT) -> TrainingRecord:
     """Trains one seed in a folder of its own and stops before the test split, which is not even made.
 
     After an interruption, a second call goes on. `score_seed` goes on from where this stops.
