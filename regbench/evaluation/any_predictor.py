@@ -183,8 +183,7 @@ def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions
             yield batch
 
     stored = store(task, watched(), instances)
-    if not isinstance(task.io, VectorIO):
-        honesty.judge(one)
+    honesty.judge(one)
     return stored
 
 
