@@ -27,6 +27,8 @@ from regbench.training.provenance import describe_code, describe_environment
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
 
+_SPLITS = ("test", "validation")
+
 
 def evaluate_predictor(
     track: Track,
@@ -120,9 +122,6 @@ def result_of(
         code=describe_code(),
         evaluation=evaluation,
     )
-
-
-_SPLITS = ("test", "validation")
 
 
 def _name_of(predictor: Any) -> str:

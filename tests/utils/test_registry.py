@@ -14,7 +14,7 @@ from torch import Tensor
 
 import regbench
 from regbench.utils import registry
-from regbench.utils.errors import UserError, nearest, blame
+from regbench.utils.errors import UserError, blame, nearest
 from regbench.utils.imports import files_of
 from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK, Kind
 
