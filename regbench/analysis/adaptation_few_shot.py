@@ -173,12 +173,12 @@ def adapt_few_shot(
     for layout in asked.formats:
         used = exemplars_that_fit(models[0], layout)
         before = _values(models, problems, layout, "label", "full", 0.0, (0,), asked)[0]
-        rows.append(FewShotRow(name, layout, used, "", "none", 0, {}, 0.0, before, before))
+        still = FewShotRow(name, layout, used, "", "none", 0, {}, 0.0, before, before)
+        rows.append(still)
         for targets in asked.targets:
             for way in asked.plan.ways:
                 announce(f"{name}: format {layout}, loss of {targets}, {way}")
-                arguments = name, layout, used, targets, way
-                rows += _adapted(models, validation, problems, arguments, asked, before, split)
+                rows += _adapted(models, validation, problems, replace(still, targets=targets, way=way), asked, split)
     return rows
 
 
@@ -186,13 +186,12 @@ def _adapted(
     models: Sequence[Trained],
     validation: Sequence[Problem],
     problems: Sequence[Problem],
-    arguments: tuple[str, str, int, str, str],
+    still: FewShotRow,
     asked: FewShotPlan,
-    before: Mapping[str, FloatArray],
     split: str,
 ) -> Iterator[FewShotRow]:
-    """A row for each number of steps, of one format, loss and way."""
-    name, layout, _, targets, way = arguments
+    """The row `still`, which has taken no step, after each number of steps of its loss and way."""
+    name, layout, targets, way = still.run, still.format, still.targets, still.way
     rates = asked.plan.rates if asked.plan.chooses(split) else ()
     tried = {rate: _values(models, validation, layout, targets, way, rate, asked.steps, asked) for rate in rates}
     found: dict[float, dict[int, dict[str, FloatArray]]] = tried if split == "validation" else {}
@@ -210,7 +209,7 @@ def _adapted(
         values = found[rate][steps]
         if not np.isfinite(values["nll"]).all():
             raise UserError(f"{name}: the rate {rate:g} diverges on {split} for {way}: give smaller --rates")
-        yield FewShotRow(*arguments, steps, gains, rate, values, before)
+        yield replace(still, steps=steps, gains=gains, rate=rate, values=values)
 
 
 def problems_of(track: Track, split: str, limit: int) -> list[Problem]:
