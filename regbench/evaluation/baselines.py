@@ -105,7 +105,7 @@ class BaselinePredictions:
 
 
 def predict_baseline(
-    baseline: Baseline, track: Track, instances: Instances, progress: Progress | None = None
+    baseline: Baseline, track: Track, instances: Instances, progress: Progress = lambda done, total: None
 ) -> BaselinePredictions:
     """Takes predictions from the cache, or makes them.
 
@@ -115,7 +115,7 @@ def predict_baseline(
     found = kept_predictions(baseline, track, instances)
     if found is not None:
         return found
-    made = _make(baseline, track, instances, progress or (lambda done, total: None))
+    made = _make(baseline, track, instances, progress)
     if made.seconds >= WORTH_KEEPING:
         arrays = made.stored.arrays | made.costs
         keep(_predictions_file(baseline, track, instances), lambda file: np.savez(file, **arrays), "wb")
