@@ -54,13 +54,20 @@ def announcing(console: Console) -> Announce:
 
 @contextlib.contextmanager
 def under_way(console: Console) -> Iterator[Callable[[str], None]]:
-    """Shows which step of a long command is under way: in a line that goes away, or, where no terminal is, in a line a step.
+    """Shows which step of a long command is under way, in a line that goes away. Where no terminal is, a line says what is done.
 
     Yields:
         What is told of each step as it begins.
     """
-    if not console.is_terminal:
-        yield lambda text: print_line(text, console)
-        return
+    running = ""
+
+    def step(text: str) -> None:
+        nonlocal running
+        if running and not console.is_terminal:
+            print_line(f"done: {running}", console)
+        running = text
+        status.update(Text(printable(text)))
+
     with console.status("") as status:
-        yield lambda text: status.update(Text(printable(text)))
+        yield step
+        step("")

@@ -199,7 +199,7 @@ def test_the_command(
     assert cli.main(["adapt", *arguments]) == 0
     printed, progress = capsys.readouterr()
     assert progress.splitlines() == [
-        f"{run}: format {layout}, loss of label, {way}"
+        f"done: {run}: format {layout}, loss of label, {way}"
         for run, ways in (("tint", ("full", "values", "tint")), ("lstm", ("full",)))
         for layout in ("single", "multi")
         for way in ways

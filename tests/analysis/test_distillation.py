@@ -146,7 +146,7 @@ def test_the_command(
         assert words in text
     assert len(table.with_suffix(".csv").read_text().splitlines()) == 5
     out, progress = capsys.readouterr()
-    assert progress == "run: prompt of 18 tokens\n"
+    assert progress == "done: run: prompt of 18 tokens\n"
     assert "run, prompt of 18 tokens" in out
     assert "…" not in out
     for more, message in (
