@@ -121,6 +121,11 @@ class Outcome:
         """
         return self._mean(self._values(which, metric), self.behind)
 
+    @property
+    def gain(self) -> float:
+        """By how much the NLL (nats) falls, on average over positions. Below 0 the step harms."""
+        return -self.score("difference", "nll").value
+
     def share_of_gap(self, metric: str) -> float:
         """The change as a share of the distance from before to the reference. NaN where there is no distance."""
         gap = self.score("reference", metric).value - self.score("before", metric).value
@@ -193,10 +198,7 @@ def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, sp
     rows: list[Row] = []
     for way in plan.ways:
         tried = _outcomes(models, "validation", place, plan, way, plan.rates) if plan.chooses(split) else {}
-        gains = {
-            rate: -outcome.score("difference", "nll").value if outcome else float("nan")
-            for rate, outcome in tried.items()
-        }
+        gains = {rate: outcome.gain if outcome else float("nan") for rate, outcome in tried.items()}
         known = {rate: gain for rate, gain in gains.items() if np.isfinite(gain)}
         if tried and not known:
             raise UserError(f"{name}: every rate diverges for {way} at {place}: give smaller --rates")
@@ -205,10 +207,8 @@ def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, sp
         if outcome is None:
             raise UserError(f"{name}: the rate {rate:g} diverges on {split} for {way} at {place}: give smaller --rates")
         rows.append(Row(name, place, way, gains, rate, outcome))
-    full = next((-row.outcome.score("difference", "nll").value for row in rows if row.way == "full"), 0.0)
-    if full <= 0.0:
-        return rows
-    return [replace(row, share_of_full=-row.outcome.score("difference", "nll").value / full) for row in rows]
+    full = next((row.outcome.gain for row in rows if row.way == "full"), 0.0)
+    return [replace(row, share_of_full=row.outcome.gain / full) for row in rows] if full > 0.0 else rows
 
 
 def beside(rows: Sequence[Row], baseline: Baseline, track: Track, split: str) -> list[Row]:
@@ -308,17 +308,15 @@ def _metrics(
         part = instances[begin : begin + size]  # as long as its longest
         tokens = token_tensor(part.tokens)
         counted = torch.arange(tokens.shape[1]) < torch.from_numpy(cuts[begin : begin + size, None])
-        if simulator is not None:
-            with torch.no_grad():
-                outputs = simulator.simulate(
+        with torch.no_grad():
+            outputs = (
+                logits_after_descent(model, tokens, counted, rates, plan.steps)
+                if simulator is None
+                else simulator.simulate(
                     model, tokens, counted, rates=rates, gradient=GRADIENTS[way], steps=plan.steps, layers=plan.layers
                 )
-                for rate, logits in zip(rates, outputs, strict=True):
-                    yield rate, begin, position_scores(task, part, probabilities(logits))
-        else:
-            for rate, logits in zip(
-                rates, logits_after_descent(model, tokens, counted, rates, plan.steps), strict=True
-            ):
+            )
+            for rate, logits in zip(rates, outputs, strict=True):
                 yield rate, begin, position_scores(task, part, probabilities(logits))
 
 

@@ -144,7 +144,13 @@ def on_exemplars(trained: Trained, track: Track) -> Trained:
     return replace(trained, track=track)
 
 
-def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, split: str) -> list[FewShotRow]:
+def adapt_few_shot(
+    models: Sequence[Trained],
+    name: str,
+    asked: FewShotPlan,
+    split: str,
+    announce: Callable[[str], None] = lambda _: None,
+) -> list[FewShotRow]:
     """All formats, losses, ways and numbers of steps of one run.
 
     Rates are chosen on validation problems, over all seeds. A single rate is taken as it is.
@@ -154,6 +160,7 @@ def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, spl
         name: Of the run, for the table.
         asked: What is asked.
         split: The split to measure on.
+        announce: Is told what is measured next.
 
     Raises:
         UserError: The exemplars do not fit the model, the problems have one query, or every rate diverges.
@@ -166,11 +173,12 @@ def adapt_few_shot(models: Sequence[Trained], name: str, asked: FewShotPlan, spl
     for layout in asked.formats:
         used = exemplars_that_fit(models[0], layout)
         before = _values(models, problems, layout, "label", "full", 0.0, (0,), asked)[0]
-        rows.append(FewShotRow(name, layout, used, "", "none", 0, {}, 0.0, before, before))
+        still = FewShotRow(name, layout, used, "", "none", 0, {}, 0.0, before, before)
+        rows.append(still)
         for targets in asked.targets:
             for way in asked.plan.ways:
-                arguments = name, layout, used, targets, way
-                rows += _adapted(models, validation, problems, arguments, asked, before, split)
+                announce(f"{name}: format {layout}, loss of {targets}, {way}")
+                rows += _adapted(models, validation, problems, replace(still, targets=targets, way=way), asked, split)
     return rows
 
 
@@ -178,13 +186,12 @@ def _adapted(
     models: Sequence[Trained],
     validation: Sequence[Problem],
     problems: Sequence[Problem],
-    arguments: tuple[str, str, int, str, str],
+    still: FewShotRow,
     asked: FewShotPlan,
-    before: Mapping[str, FloatArray],
     split: str,
 ) -> Iterator[FewShotRow]:
-    """A row for each number of steps, of one format, loss and way."""
-    name, layout, _, targets, way = arguments
+    """The row `still`, which has taken no step, after each number of steps of its loss and way."""
+    name, layout, targets, way = still.run, still.format, still.targets, still.way
     rates = asked.plan.rates if asked.plan.chooses(split) else ()
     tried = {rate: _values(models, validation, layout, targets, way, rate, asked.steps, asked) for rate in rates}
     found: dict[float, dict[int, dict[str, FloatArray]]] = tried if split == "validation" else {}
@@ -202,7 +209,7 @@ def _adapted(
         values = found[rate][steps]
         if not np.isfinite(values["nll"]).all():
             raise UserError(f"{name}: the rate {rate:g} diverges on {split} for {way}: give smaller --rates")
-        yield FewShotRow(*arguments, steps, gains, rate, values, before)
+        yield replace(still, steps=steps, gains=gains, rate=rate, values=values)
 
 
 def problems_of(track: Track, split: str, limit: int) -> list[Problem]:

@@ -196,18 +196,19 @@ def measure(trained: Trained, instances: Instances) -> Attention:
     if not queries:
         raise UserError(f"no scored position is at {first} or later: there is nothing to measure")
     problem = instances.problem
-    count, chances = (by_problem(np.concatenate(parts), problem) for parts in (sums.count, sums.chance))
+    count, chances, sharp_count = (
+        by_problem(np.concatenate(parts), problem) for parts in (sums.count, sums.chance, sums.sharp_count)
+    )
     some = [i for i in range(len(names)) if count[:, i].sum() > 0]
     chance = {names[i]: float(chances[:, i].sum() / count[:, i].sum()) for i in some}
+    sharp = [name for name in SHARP if name in names] if sharp_count.sum() > 0 else []
     found = []
     for layer, parts in sums.mass.items():
         masses, keyed = (by_problem(np.concatenate(each), problem) for each in (parts, sums.per_key[layer]))
         for h in range(masses.shape[1]):
             mass = {names[i]: ScoreRecord.of(masses[:, h, i], count[:, i]) for i in some}  # type: ignore[arg-type]
             excess = {s: (mass[s].value - c) / (1 - c) if c < 1 else 0.0 for s, c in chance.items()}
-            total = by_problem(np.concatenate(sums.sharp_count), problem)
-            sharp = [name for name in SHARP if name in names] if total.sum() > 0 else []
-            each = {s: ScoreRecord.of(keyed[:, h, i], total) for i, s in enumerate(sharp)}  # type: ignore[arg-type]
+            each = {s: ScoreRecord.of(keyed[:, h, i], sharp_count) for i, s in enumerate(sharp)}  # type: ignore[arg-type]
             found.append(Head(layer, h + 1, kind_of(mass, excess), mass, excess, each))
     return Attention(found, chance, sums.coefficients, first, len(instances), queries)
 

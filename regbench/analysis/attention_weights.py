@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regbench.models.backbone import Backbone
 from regbench.models.model import Model
 from regbench.utils.errors import UserError, blaming
 
 
-def attention_layers(model: Model, architecture: str) -> dict[str, nn.Module | None]:
-    """The layers with attention by name: the mixer of each; None where the model itself gives all layers at once.
+def attention_layers(model: Model, architecture: str) -> dict[str, Any]:
+    """The mixers with attention, by the name of their layer. Empty where the model itself gives all layers at once.
 
     Raises:
         UserError: The model has no attention.
@@ -26,16 +26,14 @@ def attention_layers(model: Model, architecture: str) -> dict[str, nn.Module | N
         mixers = {str(i): block.mixer for i, block in enumerate(model.blocks, 1)}
         found = {name: mixer for name, mixer in mixers.items() if callable(getattr(mixer, "weights", None))}
         if found:
-            return found  # type: ignore[return-value]
+            return found
         lacks = f"its mixer {type(mixers['1']).__name__} has no weights(x) -> (B, H, L, L)"
     else:
         lacks = f"{type(model).__name__} has no attention_weights(tokens) -> a list of (B, H, L, L)"
     raise UserError(f"'{architecture}' has no attention to read: {lacks}")
 
 
-def read_attention(
-    model: Model, tokens: Tensor, layers: dict[str, nn.Module | None], use: Callable[[str, Tensor], None]
-) -> None:
+def read_attention(model: Model, tokens: Tensor, layers: dict[str, Any], use: Callable[[str, Tensor], None]) -> None:
     """Hands the attention of each layer to `use`, one layer after the other.
 
     Args:
@@ -68,7 +66,6 @@ def read_attention(
     with torch.inference_mode(), contextlib.ExitStack() as stack:
         if layers:
             for name, mixer in layers.items():
-                assert mixer is not None
                 stack.callback(mixer.register_forward_pre_hook(hook(name)).remove)
             model.eval()(tokens)
             return
@@ -94,10 +91,11 @@ def without_heads(model: Model, architecture: str, heads: Sequence[tuple[str, in
     """
     layers = attention_layers(model, architecture)
     places = {layer: [number - 1 for of, number in heads if of == layer] for layer in layers}
-    if not layers or not all(callable(getattr(layers[layer], "mix", None)) for layer in places if places[layer]):
+    fixed = next((mixer for layer, mixer in layers.items() if places[layer] and not hasattr(mixer, "mix")), None)
+    if not layers or fixed is not None:
         why = "it is a whole model, and heads of mixers alone can be"
         if layers:
-            why = f"{type(next(iter(layers.values()))).__name__} has no mix(x, weights), its forward with given weights"
+            why = f"{type(fixed).__name__} has no mix(x, weights), its forward with given weights"
         raise UserError(f"the heads of '{architecture}' cannot be ablated: {why}")
 
     def hook(numbers: list[int]) -> Callable[[Any, tuple[Any, ...], Tensor], Tensor]:
@@ -115,5 +113,5 @@ def without_heads(model: Model, architecture: str, heads: Sequence[tuple[str, in
     with contextlib.ExitStack() as stack:
         for layer, numbers in places.items():
             if numbers:
-                stack.callback(layers[layer].register_forward_hook(hook(numbers)).remove)  # type: ignore[union-attr]
+                stack.callback(layers[layer].register_forward_hook(hook(numbers)).remove)
         yield

@@ -270,16 +270,11 @@ def disjoint(subject: Subject) -> str | None:
         shared = len(found[one] & found[other])
         if shared:
             return f"{one} and {other} share {shared} of their identities: what is scored would have been trained on"
-    test, train = _words(subject.test), set(_words(subject.made["train"]))
+    test, train = subject.test.as_bytes(), set(subject.made["train"].as_bytes())
     known = sum(word in train for word in test)
     if 2 * known > len(test):
         return f"{known} of the {len(test)} test instances stand in the training split token for token"
     return None
-
-
-def _words(instances: Instances) -> list[bytes]:
-    pairs = zip(instances.tokens, instances.lengths, strict=True)
-    return [np.ascontiguousarray(row[:length]).tobytes() for row, length in pairs]
 
 
 def statistics(subject: Subject) -> str | None:

@@ -167,9 +167,8 @@ def _overfitted_accuracy(subject: Subject) -> float:
     """The legal accuracy that the subject reaches on 8 short instances by training on them alone. Stops at 0.99."""
     track = load_track("pfa-small-v1")
     train = track.instances("train")
-    few = train[
-        np.argsort(train.lengths, kind="stable")[:8]
-    ]  # a mixer written as a loop needs the least time for these
+    # The shortest: a mixer written as a loop needs the least time for them.
+    few = train[np.argsort(train.lengths, kind="stable")[:8]]
     learner = Subject(subject.cls, subject.options, track.task.io, subject.device)
     (tokens, scored), truth = batch_tensors(few, subject.device), track.task.truth(few)
     best = 0.0

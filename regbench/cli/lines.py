@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 from regbench.utils.errors import printable
 
@@ -47,3 +50,24 @@ def announcing(console: Console) -> Announce:
             console.print(f"predicted by {name}: {total} instances")
 
     return announce
+
+
+@contextlib.contextmanager
+def under_way(console: Console) -> Iterator[Callable[[str], None]]:
+    """Shows which step of a long command is under way, in a line that goes away. Where no terminal is, a line says what is done.
+
+    Yields:
+        What is told of each step as it begins.
+    """
+    running = ""
+
+    def step(text: str) -> None:
+        nonlocal running
+        if running and not console.is_terminal:
+            print_line(f"done: {running}", console)
+        running = text
+        status.update(Text(printable(text)))
+
+    with console.status("") as status:
+        yield step
+        step("")

@@ -103,7 +103,8 @@ class Instances:
         """The problem of each instance, (N,), counted from 0. None: each instance is a problem of its own.
 
         `truth["problem"]` numbers the problems, or else `truth["document"]`, if an instance is of one document. Instances of one
-        problem do not vary by themselves. So standard errors are over problems.
+        problem do not vary by themselves. So standard errors are over problems. An instance of `text_mixture` is of two documents
+        and may share either, so there are no problems to divide by: errors there are over instances, and too small.
         """
         for name in ("problem", "document"):
             if (named := self.truth.get(name)) is not None and named.ndim == 1:
@@ -114,6 +115,10 @@ class Instances:
     def n_tokens(self) -> int:
         """The number of real tokens. Padding does not count."""
         return int(self.lengths.sum())
+
+    def as_bytes(self) -> list[bytes]:
+        """The real tokens of each instance as bytes, which are equal where the tokens are."""
+        return [row[:length].tobytes() for row, length in zip(self.tokens, self.lengths, strict=True)]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -27,6 +27,8 @@ from regbench.training.provenance import describe_code, describe_environment
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
 
+_SPLITS = ("test", "validation")
+
 
 def evaluate_predictor(
     track: Track,
@@ -122,9 +124,6 @@ def result_of(
     )
 
 
-_SPLITS = ("test", "validation")
-
-
 def _name_of(predictor: Any) -> str:
     """The name of an object's class, or of a function. An array is called "predictions"."""
     if isinstance(predictor, np.ndarray | Tensor):
@@ -183,8 +182,7 @@ def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions
             yield batch
 
     stored = store(task, watched(), instances)
-    if not isinstance(task.io, VectorIO):
-        honesty.judge(one)
+    honesty.judge(one)
     return stored
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from regbench.checks.baseline import blaming_baseline, check_predictions, examined
 from regbench.checks.task import examine_task_once
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions
+from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions, store
 from regbench.metrics.scores import SCORING_VERSION, Scores, score, score_records
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import BaselineRecord
@@ -105,7 +105,7 @@ class BaselinePredictions:
 
 
 def predict_baseline(
-    baseline: Baseline, track: Track, instances: Instances, progress: Progress | None = None
+    baseline: Baseline, track: Track, instances: Instances, progress: Progress = lambda done, total: None
 ) -> BaselinePredictions:
     """Takes predictions from the cache, or makes them.
 
@@ -115,7 +115,7 @@ def predict_baseline(
     found = kept_predictions(baseline, track, instances)
     if found is not None:
         return found
-    made = _make(baseline, track, instances, progress or (lambda done, total: None))
+    made = _make(baseline, track, instances, progress)
     if made.seconds >= WORTH_KEEPING:
         arrays = made.stored.arrays | made.costs
         keep(_predictions_file(baseline, track, instances), lambda file: np.savez(file, **arrays), "wb")
@@ -178,11 +178,7 @@ def _make(baseline: Baseline, track: Track, instances: Instances, progress: Prog
 
     with blaming_baseline(baseline):
         baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
-    stored = (
-        Predictions.pack(batches(), instances, np.float64)
-        if track.task.knows_truth
-        else CompactPredictions.pack(batches(), instances, np.float64, io.vocab_size)
-    )
+    stored = store(track.task, batches(), instances, np.float64)
     return BaselinePredictions(stored, round(seconds, 3), round(processor_seconds, 3), threads.available())
 
 

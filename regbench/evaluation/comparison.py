@@ -20,6 +20,7 @@ from regbench.evaluation.baselines import Announce, kept_predictions, predict_ba
 from regbench.evaluation.find_predictors import Found, KnownScores, Run, find_predictors
 from regbench.evaluation.predictions import Predictions, StoredPredictions, read_predictions
 from regbench.metrics.metric import TokenPrediction
+from regbench.metrics.scores import by_problem
 from regbench.models.predictor import Baseline
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
@@ -47,7 +48,7 @@ class Comparison:
         names: The M names.
         seeds: The number of seeds of each predictor.
         distance: (M, M), the total variation distances.
-        stderr: (M, M), their standard errors over instances.
+        stderr: (M, M), their standard errors over instances, or over problems that they share.
     """
 
     track: str
@@ -256,7 +257,7 @@ def at_scored(predictions: Predictions, early: Instances) -> FloatArray:
 def _distances(
     compared: Sequence[Sequence[FloatArray]], early: Instances
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(M, M) TVD and its standard error over instances. compared: by predictor and seed, see `predictions_at_scored`."""
+    """(M, M) TVD and its standard error. compared: by predictor and seed, see `predictions_at_scored`."""
     distance, stderr = np.zeros((2, len(compared), len(compared)))
     for i, one in enumerate(compared):
         for j, other in enumerate(compared[: i + 1]):
@@ -269,9 +270,12 @@ def _distances(
 
 
 def mean_distance(pairs: Sequence[tuple[FloatArray, FloatArray]], early: Instances) -> ScoreRecord:
-    """The mean TVD over pairs of predictions, each (P, V) at the scored positions of `early`. Its error is over instances."""
+    """The mean TVD over pairs of predictions, each (P, V) at the scored positions of `early`.
+
+    Its error is over instances, or over problems that they share.
+    """
     row, _ = np.nonzero(early.scored)
-    counts = early.scored.sum(1)
+    each = np.mean([np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs], 0)
+    sums, counts = (by_problem(values, early.problem) for values in (each, early.scored.sum(1)))
     some = counts > 0
-    sums = [np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs]
-    return ScoreRecord.of(np.mean(sums, 0)[some], counts[some])
+    return ScoreRecord.of(sums[some], counts[some])

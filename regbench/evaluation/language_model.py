@@ -253,9 +253,8 @@ def evaluate_language_model(
         "revision": getattr(model.model.config, "_commit_hash", None) or prompting.revision,
         "model": plain if not Path(plain).exists() else Path(plain).name,  # without the folders of this machine
         "tokenizer_sha256": model.tokenizer_digest(),
-        **{
-            text: json.dumps(getattr(prompting, text)) for text in ("separator", "prompt")
-        },  # a new line is not printable
+        "separator": json.dumps(prompting.separator),  # a new line is not printable
+        "prompt": json.dumps(prompting.prompt),
     }
     result = result_of(
         track,

@@ -240,16 +240,24 @@ def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPre
     return store(task, predict_in_batches(predictor, instances, batch_size), instances)
 
 
-def store(task: Task, batches: Iterable[FloatArray], instances: Instances) -> StoredPredictions:
-    """Packs consecutive batches (B, L, V) of a model's predictions, in the form that the task's scores need.
+def store(
+    task: Task, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike | None = None
+) -> StoredPredictions:
+    """Packs predictions in the form that the task's scores need.
+
+    Args:
+        task: The task.
+        batches: Consecutive batches (B, L, V), or (B, L, D_out).
+        instances: What was predicted.
+        kind: Of the numbers. None: as a trained model's are kept.
 
     Raises:
         UserError: The task does not know its truth, and the predictions are not distributions. Others are checked when they
             are scored.
     """
     if not task.knows_truth:
-        return CompactPredictions.pack(batches, instances, np.float32, task.io.vocab_size)
-    return Predictions.pack(batches, instances, np.float32 if isinstance(task.io, VectorIO) else np.float16)
+        return CompactPredictions.pack(batches, instances, kind or np.float32, task.io.vocab_size)
+    return Predictions.pack(batches, instances, kind or (np.float32 if isinstance(task.io, VectorIO) else np.float16))
 
 
 def expected_arrays(task: Task, instances: Instances) -> dict[str, NDArray[Any]]:

@@ -21,7 +21,7 @@ import pydantic
 from regbench.evaluation.predictions import read_predictions
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.metrics.scores import score
-from regbench.metrics.significance import LEVEL, SEED_NOISE, Change, Sample, compare, seed_error, student_quantile
+from regbench.metrics.significance import LEVEL, Change, Sample, compare, expected_spread, seed_error, student_quantile
 from regbench.results import Environment, Result, SeedRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, explain_validation, nearest
@@ -386,7 +386,7 @@ def _by_evaluation(measurement: Measurement) -> list[list[tuple[int, float, floa
 
 def _apart(old: Sequence[float], new: Sequence[float], instances: float, level: float) -> float | None:
     """The standard error of the difference of two means over seeds, or None where chance explains the difference."""
-    mean = statistics.fmean(old)
-    seeds, freedom = seed_error(old, new, SEED_NOISE * abs(mean))
+    then, now = statistics.fmean(old), statistics.fmean(new)
+    seeds, freedom = seed_error(old, new, expected_spread(then, now))
     noise = float(np.hypot(seeds, instances))
-    return noise if abs(statistics.fmean(new) - mean) > student_quantile(level, freedom) * noise else None
+    return noise if abs(now - then) > student_quantile(level, freedom) * noise else None

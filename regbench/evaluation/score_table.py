@@ -11,7 +11,7 @@ import numpy as np
 from regbench.evaluation.baselines import Announce, predict_baseline, score_stored
 from regbench.evaluation.find_predictors import ComparedPredictor, Found, KnownScores, Run
 from regbench.evaluation.predictions import read_predictions
-from regbench.metrics.scores import Scores, by_problem, score
+from regbench.metrics.scores import Scores, by_problem, counted_positions, score
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.models.predictor import Baseline
 from regbench.results import ScoreRecord
@@ -55,7 +55,7 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
         UserError: The predictions of a run are missing, or not of this split.
     """
     main = found.track.metrics[found.track.definition.main_score]
-    counts = _main_counts(found)
+    counts = by_problem(counted_positions(found.track.task, found.test)[main.name].sum(1), found.test.problem)
     known = [_known(one, found, announce) for one in found.compared]
     order = sorted(range(len(known)), key=lambda i: (-main.sign * known[i].scores[main.name].value, i))
     rows = []
@@ -67,15 +67,6 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
         trained = len(known[i].main.seeds) if known[i].main.trained else 0
         rows.append(ScoreRow(found.names[i], trained, known[i].scores, change))
     return rows
-
-
-def _main_counts(found: Found) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """(N,), the positions of each test instance, or of each problem, that the main score is over."""
-    task, main = found.track.task, found.track.definition.main_score
-    _, group = task.metric_and_group(main)
-    scored = found.test.scored if group is None else found.test.scored & task.groups(found.test)[group]
-    counts: np.ndarray[tuple[int], np.dtype[np.int64]] = by_problem(scored.sum(1), found.test.problem)
-    return counts
 
 
 def _known(one: ComparedPredictor, found: Found, announce: Announce) -> KnownScores:

@@ -16,7 +16,7 @@ import pydantic
 from regbench.data.instances import Instances
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.store import Stored
-from regbench.metrics.significance import SEED_NOISE, Change, compare_splits, seed_error
+from regbench.metrics.significance import Change, compare_splits, expected_spread, seed_error
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
@@ -205,12 +205,12 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track) -> Itera
     for metric in entry.metrics:
         then = [seed.scores[metric].value for seed in entry.result.seeds]
         now = [scores[metric] for scores in again.scores]
-        mean = statistics.fmean(then)
-        error, freedom = seed_error(then, now, SEED_NOISE * abs(mean))
+        mean, second = statistics.fmean(then), statistics.fmean(now)
+        error, freedom = seed_error(then, now, expected_spread(mean, second))
         one = ScoreRecord.of(entry.instances.mean(metric), entry.instances.counts_of(metric)).stderr
-        change = Change(statistics.fmean(now) - mean, math.sqrt(2) * one, error, freedom, SAME)
+        change = Change(second - mean, math.sqrt(2) * one, error, freedom, SAME)
         if change.worse or change.better:
-            yield f"the {metric} of the second training is {statistics.fmean(now):.4f}, and that of the entry {mean:.4f}"
+            yield f"the {metric} of the second training is {second:.4f}, and that of the entry {mean:.4f}"
 
 
 def fresh_seed(entry: Entry, number: int) -> int:

@@ -132,7 +132,7 @@ def score(
         TypeError: The task asks for a metric that needs a truth, and does not know its truth.
     """
     n, length = instances.scored.shape
-    counted = _counted(task, instances)
+    counted = counted_positions(task, instances)
     steps = task.progress(instances)
     by_step = {} if steps is None else {m: _no_steps(counted[m], steps, task.progress_label) for m in task.scores}
     sums = {m: np.zeros(n) for m in task.scores}
@@ -185,8 +185,12 @@ def by_problem(values: Values, problem: IntArray | None) -> Values:
     return added
 
 
-def _counted(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-    """By score the positions that count for it, (N, L). Refuses a metric that needs a truth which the task does not know."""
+def counted_positions(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
+    """By score the positions that count for it, (N, L).
+
+    Raises:
+        TypeError: The task asks for a metric that needs a truth, and does not know its truth.
+    """
     groups = task.groups(instances)
     masks = {}
     for name in task.scores:

@@ -135,8 +135,8 @@ def compare(
         counts: (N,), the number of positions of each instance.
         higher_is_better: Whether the score is better when it is higher.
         level: The probability with which chance alone may be called a change, on one side.
-        seed_noise: The spread over seeds that is expected beforehand, in the score's unit. By default it is `SEED_NOISE` times
-            the expected score.
+        seed_noise: The spread over seeds that is expected beforehand, in the score's unit. By default it is the
+            `expected_spread` of the scores that were trained.
 
     Raises:
         UserError: The level is no probability below one half, or seed_noise is negative.
@@ -146,7 +146,8 @@ def compare(
     if seed_noise is not None and not (seed_noise >= 0.0 and math.isfinite(seed_noise)):
         raise UserError(f"seed_noise must be 0 or more, not {seed_noise}")
     change = got.mean - expected.mean
-    prior = SEED_NOISE * abs(expected.mean) if seed_noise is None else seed_noise
+    of_trained = [sample.mean for sample in (expected, got) if sample.trained]
+    prior = expected_spread(*of_trained) if seed_noise is None else seed_noise
     # The spread of what was not trained, such as over a language model's draws of tokens, says nothing about trainings.
     then, now = (sample.seeds if sample.trained else [sample.mean] for sample in (expected, got))
     seeds, freedom = seed_error(then, now, prior)
@@ -180,6 +181,14 @@ def compare_splits(
     change = got[0] - value
     error = math.hypot(_paired_error(expected, counts), got[1])
     return Change(change if higher_is_better else -change, error, 0.0, max(1, len(counts) - 1), level)
+
+
+def expected_spread(*scores: float) -> float:
+    """The spread over seeds that is expected beforehand: `SEED_NOISE` times the mean size of the scores. 0 of none.
+
+    All scores count alike, so that a comparison has the same p whichever of them is named first.
+    """
+    return SEED_NOISE * float(np.mean(np.abs(scores or 0.0)))
 
 
 def seed_error(expected: Sequence[float], got: Sequence[float], prior: float) -> tuple[float, int]:

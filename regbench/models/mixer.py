@@ -87,7 +87,7 @@ class Mixer(nn.Module):
     """Name of the module whose `simulate` changes the weights of such a model, if there is one; see `regbench adapt`."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Training options (`regbench.training.trainer.TrainingOptions`) that suit this architecture better than the defaults."""
+    """Training options (`regbench.training.options.TrainingOptions`) that suit this architecture better than the defaults."""
 
     def __init__(self, options: Any) -> None:
         """Takes an instance of this class's `Options`."""

@@ -40,7 +40,7 @@ class Model(nn.Module):
     """Name of the module whose `simulate` changes the weights of this model, if there is one; see `regbench adapt`."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Training options (`regbench.training.trainer.TrainingOptions`) that suit this architecture better than the defaults."""
+    """Training options (`regbench.training.options.TrainingOptions`) that suit this architecture better than the defaults."""
 
     def __init__(self, options: Any, io: IO) -> None:
         """Makes the model.

@@ -12,7 +12,7 @@ from regbench.models.model import Model, ModelPredictor, parameter_count
 from regbench.results import BaselineRecord, CheckpointRecord, SeedRecord
 from regbench.runner.plan import Plan
 from regbench.training import provenance
-from regbench.training.checkpoint import Trained, load_tensors, read_trained, save_tensors
+from regbench.training.checkpoint import TrainingRecord, load_tensors, read_trained, save_tensors
 from regbench.training.progress import Reporter
 from regbench.training.provenance import peak_memory
 from regbench.training.trainer import Trainer
@@ -45,7 +45,7 @@ def seed_record(
     return record
 
 
-def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Model, Trained]:
+def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Model, TrainingRecord]:
     """Trains one seed and keeps its weights. The weights of a seed that was trained before an interruption are read.
 
     Raises:
@@ -74,14 +74,14 @@ def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mode
     progress = trainer.run(reporter)
     save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
     refuse_trained(plan.subject, model, validation, plan.name)
-    trained = Trained(progress, len(trainer.plan), peak_memory(device))
+    trained = TrainingRecord(progress, len(trainer.plan), peak_memory(device))
     trained.write(folder, own)
     (folder / "resume.safetensors").unlink(missing_ok=True)
     return model, trained
 
 
 def _score(
-    plan: Plan, seed: int, model: Model, trained: Trained, baselines: Mapping[str, BaselineRecord], folder: Path
+    plan: Plan, seed: int, model: Model, trained: TrainingRecord, baselines: Mapping[str, BaselineRecord], folder: Path
 ) -> SeedRecord:
     """Predicts the test split, keeps the predictions, and scores them."""
     test, progress = plan.track.instances("test"), trained.progress

@@ -26,6 +26,7 @@ class Plan:
 
     Attributes:
         config: what was asked.
+        track: the track.
         name: of the architecture in tables.
         subject: the architecture with its options, its device and the training options.
         parts: all that a trained model follows from; see `regbench.training.provenance`.

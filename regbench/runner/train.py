@@ -21,8 +21,8 @@ from regbench.runner.folder import new_folder, unused, write_config
 from regbench.runner.one_seed import seed_record, train
 from regbench.runner.plan import Plan, plan_of
 from regbench.tracks import Track
-from regbench.training.checkpoint import TRAINED_FILE, Trained
-from regbench.training.progress import Reporter
+from regbench.training.checkpoint import TRAINED_FILE, TrainingRecord
+from regbench.training.progress import SILENT, Reporter
 from regbench.training.provenance import describe_code, describe_environment
 from regbench.training.terminal import shown
 from regbench.utils import registry
@@ -107,13 +107,13 @@ def run_config(config: Config, out: str | Path | None = None, reporter: Reporter
 
 
 @_torch_as_it_was()
-def begin(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Path:
+def begin(config: Config, out: str | Path | None = None, reporter: Reporter = SILENT) -> Path:
     """Checks a configuration and makes its run folder. Trains nothing; `resume` goes on from there.
 
     Raises:
         UserError: as `run`.
     """
-    folder = _begin(config, out, reporter or Reporter())[1]
+    folder = _begin(config, out, reporter)[1]
     with explain_full_disk(folder), exclusive(folder):
         unused(folder)
         write_config(folder, config)
@@ -121,7 +121,7 @@ def begin(config: Config, out: str | Path | None = None, reporter: Reporter | No
 
 
 @_torch_as_it_was()
-def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> Trained:
+def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SILENT) -> TrainingRecord:
     """Trains one seed in a folder of its own and stops before the test split, which is not even made.
 
     After an interruption, a second call goes on. `score_seed` goes on from where this stops.
@@ -129,14 +129,13 @@ def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter | Non
     Raises:
         UserError: as `run`, or the folder holds something else.
     """
-    reporter = reporter or Reporter()
     plan = plan_of(config, reporter)
     with explain_full_disk(folder), use_backend(config.backend):
         return train(plan, seed, folder, reporter)[1]
 
 
 @_torch_as_it_was()
-def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | None = None) -> SeedRecord:
+def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SILENT) -> SeedRecord:
     """Trains one seed in a folder of its own, as far as that is not done, and scores it on the test split.
 
     The folder is then what `seed-N` is in a run folder.
@@ -144,7 +143,6 @@ def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter | Non
     Raises:
         UserError: as `run`, or the folder holds something else.
     """
-    reporter = reporter or Reporter()
     plan = plan_of(config, reporter)
     with explain_full_disk(folder), use_backend(config.backend):
         test = plan.track.instances("test")

@@ -212,6 +212,20 @@ class Task(base.Task):
         }
 
 
+def refused_beside(topic: IntArray) -> tuple[IntArray, IntArray]:
+    """The documents that must not stand beside each document: those of its topic, or, with one topic alone, itself.
+
+    Args:
+        topic: (D,), sorted.
+
+    Returns:
+        Where these documents begin and where they end, (D,) each.
+    """
+    if topic[0] == topic[-1]:
+        return np.arange(len(topic)), np.arange(1, len(topic) + 1)
+    return np.searchsorted(topic, topic, "left"), np.searchsorted(topic, topic, "right")
+
+
 def printable(text: str) -> str:
     """The text without characters that would move a terminal's cursor or change its colour."""
     text = text.expandtabs(4)

@@ -118,11 +118,9 @@ class AssociativeRecall(task.Task):
 
     def truth(self, instances: Instances) -> FloatArray:
         """(N, L, V): at every scored position the value of the key before it has probability 1."""
-        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
         rows, places = np.nonzero(instances.scored)
         keys = instances.tokens[rows, places - 1]
-        certain[rows, places, instances.truth["values"][rows, keys]] = 1.0
-        return certain
+        return task.certain(instances, self.io.vocab_size, instances.truth["values"][rows, keys])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The map of each instance."""

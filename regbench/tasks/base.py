@@ -261,6 +261,21 @@ class Task(ABC):
         return text
 
 
+def certain(instances: Instances, vocab_size: int, tokens: NDArray[Any]) -> FloatArray:
+    """A truth without chance, (N, L, V): at the P scored positions the given tokens, (P,), have probability 1."""
+    truth = np.zeros((*instances.scored.shape, vocab_size))
+    truth[*np.nonzero(instances.scored), tokens] = 1.0
+    return truth
+
+
+def show_tokens(io: TokenIO, instances: Instances, index: int) -> Text:
+    """The tokens of one instance in one line; those that are not scored are dim."""
+    one, text = instances[index : index + 1], Text()
+    for token, scored in zip(one.tokens[0], one.scored[0], strict=True):
+        text.append(f"{io.names[token]} ", "bold" if scored else "dim")
+    return text
+
+
 def format_vector(vector: FloatArray) -> str:
     """The numbers of a vector (D,) with two decimals, in columns."""
     return " ".join(f"{value:6.2f}" for value in vector)

@@ -93,16 +93,12 @@ class Classification(_corpus.Task):
         chosen = self.documents_of(split, _SHORTEST * p.excerpt, 2)
         topic = index.topic[chosen]
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
-        blocks = np.searchsorted(topic, topic, "left"), np.searchsorted(topic, topic, "right")
-        # With one topic the second document is any other one: a block is then one document.
-        if topic[0] == topic[-1]:
-            blocks = np.arange(len(chosen)), np.arange(1, len(chosen) + 1)
         queries = 1 if split == "train" else p.n_queries
         tokens = np.full((n, p.max_length), self.io.separator, smallest_integer_type(p.vocab_size - 1))
         problem = np.arange(n, dtype=np.int32) // queries
         documents, labels = np.empty((n, 2), np.int32), np.empty((n, 2), np.int32)
         classes = np.empty((n, p.n_exemplars + 1), np.uint8)
-        text = (packed.tokens, starts, lengths, *blocks, self.label_tokens())
+        text = (packed.tokens, starts, lengths, *_corpus.refused_beside(topic), self.label_tokens())
         made = (documents, labels, classes, tokens)
         threads.share(_sample, int(problem[-1]) + 1, splits.seed, splits.first(split), queries, p.excerpt, *text, *made)
         truth: dict[str, NDArray[np.integer]] = {

@@ -141,15 +141,13 @@ class MQAR(task.Task):
 
     def truth(self, instances: Instances) -> FloatArray:
         """(N, L, V): in each slot with a query, the value of its key has probability 1."""
-        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
-        rows, places = np.nonzero(instances.scored)
-        sources = self._sources(instances)[rows, places]
-        certain[rows, places, instances.tokens[rows, sources + 1]] = 1.0
-        return certain
+        rows, _ = np.nonzero(instances.scored)
+        sources = self._sources(instances)[instances.scored]
+        return task.certain(instances, self.io.vocab_size, instances.tokens[rows, sources + 1])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The pairs of each instance."""
-        return [np.ascontiguousarray(row).tobytes() for row in instances.tokens[:, : 2 * self.parameters.n_pairs]]
+        return [row.tobytes() for row in instances.tokens[:, : 2 * self.parameters.n_pairs]]
 
     def progress(self, instances: Instances) -> IntArray:
         """How many pairs and slots stand between a query and the last place of its key; -1 where nothing is scored."""

@@ -140,15 +140,11 @@ class Recall(task.Task):
 
     def truth(self, instances: Instances) -> FloatArray:
         """(N, L, V): a scored token has probability 1, since its key is known."""
-        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
-        rows, places = np.nonzero(instances.scored)
-        certain[rows, places, instances.tokens[rows, places]] = 1.0
-        return certain
+        return task.certain(instances, self.io.vocab_size, instances.tokens[instances.scored])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The tokens of each instance."""
-        pairs = zip(instances.tokens, instances.lengths, strict=True)
-        return [np.ascontiguousarray(row[:length]).tobytes() for row, length in pairs]
+        return instances.as_bytes()
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds the share of tokens that are scored, and that are noise."""
@@ -161,12 +157,7 @@ class Recall(task.Task):
 
     def show(self, instances: Instances, index: int) -> Text:
         """The tokens in one line; those that are not scored are dim."""
-        text = Text()
-        for token, scored in zip(
-            instances.tokens[index, : instances.lengths[index]], instances.scored[index], strict=False
-        ):
-            text.append(f"{self.io.names[token]} ", "bold" if scored else "dim")
-        return text
+        return task.show_tokens(self.io, instances, index)
 
 
 @njit(cache=True, nogil=True)

@@ -114,16 +114,14 @@ class SelectiveCopying(task.Task):
     def truth(self, instances: Instances) -> FloatArray:
         """(N, L, V): each token of the copy has probability 1, as the symbols before the copy tell it."""
         p = self.parameters
-        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
         before = instances.tokens[:, : p.n_places]
         symbols = before[before < p.n_symbols].reshape(len(instances), p.n_copied)
         rows, places = np.nonzero(instances.scored)
-        certain[rows, places, symbols[rows, places - p.n_places - 1]] = 1.0
-        return certain
+        return task.certain(instances, self.io.vocab_size, symbols[rows, places - p.n_places - 1])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The tokens of each instance."""
-        return [np.ascontiguousarray(row).tobytes() for row in instances.tokens]
+        return instances.as_bytes()
 
     def progress(self, instances: Instances) -> IntArray:
         """How many symbols of the copy stand before a position; -1 before the copy."""
@@ -132,10 +130,7 @@ class SelectiveCopying(task.Task):
 
     def show(self, instances: Instances, index: int) -> Text:
         """The tokens in one line; those that are not scored are dim."""
-        text = Text()
-        for token, scored in zip(instances.tokens[index], instances.scored[index], strict=True):
-            text.append(f"{self.io.names[token]} ", "bold" if scored else "dim")
-        return text
+        return task.show_tokens(self.io, instances, index)
 
 
 @njit(cache=True, nogil=True)

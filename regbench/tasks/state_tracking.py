@@ -183,15 +183,11 @@ class StateTracking(task.Task):
 
     def truth(self, instances: Instances) -> FloatArray:
         """(N, L, V): where a state is named, its name has probability 1."""
-        certain = np.zeros((*instances.tokens.shape, self.io.vocab_size))
-        rows, places = np.nonzero(instances.scored)
-        certain[rows, places, self._run(instances)[0][rows, places]] = 1.0
-        return certain
+        return task.certain(instances, self.io.vocab_size, self._run(instances)[0][instances.scored])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The tokens of each instance."""
-        pairs = zip(instances.tokens, instances.lengths, strict=True)
-        return [np.ascontiguousarray(row[:length]).tobytes() for row, length in pairs]
+        return instances.as_bytes()
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
         """`longer`: states after more symbols than any run in training has. By the name of each group: those of that group."""

@@ -111,11 +111,8 @@ class TextMixture(_corpus.Task):
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
         tokens = np.empty((n, p.length), smallest_integer_type(p.vocab_size - 1))
         documents, cuts = np.empty((n, p.excerpts), np.int32), np.empty((n, p.excerpts - 1), np.int32)
-        blocks = np.searchsorted(topic, topic, "left"), np.searchsorted(topic, topic, "right")
-        # With one topic the second document is any other one: a block is then one document.
-        if topic[0] == topic[-1]:
-            blocks = np.arange(len(chosen)), np.arange(1, len(chosen) + 1)
-        text, made = (packed.tokens, starts, lengths, *blocks), (documents, cuts, tokens)
+        text = (packed.tokens, starts, lengths, *_corpus.refused_beside(topic))
+        made = (documents, cuts, tokens)
         threads.share(_sample, n, splits.seed, splits.first(split), np.array(ranges), *text, *made)
         switches = dict(zip(("cut", "second_cut"), np.ascontiguousarray(cuts.T), strict=False))
         truth = {**switches, "topic": topic[documents], "document": chosen[documents].astype(np.int32)}

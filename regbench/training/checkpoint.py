@@ -96,7 +96,7 @@ TRAINED_FILE = "trained.json"
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingRecord:
     """What training left, apart from the weights.
 
     Attributes:
@@ -115,7 +115,7 @@ class Trained:
             json.dump({"provenance": provenance, **asdict(self)}, file)
 
 
-def read_trained(folder: Path, provenance: str | None = None) -> Trained | None:
+def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord | None:
     """What the file in a seed's folder says; None where there is no whole one.
 
     Args:
@@ -128,7 +128,9 @@ def read_trained(folder: Path, provenance: str | None = None) -> Trained | None:
     path = folder / TRAINED_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        trained = Trained(Progress(**content["progress"]), int(content["steps"]), int(content["peak_memory_bytes"]))
+        trained = TrainingRecord(
+            Progress(**content["progress"]), int(content["steps"]), int(content["peak_memory_bytes"])
+        )
         found = content["provenance"]
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -142,10 +142,7 @@ def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Optio
     Raises:
         UserError: an unknown key (the message names the nearest) or a value of the wrong type.
     """
-    from regbench.models.build import (
-        resolve_options,
-        split_settings,  # imports PyTorch, which takes seconds
-    )
+    from regbench.models.build import resolve_options, split_settings  # imports PyTorch, which takes seconds
 
     own, of_training = split_settings(settings)
     for key in settings:

@@ -69,3 +69,6 @@ class Reporter:
 
     def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None:
         """Training has come to `progress`, of `total_steps`; `loss` is the mean since the last call."""
+
+
+SILENT = Reporter()

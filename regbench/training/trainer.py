@@ -24,7 +24,7 @@ from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
 from regbench.training.checkpoint import course_file, load_tensors, save_tensors
 from regbench.training.options import TrainingOptions, learning_rate
-from regbench.training.progress import MEASURED, Progress, Reporter
+from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
 from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError, blaming
@@ -116,7 +116,7 @@ class Trainer:
         self._running: list[Tensor] = []  # the losses since the last row of the log
         self._resume_file = folder / "resume.safetensors"
 
-    def run(self, reporter: Reporter | None = None) -> Progress:
+    def run(self, reporter: Reporter = SILENT) -> Progress:
         """Trains to the end of the plan, from the last checkpoint if there is one. The model then has the best weights.
 
         A resumed training on the CPU has as many threads as it began with.
@@ -145,7 +145,7 @@ class Trainer:
                 self.progress.seconds = offset + now - started
                 if step == begun + 1:  # what is compiled is compiled by then
                     first = (now, self.progress.tokens)
-                elif step == begun + TIMED_STEPS and reporter is not None:
+                elif step == begun + TIMED_STEPS:
                     rest = sum(tokens for tokens, _ in self.plan[step:])
                     reporter.estimated(rest * (now - first[0]) / (self.progress.tokens - first[1]))
                 if step % every == 0 or step in evaluate_at:
@@ -165,8 +165,7 @@ class Trainer:
                     extra = {"learning_rate": rate, "tokens_per_second": round(speed), **self._measured()}
                     log.write(json.dumps({**row, **extra}) + "\n")
                     log.flush()
-                    if reporter is not None:
-                        reporter.trained(self.progress, total, sum(means), speed)
+                    reporter.trained(self.progress, total, sum(means), speed)
                     logged = (time.perf_counter(), self.progress.tokens)
                 if step == total or step in evaluate_at or now - saved > self.options.checkpoint_seconds:
                     self._save()
@@ -281,7 +280,7 @@ class Trainer:
             },
         )
 
-    def _resume(self, reporter: Reporter | None) -> None:
+    def _resume(self, reporter: Reporter) -> None:
         log = self.folder / "metrics.jsonl"
         if not self._resume_file.exists():
             log.unlink(missing_ok=True)
@@ -308,8 +307,7 @@ class Trainer:
             torch.cuda.set_rng_state(groups["rng"]["cuda"], self.device)
         threads = int(notes.get("threads", torch.get_num_threads()))
         if self.device.type == "cpu" and threads != torch.get_num_threads():  # another number would give another model
-            if reporter is not None:
-                reporter.phase(f"going on with {threads} thread{'s' * (threads > 1)}, as the training began")
+            reporter.phase(f"going on with {threads} thread{'s' * (threads > 1)}, as the training began")
             torch.set_num_threads(threads)
         _cut_log(log, self.progress.step)
 

@@ -40,12 +40,12 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint to end an error line with: the closest known name; or `otherwise` and all of them where none is close.
+    """A hint to end an error line with: the closest known name; or `otherwise` and each of them once where none is close.
 
     >>> nearest("manba", ["lstm", "mamba"])
     "; did you mean 'mamba'?"
     """
-    names = sorted(known)
+    names = sorted(set(known))
     close = closest(name, names)
     if close is not None:
         return f"; did you mean '{close}'?"

@@ -25,8 +25,10 @@ from regbench.utils.errors import UserError, explain_validation
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 DEEPEST = 12
+"""The most levels of nesting."""
 LONGEST_STRING = 2000
 LONGEST_NUMBER = 40
+"""The most characters of a number, as it is written."""
 LARGEST_INTEGER = 2**63
 YAML_BYTES = 8192
 TENSOR_HEADER_BYTES = 1 << 20

@@ -42,7 +42,7 @@ _GIVEN: dict[str, type[Any]] = {}
 """Classes that this program handed over, by "class:NAME"."""
 
 _FOLDERS: set[Path] = set()
-"""The folders of these files. Each is at the end of `sys.path`."""
+"""The folders of the files that were imported. Each is at the end of `sys.path`."""
 
 
 @dataclass(frozen=True)
@@ -326,16 +326,18 @@ def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) ->
     fitting = {name: cls for name, cls in values.items() if _has_base(cls.__mro__[1:], kind.bases)}
     own = [cls for cls in fitting.values() if cls.__module__ == module.__name__]
     base = f"regbench.{kind.bases[0]}"
-    if class_name is not None and not hasattr(module, class_name):
-        raise UserError(f"{where} has no class '{class_name}'{nearest(class_name, fitting)}")
-    if class_name is not None and class_name not in fitting:
-        raise UserError(f"'{class_name}' in {where} is no {kind.noun}: it must subclass {base}")
-    if class_name is None and not own:
+    if class_name is not None:
+        if not hasattr(module, class_name):
+            raise UserError(f"{where} has no class '{class_name}'{nearest(class_name, fitting)}")
+        if class_name not in fitting:
+            raise UserError(f"'{class_name}' in {where} is no {kind.noun}: it must subclass {base}")
+        return _checked(kind, fitting[class_name], where)
+    if not own:
         raise UserError(f"{where} defines no {kind.noun}: it needs a class that subclasses {base}")
-    if class_name is None and len(own) > 1:
+    if len(own) > 1:
         names = ", ".join(cls.__name__ for cls in own)
         raise UserError(f"{where} defines several {kind.plural} ({names}): say which, as {where}:{own[0].__name__}")
-    return _checked(kind, own[0] if class_name is None else fitting[class_name], where)
+    return _checked(kind, own[0], where)
 
 
 def _checked(kind: Kind, cls: type[Any], where: str) -> type[Any]:

@@ -176,7 +176,9 @@ def test_the_command(
     monkeypatch.setenv("COLUMNS", "160")
     arguments = [str(runs / "tint"), str(runs / "lstm"), "--at", "0.5", "--rates", "1e-3,1e-4", "--limit", "8"]
     assert cli.main(["adapt", *arguments, "--table", str(tmp_path / "t.md")]) == 0
-    out = capsys.readouterr().out
+    out, progress = capsys.readouterr()
+    steps = ("tint: segment 50 %", "lstm: segment 50 %", "Bayes: the same positions")
+    assert progress.splitlines() == [f"done: {step}" for step in steps]
     assert "tiny-v1, test split, at most 8 instances: behind a segment, before and after one step on it" in out
     table, _, by_distance = (tmp_path / "t.md").read_text().partition("Segment 50 %, by the mean distance behind it")
     assert [line.split(" | ")[:3] for line in table.splitlines() if line.startswith(("| tint", "| lstm"))] == 2 * [

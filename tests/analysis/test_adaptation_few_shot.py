@@ -197,7 +197,13 @@ def test_the_command(
     table = tmp_path / "t.md"
     arguments = [str(runs / "tint"), str(runs / "lstm"), *options, "--calibrate", "--table", str(table)]
     assert cli.main(["adapt", *arguments]) == 0
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert progress.splitlines() == [
+        f"done: {run}: format {layout}, loss of label, {way}"
+        for run, ways in (("tint", ("full", "values", "tint")), ("lstm", ("full",)))
+        for layout in ("single", "multi")
+        for way in ways
+    ]
     assert "few-v1, test split, at most 4 problems: the label of a query" in printed
     assert "…" not in printed
     cells = [line.strip("| ").split(" | ") for line in table.read_text().splitlines() if line.startswith("| ")][2:]

@@ -145,7 +145,8 @@ def test_the_command(
     for words in ("| prompted |", "| unprompted |", "| 1 step |", "| 2 steps |"):
         assert words in text
     assert len(table.with_suffix(".csv").read_text().splitlines()) == 5
-    out = capsys.readouterr().out
+    out, progress = capsys.readouterr()
+    assert progress == "done: run: prompt of 18 tokens\n"
     assert "run, prompt of 18 tokens" in out
     assert "…" not in out
     for more, message in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import regbench
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
 from regbench import cli
-from regbench.evaluation.comparison import compare, first_tokens, similar_order
+from regbench.evaluation.comparison import compare, first_tokens, mean_distance, similar_order
 from regbench.evaluation.predictions import Predictions
 from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray
@@ -74,6 +75,22 @@ def test_the_distance_to_the_oracle_is_the_score(tiny_file: Path, runs: dict[str
     assert found.distance[0, 2] == pytest.approx(result.seeds[0].scores["tvd"].value, abs=1e-6)
     assert found.distance[1, 2] == pytest.approx(result.baselines["3-gram"].scores["tvd"].value, abs=1e-6)
     assert found.stderr[1, 2] == pytest.approx(result.baselines["3-gram"].scores["tvd"].stderr, abs=1e-6)
+
+
+def test_errors_are_over_problems_that_instances_share(tiny: Track) -> None:
+    """Two instances of one problem count as one: as if their positions were of a single instance."""
+    test = tiny.instances("test")
+    positions = int(test.scored.sum())
+    a, b = np.random.default_rng(0).dirichlet(np.ones(tiny.task.io.vocab_size), (2, positions))
+    shared = replace(test, truth={**test.truth, "problem": np.arange(len(test)) // 2})
+    joined = replace(
+        test[::2],
+        scored=np.concatenate([test.scored[::2], test.scored[1::2]], axis=1),
+        tokens=np.concatenate([test.tokens[::2], test.tokens[1::2]], axis=1),
+    )
+    together, as_one = (mean_distance([(a, b)], instances) for instances in (shared, joined))
+    assert (together.value, together.stderr) == pytest.approx((as_one.value, as_one.stderr))
+    assert together.value == pytest.approx(mean_distance([(a, b)], test).value)
 
 
 def test_several_seeds_are_compared_by_pairs(tiny: Track, tiny_file: Path, runs: dict[str, Path]) -> None:

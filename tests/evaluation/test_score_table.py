@@ -62,8 +62,11 @@ def test_a_run_is_compared_with_the_noise_of_its_seeds(tiny: Track, tiny_file: P
     )
     values = [seed.scores["legal_accuracy"].value for seed in result.seeds]
     baseline = result.baselines["2-gram"].scores["legal_accuracy"].value
-    error, _ = seed_error([baseline], values, SEED_NOISE * baseline)
+    error, _ = seed_error([baseline], values, SEED_NOISE * float(np.mean(values)))
     assert change.seeds == pytest.approx(error * (0.5 / 1.5) ** 0.5), "a baseline has no seeds"
+    back = {row.name: row for row in score_table(find_predictors([str(run_folder), "2-gram"], str(tiny_file)))}
+    assert back["2-gram"].change is not None
+    assert back["2-gram"].change.p == pytest.approx(change.p), "the order of the names decides nothing"
     twice = {
         row.name: row for row in score_table(find_predictors([f"a={run_folder}", f"b={run_folder}"], str(tiny_file)))
     }

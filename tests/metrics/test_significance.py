@@ -78,6 +78,21 @@ def test_the_instance_error_is_scorings_own() -> None:
     assert change.instances == pytest.approx(ScoreRecord.of(sums, counts).stderr)
 
 
+@pytest.mark.parametrize("trained", [(True, True), (True, False), (False, True), (False, False)])
+def test_either_way_round_p_is_the_same(trained: tuple[bool, bool]) -> None:
+    """The spread expected beforehand is a share of both scores, of those that were trained."""
+    rng = np.random.default_rng(2)
+    counts = rng.integers(3, 30, size=40)
+    one, other = (
+        Sample([score - 0.01, score, score + 0.02], counts * rng.normal(score, 0.1, size=40), trained=of)
+        for score, of in zip((0.3, 0.9), trained, strict=True)
+    )
+    there, back = (compare(*pair, counts, higher_is_better=True) for pair in ((one, other), (other, one)))
+    assert there.change == -back.change
+    assert there.noise == pytest.approx(back.noise)
+    assert there.p == pytest.approx(back.p)
+
+
 def test_the_same_run_has_not_changed() -> None:
     sample = Sample([0.8], np.array([3.0, 4.0, 5.0]))
     change = compare(sample, sample, np.array([4, 5, 6]), higher_is_better=True)

@@ -17,7 +17,7 @@ from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.sweep import Sweep
 from regbench.sweeps.work import Ended, Job, Note
 from regbench.training import provenance
-from regbench.training.checkpoint import Trained
+from regbench.training.checkpoint import TrainingRecord
 from regbench.training.trainer import Progress
 from regbench.utils.errors import UserError
 from regbench.utils.files import exclusive
@@ -42,7 +42,7 @@ def made_up(fails: Callable[[Job], Ended | None] = lambda job: None) -> Work:
         if job.seed is None:
             (folder / "result.json").write_text("{}")
             return Ended()
-        Trained(Progress(best_validation_loss=loss_of(job)), 1, 1).write(folder, "made up")
+        TrainingRecord(Progress(best_validation_loss=loss_of(job)), 1, 1).write(folder, "made up")
         if job.action == "score":
             record = {
                 "seed": job.seed,

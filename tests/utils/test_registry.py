@@ -14,7 +14,7 @@ from torch import Tensor
 
 import regbench
 from regbench.utils import registry
-from regbench.utils.errors import UserError, blame
+from regbench.utils.errors import UserError, blame, nearest
 from regbench.utils.imports import files_of
 from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK, Kind
 
@@ -263,6 +263,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
         registry.load(TASK, "xyz")
     with pytest.raises(UserError, match="no such file: nowhere.py"):
         registry.load(ARCHITECTURE, "nowhere.py")
+    assert nearest("xyz", ["oracle", "bayes", "oracle"]) == "; known: bayes, oracle"
 
 
 class _Point:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from regbench.cli.arguments import refuse_unused
+from regbench.cli.lines import stderr, under_way
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -211,16 +212,18 @@ def _segments(asked: _Asked, arguments: argparse.Namespace, console: Console) ->
     from regbench.evaluation.baselines import default_baselines
 
     rows: list[adaptation.Row] = []
-    for name, models in asked.runs:
-        plan = asked.plan(models, arguments)
-        for place in asked.places:
-            with console.status(f"{name}, segment {place}"):
+    with under_way(stderr()) as step:
+        for name, models in asked.runs:
+            plan = asked.plan(models, arguments)
+            for place in asked.places:
+                step(f"{name}: segment {place}")
                 rows += adaptation.adapt_run(models, name, place, plan, arguments.split)
     heading = adaptation_report.title(asked.track.name, arguments.split, arguments.limit, asked.steps[0])
     _print(adaptation_report, rows, heading, console)
     known = default_baselines(asked.track, asked.track.instances(arguments.split))
     for baseline in (one for one in known if one.name == REFERENCE):
-        with console.status(REFERENCE):
+        with under_way(stderr()) as step:
+            step(f"{REFERENCE}: the same positions")
             rows = adaptation.beside(rows, baseline, asked.track, arguments.split)
         for table in adaptation_report.reference_tables(rows):
             console.print(table)
@@ -241,11 +244,11 @@ def _exemplars(asked: _Asked, arguments: argparse.Namespace, console: Console) -
     formats = _chosen("format", _value(arguments, "format"), adaptation_few_shot.FORMATS)
     targets = _chosen("targets", _value(arguments, "targets"), adaptation_few_shot.TARGETS)
     rows: list[adaptation_few_shot.FewShotRow] = []
-    for name, models in asked.runs:
-        plan = asked.plan(models, arguments)
-        wanted = adaptation_few_shot.FewShotPlan(plan, asked.steps, formats, targets, arguments.calibrate)
-        with console.status(name):
-            rows += adaptation_few_shot.adapt_few_shot(models, name, wanted, arguments.split)
+    with under_way(stderr()) as step:
+        for name, models in asked.runs:
+            plan = asked.plan(models, arguments)
+            wanted = adaptation_few_shot.FewShotPlan(plan, asked.steps, formats, targets, arguments.calibrate)
+            rows += adaptation_few_shot.adapt_few_shot(models, name, wanted, arguments.split, step)
     heading = adaptation_few_shot_report.title(asked.track.name, arguments.split, arguments.limit)
     _print(adaptation_few_shot_report, rows, heading, console)
     if asked.file is not None:
@@ -280,10 +283,11 @@ def _angles(asked: _Asked, arguments: argparse.Namespace, console: Console) -> i
     from regbench.analysis.adaptation_angles import measure_angles, table
 
     rows = []
-    for name, models in asked.runs:
-        adaptation.check_ways(models[0], adaptation.Plan(("full",), asked.rates))
-        for place in asked.places:
-            with console.status(f"{name}, segment {place}"):
+    with under_way(stderr()) as step:
+        for name, models in asked.runs:
+            adaptation.check_ways(models[0], adaptation.Plan(("full",), asked.rates))
+            for place in asked.places:
+                step(f"{name}: segment {place}")
                 rows += measure_angles(models, name, place, arguments.split, arguments.limit)
     console.print(table(rows))
     console.print(
@@ -304,9 +308,10 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
     if queries < 1:
         raise UserError(f"--queries {queries} is too few: 1 or more")
     found = []
-    for name, models in asked.runs:
-        for place in asked.places:
-            with console.status(f"{name}, prompt {place}"):
+    with under_way(stderr()) as step:
+        for name, models in asked.runs:
+            for place in asked.places:
+                step(f"{name}: prompt of {place}")
                 one = distillation.distil_run(
                     models,
                     name,
@@ -317,7 +322,7 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
                     queries=queries,
                     limit=arguments.limit,
                 )
-            found.append(one)
+                found.append(one)
     heading = distillation.title(asked.track.name, arguments.split, arguments.limit, queries)
     console.print(heading, style="bold")
     for table in distillation.terminal(found):

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_instances, refuse_unused
-from regbench.cli.lines import print_line
+from regbench.cli.lines import print_line, stderr, under_way
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ def _task_vectors(trained: Trained, folder: Path, arguments: argparse.Namespace,
     from regbench.metrics.metric import METRICS
     from regbench.utils.files import write_json
 
-    with console.status("measuring task vectors"):
+    with under_way(stderr()) as step:
+        step("measuring task vectors")
         found = task_vectors(trained, arguments.split, arguments.limit)
     head = f"{trained.architecture} on {trained.track.name}, seed {trained.seed}, {arguments.split}"
     table = Table(title=head, title_justify="left")

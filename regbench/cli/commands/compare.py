@@ -67,17 +67,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _seeds(found: Comparison) -> str:
-    """How runs of several seeds are compared, where there are any."""
+    """How runs of several seeds are compared. Empty where there are none."""
     by_count: dict[int, list[str]] = {}
     for name, count in zip(found.names, found.seeds, strict=True):
         if count > 1:
             by_count.setdefault(count, []).append(name)
+    if not by_count:
+        return ""
     runs = "; ".join(f"{', '.join(names)}: {count} seeds" for count, names in by_count.items())
-    return (
-        f"{runs}. A distance is the mean over pairs of seeds; from itself, over pairs of different seeds."
-        if runs
-        else ""
-    )
+    return f"{runs}. A distance is the mean over pairs of seeds; from itself, over pairs of different seeds."
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
@@ -173,11 +171,11 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
         table.add_column(head, no_wrap=True, justify="left" if head == "verdict" else "right")
     for metric in others:
         table.add_column(heads[metric], justify="right", no_wrap=True)
+    first = next(row.scores[main] for row in rows if row.change is None)
     for row in rows:
         record, gap, p = row.scores[main], "", ""
         if row.change is not None:
-            difference = record.value - next(one for one in rows if one.change is None).scores[main].value
-            gap = f"{difference:+.3f} {small_error(row.change.noise)}"
+            gap = f"{record.value - first.value:+.3f} {small_error(row.change.noise)}"
             p = "<.001" if row.change.p < 0.001 else short(row.change.p)
         cells = (f"{record.value:.3f} {small_error(record.stderr)}", gap, p, row.verdict)
         table.add_row(

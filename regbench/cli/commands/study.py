@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import refuse_unused
-from regbench.cli.lines import print_line, stderr
+from regbench.cli.lines import print_line, stderr, under_way
 
 if TYPE_CHECKING:
     from regbench.studies.study import Rows, Study
@@ -54,7 +54,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         return 0
     given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
     settings = {key: value for key, value in given.items() if value is not None}
-    with stderr().status("measuring"):
+    with under_way(stderr()) as step:
+        step(f"measuring {arguments.name}")
         study = run_study(arguments.name, settings)
     for rows in study.tables:
         console.print(escape(rows.title))
