@@ -112,7 +112,10 @@ class TimeMixing(nn.Module):
         r, k, v, a, log_decay = (split_heads(part, self.n_heads) for part in (r, k, v, a, log_decay))
         # The op's a reads the state after the decay, k^ reads it before.
         z, S = delta_rule(r, k, v, log_decay=log_decay, initial_state=S, a=forgets * (-log_decay).exp(), b=-forgets * a)
-        normed = self.norm(join_heads(full(z)).flatten(0, 1)).view(x.shape)
+        # By PyTorch's op itself, as its module refuses a single position of one sequence where heads have one channel.
+        norm = self.norm
+        normed = torch.group_norm(join_heads(full(z)).flatten(0, 1), self.n_heads, norm.weight, norm.bias, norm.eps)
+        normed = normed.view(x.shape)
         bonus = (r * k * self.r_k[:, None]).sum(-1, keepdim=True) * v
         y: Tensor = self.output((normed + join_heads(bonus)) * g)
         return y, S, first

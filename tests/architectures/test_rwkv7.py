@@ -119,3 +119,15 @@ def test_bad_input_is_refused_in_one_line() -> None:
     ):
         with pytest.raises(UserError, match=message):
             make(**options)
+
+
+def test_one_position_of_one_sequence_with_heads_of_one_channel() -> None:
+    """The norm of a single number is zero, and its bias is left."""
+    model = make(n_heads=12, n_layers=1)
+    seen = tokens(5)[:1]
+    inputs, state = shift_in(seen, 4), model.init_state(1)  # type: ignore[operator]
+    with torch.no_grad():
+        whole = model(seen)
+        for t in range(5):
+            logits, state = model.step(inputs[:, t], state)  # type: ignore[operator]
+            torch.testing.assert_close(logits, whole[:, t], rtol=0, atol=1e-9)
