@@ -110,6 +110,9 @@ def test_scores_of_an_outcome(runs: Path) -> None:
     trained = load_trained(runs / "tint")
     outcome = _outcomes([trained, trained], "test", Place(share=0.5), Plan((), (), limit=20), "values", (1e-3,))[1e-3]
     assert outcome is not None
+    alone = _outcomes([trained], "test", Place(share=0.5), Plan((), (), limit=20), "values", (1e-3,))[1e-3]
+    assert alone is not None
+    np.testing.assert_allclose(outcome.after["nll"], alone.after["nll"])  # a mean over models
     gap = (outcome.after["nll"] - outcome.before["nll"])[outcome.behind]
     assert outcome.score("difference", "nll").value == pytest.approx(gap.mean())
     at, scores = outcome.by_distance("nll", 4)
