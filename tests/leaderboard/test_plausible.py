@@ -34,6 +34,12 @@ def found(made: Made, change: Callable[[dict[str, Any]], object]) -> list[str]:
 def test_an_honest_entry_is_plausible(lstm: Made, stranger: Made) -> None:
     assert found(lstm, lambda _: None) == found(stranger, lambda _: None) == []
 
+    def worse_at_the_end(content: dict[str, Any]) -> None:
+        content["result"]["seeds"][1]["training_curve"][-1]["validation_loss"] += 1.5
+
+    assert len(lstm.entry.result.seeds[1].training_curve) > 1
+    assert found(lstm, worse_at_the_end) == [], "the best weights are kept, not the last"
+
 
 def test_no_entry_of_the_board_is_a_copy() -> None:
     entries = [stored.entry for stored in stored_entries(BOARD)]

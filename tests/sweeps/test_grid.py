@@ -121,6 +121,12 @@ def test_an_edited_source_or_track_is_another_cell(tmp_path: Path) -> None:
         assert len(set(found)) == 3
 
 
+def test_another_backend_or_device_is_another_cell(tiny_file: Path) -> None:
+    one: dict[str, Any] = {"grid": {"arch": ["lstm"]}, "options_of": {}, "select": None}
+    changes = ({}, {"backend": "naive"}, {"device": "cpu"})
+    assert len({groups_of(tiny_file, **one, **change)[0].first.digest for change in changes}) == 3
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -102,6 +102,36 @@ def test_arrays_come_back_as_they_were_saved(tmp_path: Path) -> None:
             parse_arrays(io.BytesIO(content), {**expected, "packed": other}, "x")
 
 
+def npy(array: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npy(np.zeros((4, 3), np.float32))[:-4], "a.npy is cut off or too long"),
+        (npy(np.zeros((4, 3), np.float32)) + bytes(4), "a.npy is cut off or too long"),
+        (npy(np.zeros((4, 3), np.float32, order="F")), "a.npy is float32"),  # read as it lies it would be another
+    ],
+)
+def test_an_array_that_is_not_whole_is_refused(content: bytes, message: str) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.npy", content)
+    with pytest.raises(Refused, match=message):
+        parse_arrays(file, {"a": np.zeros((4, 3), np.float32)}, "x")
+
+
+def test_a_file_that_is_much_larger_than_its_arrays_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(3))
+    content = (tmp_path / "x.npz").read_bytes()
+    (tmp_path / "y.npz").write_bytes(bytes(1 << 17) + content)
+    with pytest.raises(Refused, match="bytes, more than the .* it can need"):
+        Folder(tmp_path).arrays("y.npz", {"a": np.zeros(3)})
+
+
 def test_a_long_list_of_members_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large file nearly all could be the list of its members, which takes far more memory than the file."""
     expected = {"a": np.broadcast_to(np.float16(0), (1 << 20,))}
