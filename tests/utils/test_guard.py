@@ -116,7 +116,9 @@ def npy(array: np.ndarray[Any, Any]) -> bytes:
         (npy(np.zeros((4, 3), np.float32, order="F")), "a.npy is float32"),  # read as it lies it would be another
     ],
 )
-def test_an_array_that_is_not_whole_is_refused(content: bytes, message: str) -> None:
+def test_an_array_that_is_not_whole_is_refused(content: bytes, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read in parts, here of 16 of its 48 bytes."""
+    monkeypatch.setattr("regbench.utils.guard._PART_BYTES", 16)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a.npy", content)
