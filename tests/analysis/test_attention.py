@@ -17,12 +17,13 @@ from torch import Tensor
 from regbench import cli, runner
 from regbench.analysis.attention import ablate, measure
 from regbench.analysis.attention_weights import without_heads
-from regbench.analysis.key_sets import key_sets
+from regbench.analysis.key_sets import key_sets, kind_of
 from regbench.analysis.trained import Trained
 from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer, Options
 from regbench.ops.ngram import NGramIndex, ngram_head
+from regbench.results import ScoreRecord
 from regbench.tracks import Track
 from regbench.utils import registry
 
@@ -125,6 +126,8 @@ def test_heads_built_by_hand_get_their_kinds(tiny: Track) -> None:
     first, second = found.heads
     assert (first.kind, first.mass["previous"].value, first.mass["previous"].stderr) == ("previous", 1.0, 0.0)
     assert first.name == "1.1"
+    assert first.excess["previous"] == pytest.approx(1.0)
+    assert found.queries == instances.scored[:, found.first :].sum() < instances.scored.sum()
     assert second.kind == "mixed"
     assert all(abs(second.mass[name].value - found.chance[name]) < 1e-6 for name in found.chance)
     assert second.per_key["only-state"].value == pytest.approx(1.0, abs=1e-6)
@@ -135,6 +138,32 @@ def test_heads_built_by_hand_get_their_kinds(tiny: Track) -> None:
         assert head.mass["match-2"].value == pytest.approx(1.0, abs=1e-6)
         assert head.kind in ("match-2", "match-3")  # on so few tokens the two sets are often one
         assert head.per_key["only-state"].value == 0.0
+
+
+def test_errors_are_over_problems(tiny: Track) -> None:
+    """Every instance twice, as two instances of one problem, has the error of the instances once."""
+    trained, instances = trained_of(tiny, LooksBack), tiny.instances("test")
+    twice = instances[np.tile(np.arange(len(instances)), 2)]
+    shared = replace(twice, truth={**twice.truth, "problem": np.tile(np.arange(len(instances)), 2)})
+    once, again = (measure(trained, some).heads[1] for some in (instances, shared))
+    for name, record in once.mass.items():
+        assert again.mass[name].value == pytest.approx(record.value)
+        assert again.mass[name].stderr == pytest.approx(record.stderr, rel=1e-6)
+
+
+def test_a_head_is_named_by_its_largest_excess() -> None:
+    """Of nested sets by the smallest that has nearly all of the mass; where no excess is large it is mixed."""
+
+    def kind(excess: dict[str, float], **mass: float) -> str:
+        shares = {**excess, **{f"match-{name[1:]}": value for name, value in mass.items()}}
+        return kind_of({name: ScoreRecord(value=value, stderr=0.0) for name, value in shares.items()}, excess)
+
+    assert kind({"self": 0.31, "first": 0.2}) == "self"
+    assert kind({"self": 0.29, "first": 0.2}) == "mixed"
+    nested = {"match-1": 0.6, "match-2": 0.5, "match-3": 0.4, "previous": 0.3}
+    assert kind(nested, m1=0.8, m2=0.73, m3=0.7) == "match-2"
+    assert kind(nested, m1=0.8, m2=0.73, m3=0.73) == "match-3"
+    assert kind(nested, m1=0.8, m2=0.71, m3=0.7) == "match-1"
 
 
 def test_coefficients_are_shares_of_absolute_mass(tiny: Track) -> None:

@@ -13,6 +13,7 @@ from baselines.ngram import NGram
 from regbench import cli
 from regbench.analysis import errors
 from regbench.analysis.errors import (
+    Positions,
     average,
     binned,
     illegal_kinds,
@@ -26,6 +27,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation import comparison
 from regbench.evaluation.comparison import tokens_at_scored
 from regbench.evaluation.predictions import CompactPredictions
+from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray
@@ -104,6 +106,16 @@ def test_probabilities_of_tokens_are_the_same_from_whole_distributions(tiny: Tra
         own = [one for one in bins if one.feature == feature]
         mean = sum(one.positions * one.scores["2-gram"]["nll"].value for one in own) / test.scored.sum()
         assert mean == pytest.approx(average(values["2-gram"]["nll"], at).value, abs=1e-12)
+
+
+def test_errors_are_over_the_instances_that_have_a_position() -> None:
+    """And a bin with too few of them, or of positions, is left out."""
+    row, labels = np.array([0, 0, 0, 0, 2, 2]), np.array(list("aaabbb"))
+    at = Positions(row, np.zeros(6, int), {"place": labels}, {"place": ("a", "b")}, instances=4)
+    values = np.array([1.0, 2.0, 3.0, 5.0, 6.0, 10.0])
+    assert average(values, at) == ScoreRecord.of(np.array([11.0, 16.0]), np.array([4, 2]))
+    for least, kept in (((3, 1), ["a", "b"]), ((3, 2), ["b"]), ((4, 1), [])):
+        assert [one.label for one in binned({"mine": {"nll": values}}, at, least)] == kept
 
 
 def test_the_command_without_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

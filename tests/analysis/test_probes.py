@@ -15,11 +15,12 @@ from regbench import cli, runner
 from regbench.analysis import probes
 from regbench.analysis.hidden import hidden_states, states_at
 from regbench.analysis.key_sets import first_position
-from regbench.analysis.probe_targets import ngram_samples, state_samples
+from regbench.analysis.probe_targets import Target, ngram_samples, state_samples
 from regbench.analysis.probes import check_probed, chosen_targets, probe
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.models.build import build, resolve_options
+from regbench.ops.ngram_counts import ngram_counts
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
@@ -78,7 +79,8 @@ def test_ngram_targets_against_counting_in_strings(pfa: Track, some: Instances, 
         assert samples.tokens[i, :3].tolist() == [io.names.index(c) for c in seen[:-4:-1]]
     long_enough = some.lengths[samples.stranger] > samples.place
     assert long_enough.all()
-    assert (samples.stranger != samples.row).mean() > 0.9
+    alone = samples.stranger == samples.row
+    assert all((some.lengths > place).sum() == 1 for place in samples.place[alone])
     if existence:
         assert 0.4 < samples.values["existence"].mean() < 0.75
 
@@ -148,10 +150,11 @@ def test_controls_and_ceiling(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> No
     error = (found.shuffled.stderr**2 + found.constant.stderr**2) ** 0.5
     assert found.shuffled.value > found.constant.value - 3 * error
     assert found.trained.value == found.layers[found.layer - 1].value
+    assert found.untrained.value != found.trained.value  # of other weights
 
 
 def test_a_state_that_holds_the_answer_is_read(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of its own, with `hidden_states`; the linear probe reads counts that are written there."""
+    """A model of its own, with `hidden_states`; a linear probe reads what is written there, a number as well as a yes or no."""
 
     class Holds(regbench.Model):
         def forward(self, tokens: Tensor) -> Tensor:
@@ -160,16 +163,20 @@ def test_a_state_that_holds_the_answer_is_read(pfa: Track, monkeypatch: pytest.M
         def hidden_states(self, tokens: Tensor) -> list[Tensor]:
             inputs = regbench.shift_in(tokens, self.io.separator)
             counts = torch.nn.functional.one_hot(inputs, self.io.vocab_size).cumsum(1).float()
-            return [torch.zeros(*tokens.shape, 3), counts, torch.ones(*tokens.shape, 2)]
+            followed = ngram_counts(inputs, 2, self.io.vocab_size)[:, :, 1].clamp(max=1).float()
+            return [torch.zeros(*tokens.shape, 3), torch.cat([counts, followed], -1), torch.ones(*tokens.shape, 2)]
 
     monkeypatch.setattr(probes, "TRAINING_INSTANCES", 150)
     monkeypatch.setattr(probes, "OTHER_INSTANCES", 60)
     trained = Trained(Path("nowhere"), "holds", 0, pfa, Holds(regbench.Options(), pfa.task.io))
     (count,) = [t for t in chosen_targets("counts") if t.order == 1]
-    (found,) = probe(trained, [count], steps=150)
+    found, exists = probe(trained, [count, Target("existence", 2)], steps=150)
     assert (found.layer, found.linear_layer) == (2, 2)
     assert found.linear.value < 0.05
     assert found.trained.value < found.layers[0].value / 2
+    assert found.shuffled.value > 2 * found.trained.value
+    assert (exists.metric, exists.layer, exists.linear_layer) == ("accuracy", 2, 2)
+    assert exists.linear.value > 0.95
 
 
 def test_the_test_split_is_read_after_every_choice(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,7 @@ def test_refusals(arguments, message):
         (np.zeros((2, 4, 7), int), "must be floating-point numbers, not int64"),
         (np.full((2, 4, 7), np.nan), "the vectors hold NaN or infinity"),
         (np.full((2, 4, 7), 1e200), "a component beyond 1e\\+100, whose square would overflow"),
+        (np.full((2, 4, 7), -1e200), "a component beyond 1e\\+100, whose square would overflow"),
     ],
 )
 def test_what_are_no_vectors_of_the_task_is_refused(tokens, message):

@@ -143,6 +143,16 @@ def one_split(self: Any, splits: Splits, split: str) -> Instances:
     return Echo.generate(self, splits, "train")[: splits.size(split)]
 
 
+def validation_from(source: str) -> dict[str, Any]:
+    """A task whose validation split is the first of another."""
+
+    def generate(self: Any, splits: Splits, split: str) -> Instances:
+        taken = Echo.generate(self, splits, source if split == "validation" else split)
+        return taken[: splits.size(split)]
+
+    return {"generate": generate}
+
+
 def renamed(self: Any, splits: Splits, split: str) -> Instances:
     """The same, and each split's words look like others to `identities`."""
     instances = one_split(self, splits, split)
@@ -247,6 +257,8 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
         said_otherwise("identities", lambda n: [b"%d" % next(count) for _ in n]),
     ),
     ("disjoint", "train and test share 40 of their identities", {"generate": one_split}),
+    ("disjoint", "train and validation share 10 of", validation_from("train")),
+    ("disjoint", "validation and test share 10 of", validation_from("test")),
     ("disjoint", "share 1 of", said_otherwise("identities", lambda names: [b"all"] * len(names))),
     ("disjoint", "40 of the 40 test instances stand in the training split token for token", {"generate": renamed}),
     ("statistics", "'b' for 'a', not a finite number", {"statistics": lambda self, i: {"a": "b"}}),

@@ -249,6 +249,16 @@ def test_a_model_that_sees_the_future(tiny: Track, vocab_size: int) -> None:
     line = refused(tiny, Both(), predicts="next", kind="logits")
     assert re.fullmatch(r"the module sees the future: changing token \d+ changes the prediction of token \d+", line)
 
+    def one_too_far(tokens: Tensor) -> Tensor:
+        return 3.0 * nn.functional.one_hot(tokens.roll(-1, 1), vocab_size)
+
+    line = refused(tiny, one_too_far, predicts="this", kind="logits")
+    found = re.fullmatch(
+        r"the callable sees the future: changing token (\d+) changes the prediction of token (\d+)", line
+    )
+    assert found is not None
+    assert int(found[1]) - int(found[2]) == 1
+
 
 def test_a_shift_of_a_model_is_named_either_way() -> None:
     track = regbench.load_track("pfa-small-v1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +191,24 @@ def test_compact_predictions_are_unpacked_at_scored_positions(text_track: Track,
         np.testing.assert_array_equal(part.probability, np.where(here, whole.probability, 1.0))
         np.testing.assert_array_equal(part.most_likely, np.where(here, whole.most_likely, 0))
         start += len(whole.probability)
+
+
+def test_the_digest_is_of_all_that_was_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows at a time, in the order of the file."""
+    monkeypatch.setattr("regbench.evaluation.predictions._PART_BYTES", 64)
+    rng, lengths = np.random.default_rng(0), np.array([30, 20])
+    packed, best = rng.random((50, 5)).astype(np.float16), rng.integers(0, 9, 50).astype(np.int32)
+    whole = hashlib.sha256(packed.tobytes()).hexdigest()
+    assert Predictions(packed, lengths).digest == Predictions(packed, lengths[::-1]).digest == whole
+    both = hashlib.sha256(packed[:, 0].tobytes() + best.tobytes()).hexdigest()
+    assert CompactPredictions(packed[:, 0], best, lengths).digest == both
+
+
+def test_a_row_that_is_off_by_one_percent_is_no_distribution() -> None:
+    rows = np.full((40, 4), 0.25, np.float16)
+    assert Predictions(rows, np.array([40])).fault is None
+    rows[39] *= np.float16(1.01)
+    assert str(Predictions(rows, np.array([40])).fault).startswith("a row of probabilities is off 1 by 0.0")
 
 
 @pytest.mark.parametrize(

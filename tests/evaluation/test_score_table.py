@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
 import regbench
@@ -25,6 +26,7 @@ from regbench.results import read_result
 from regbench.runner import write_config
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
+from tests.conftest import TINY
 from tests.helpers.published import ENTRIES, published
 
 
@@ -45,8 +47,16 @@ def test_baselines_differ_by_instances_alone(tiny: Track, tiny_file: Path) -> No
     assert change.change == pytest.approx(difference.sum() / one.counts.sum(), abs=1e-12)
     assert change.noise == pytest.approx(error)
     assert change.seeds == 0.0
+    assert change.level == 0.025, "0.05, two-sided"
     assert (rows[0].verdict, rows[1].verdict, rows[1].change) == ("better", "", None)
     assert all(row.seeds == 0 for row in rows)
+
+
+def test_the_best_is_first_where_lower_is_better(tmp_path: Path) -> None:
+    path = tmp_path / "by-tvd-v1.yaml"
+    path.write_text(yaml.safe_dump(TINY | {"name": "by-tvd-v1", "main_score": "tvd"}))
+    rows = score_table(find_predictors(["2-gram", "unigram", "oracle"], str(path)))
+    assert [(row.name, row.verdict) for row in rows] == [("oracle", "better"), ("2-gram", ""), ("unigram", "worse")]
 
 
 def test_a_run_is_compared_with_the_noise_of_its_seeds(tiny: Track, tiny_file: Path, run_folder: Path) -> None:

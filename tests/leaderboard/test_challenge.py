@@ -18,7 +18,7 @@ from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
-from regbench.leaderboard.tiers import differing, fresh_seed, fresh_split, read_evidence
+from regbench.leaderboard.tiers import LEVEL, differing, fresh_seed, fresh_split, read_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.significance import Change
 from regbench.tracks import SPLITS, Track
@@ -39,6 +39,7 @@ def test_honest_weights_are_verified_and_anyone_can_repeat_it(lstm: Made, tmp_pa
     path = board_of(lstm, tmp_path)
     found = challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, instances=200)
     assert found.findings.faults == []
+    assert sum(change.level for change in found.changes.values()) == pytest.approx(LEVEL), "shared by the scores"
     evidence = read_evidence(Stored(path))
     assert evidence.tier == "verified"
     assert evidence.challenge is not None

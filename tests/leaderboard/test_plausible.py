@@ -34,6 +34,12 @@ def found(made: Made, change: Callable[[dict[str, Any]], object]) -> list[str]:
 def test_an_honest_entry_is_plausible(lstm: Made, stranger: Made) -> None:
     assert found(lstm, lambda _: None) == found(stranger, lambda _: None) == []
 
+    def worse_at_the_end(content: dict[str, Any]) -> None:
+        content["result"]["seeds"][1]["training_curve"][-1]["validation_loss"] += 1.5
+
+    assert len(lstm.entry.result.seeds[1].training_curve) > 1
+    assert found(lstm, worse_at_the_end) == [], "the best weights are kept, not the last"
+
 
 def test_no_entry_of_the_board_is_a_copy() -> None:
     entries = [stored.entry for stored in stored_entries(BOARD)]
@@ -93,11 +99,12 @@ def set_sums(metric: str, factor: float) -> Callable[[dict[str, Any]], None]:
 )
 def test_what_cannot_be(lstm: Made, change: Callable[[dict[str, Any]], object], fault: str) -> None:
     def alone(content: dict[str, Any]) -> None:
-        if "Pinsker" in fault:  # an NLL as good as the truth's, beside a distance far from it
+        if "Pinsker" in fault:  # one nat above the truth's NLL, beside a distance of 0.8, which takes 1.3 nats
             truth = Reference(lstm.track).truth
             assert truth is not None
+            counts = content["instances"]["counts"]
             for i, one in enumerate(content["instances"]["sums"]):
-                one["nll"] = [float(x) * (1 + 1e-3 * i) for x in truth.sums["nll"]]
+                one["nll"] = [float(x) + (1 + 1e-3 * i) * n for x, n in zip(truth.sums["nll"], counts, strict=True)]
         change(content)
 
     assert any(fault in line for line in found(lstm, alone))

@@ -11,7 +11,7 @@ import pytest
 
 from regbench.leaderboard import publish
 from regbench.leaderboard import rank as ranking
-from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import Board, rank, retirement
 from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced
@@ -101,6 +101,24 @@ def test_the_noise_of_seeds_makes_a_tie(entries: list[Entry], tiny: Track) -> No
     assert places([best, noisy], tiny) == {"transformer": "1–2", "noisy": "1–2"}
 
 
+def test_the_test_is_two_sided(entries: list[Entry], tiny: Track) -> None:
+    """Of two entries that differ with p = 0.07 neither is better; with p = 0.03 one is."""
+    best = next(entry for entry in entries if entry.name == "transformer")
+
+    def lower(name: str, p: float) -> Entry:
+        """The same entry with a main score so much lower that the difference has this p-value, or a little less."""
+        for share in np.arange(1.0, 0.9, -5e-4):
+            other = scaled(best, name, (share, share, share))
+            one, two = (sample_of(entry.result.seeds, entry.instances, MAIN) for entry in (best, other))
+            if (found := compare(one, two, best.instances.counts_of(MAIN), higher_is_better=True).p) < p:
+                assert found > p - 0.01
+                return other
+        raise AssertionError
+
+    assert places([best, lower("near", 0.07)], tiny) == {"transformer": "1–2", "near": "1–2"}
+    assert places([best, lower("far", 0.03)], tiny) == {"transformer": "1", "far": "2"}
+
+
 def test_baselines_stand_among_them(entries: list[Entry], tiny: Track) -> None:
     (board,) = rank(entries, tiny)
     baselines = {row.name: row for row in board.rows if row.kind == "baseline"}
@@ -125,10 +143,18 @@ def test_what_cannot_be_compared_is_refused(entries: list[Entry], lstm: Made) ->
     first, second = entries[:2]
     with pytest.raises(UserError, match="an entry twice"):
         rank([first, first])
+    with pytest.raises(UserError, match="an entry twice"):
+        rank([first, first.model_copy(update={"name": "the-same-again"})])
+    elsewhere = second.result.track.model_copy(update={"fingerprints": {"test": "0" * 64}})
+    result = second.result.model_copy(update={"track": elsewhere})
+    with pytest.raises(UserError, match="are not of the same tiny-v1"):
+        rank([first, second.model_copy(update={"result": result})])
     counts = second.instances.model_copy(update={"counts": [1] * 24})
     with pytest.raises(UserError, match="different positions"):
         rank([first, second.model_copy(update={"instances": counts})])
-    easy = second.result.baselines["2-gram"].model_copy(update={"scores": first.result.baselines["oracle"].scores})
+    scores = second.result.baselines["2-gram"].scores
+    other = scores["nll"].model_copy(update={"value": scores["nll"].value + 2e-4})
+    easy = second.result.baselines["2-gram"].model_copy(update={"scores": {**scores, "nll": other}})
     result = second.result.model_copy(update={"baselines": {**second.result.baselines, "2-gram": easy}})
     with pytest.raises(UserError, match="disagree on the baseline 2-gram"):
         rank([first, second.model_copy(update={"result": result})])

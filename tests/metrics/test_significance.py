@@ -13,6 +13,7 @@ from regbench.metrics.significance import (
     Change,
     Sample,
     compare,
+    compare_splits,
     seed_error,
     student_quantile,
 )
@@ -102,6 +103,7 @@ def test_the_same_run_has_not_changed() -> None:
     certain = compare(sample, sample, np.array([4, 5, 6]), higher_is_better=True, seed_noise=0.0)
     assert certain.noise == 0.0
     assert not certain.worse
+    assert (certain.p, Change(0.1, 0.0, 0.0, 9, 0.001).p) == (1.0, 0.0)
 
 
 def test_of_an_error_less_is_better() -> None:
@@ -120,6 +122,19 @@ def test_degrees_of_freedom_are_those_of_the_larger_part() -> None:
     assert of_seeds.freedom == SEED_NOISE_WEIGHT
     of_instances = compare(Sample([0.5], shift), Sample([0.5], -shift), ones, higher_is_better=True, seed_noise=0.0)
     assert of_instances.freedom in (98, 99)  # a float a hair below 99 is 98
+
+
+def test_on_two_splits_the_errors_of_both_count() -> None:
+    """Nothing is paired: the one error follows from the instances, the other is given."""
+    rng = np.random.default_rng(0)
+    sums, counts = 7 * (0.5 + 0.1 * rng.normal(size=50)), np.full(50, 7)
+    higher, lower = (
+        compare_splits(sums, counts, (sums.sum() / 350 - 0.1, 0.02), higher_is_better=higher, level=0.001)
+        for higher in (True, False)
+    )
+    assert (higher.change, lower.change) == (pytest.approx(-0.1), pytest.approx(0.1))
+    assert higher.noise == pytest.approx(np.hypot(stats.sem(sums / 7), 0.02))
+    assert (higher.seeds, higher.freedom) == (0.0, 49)
 
 
 @pytest.mark.parametrize(("option", "value"), [("level", 0.0), ("level", 0.5), ("seed_noise", -0.1)])

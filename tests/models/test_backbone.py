@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.models.backbone import Backbone, held_bytes, sinusoids
+from regbench.models.backbone import Backbone, StreamState, held_bytes, sinusoids
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, shift_in
@@ -54,7 +54,10 @@ def test_parameter_count_by_hand() -> None:
     plain = 2 * v * d + norm + 2 * (norm + norm + feed_forward)
     options = resolve_options(Identity, {"d_model": d, "n_layers": 2})
     assert parameter_count(build(Identity, options, IO)) == plain
-    assert parameter_count(build(WithPositions, options, IO)) == plain + 12 * d
+    positions = build(WithPositions, options, IO)
+    assert parameter_count(positions) == plain + 12 * d
+    positions.positions.requires_grad_(False)  # type: ignore[union-attr]
+    assert parameter_count(positions) == plain, "what is not trained does not count"
     assert parameter_count(build(NoFeedForward, options, IO)) == 2 * v * d + norm + 2 * norm
 
 
@@ -67,6 +70,8 @@ def test_positions_are_learned_and_end() -> None:
     assert model.positions.weight.grad is not None  # type: ignore[union-attr]
     with pytest.raises(UserError, match="a sequence of 13 tokens is longer than the 12 positions"):
         model(torch.zeros(1, 13, dtype=torch.long))
+    with pytest.raises(UserError, match="position 12 is past the 12 this model has learned"):
+        model.step(torch.zeros(1, dtype=torch.long), StreamState(12, [], {}))  # type: ignore[operator]
 
 
 def test_sinusoids_turn_by_a_fixed_angle_from_one_position_to_the_next() -> None:
@@ -102,6 +107,18 @@ def test_dropout_acts_in_training_only() -> None:
     tokens = torch.zeros(1, 6, dtype=torch.long)
     assert not torch.equal(model.train()(tokens), model(tokens))
     assert torch.equal(model.eval()(tokens), model(tokens))
+
+
+def test_dropout_acts_on_the_embedding_and_on_all_that_a_block_adds() -> None:
+    """So it is called once, and in each block once for the mixer and once for the feed-forward network."""
+    model = build(Identity, resolve_options(Identity, {"d_model": 8, "n_layers": 3, "dropout": 0.5}), IO)
+    calls: list[Tensor] = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            assert module.p == 0.5
+            module.register_forward_hook(lambda _, inputs, out: calls.append(out))
+    model(torch.zeros(1, 6, dtype=torch.long))
+    assert len(calls) == 1 + 2 * 3
 
 
 @pytest.mark.parametrize(

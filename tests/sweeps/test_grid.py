@@ -104,20 +104,27 @@ def test_the_first_so_many_instances(tiny_file: Path) -> None:
 
 
 def test_an_edited_source_or_track_is_another_cell(tmp_path: Path) -> None:
-    """What was trained with the old one is not taken for the new one's."""
+    """What was trained with the old one is not taken for the new one's. Nor are its trials counted for the new one."""
     source, track = tmp_path / "average.py", tmp_path / "tiny-v1.yaml"
     source.write_text(AVERAGE)
     track.write_text(yaml.safe_dump(TINY))
 
-    def digest() -> str:
+    def digests() -> tuple[str, str]:
         (group,) = groups_of(track, grid={"arch": [str(source)]}, options_of={}, select=None)
-        return group.first.digest
+        return group.first.digest, group.key
 
-    first = digest()
+    first = digests()
     source.write_text(AVERAGE + "# edited\n")
-    edited = digest()
+    edited = digests()
     track.write_text(yaml.safe_dump(TINY | {"splits": TINY["splits"] | {"seed": 4}}))  # type: ignore[operator]
-    assert len({first, edited, digest()}) == 3
+    for found in zip(first, edited, digests(), strict=True):
+        assert len(set(found)) == 3
+
+
+def test_another_backend_or_device_is_another_cell(tiny_file: Path) -> None:
+    one: dict[str, Any] = {"grid": {"arch": ["lstm"]}, "options_of": {}, "select": None}
+    changes = ({}, {"backend": "naive"}, {"device": "cpu"})
+    assert len({groups_of(tiny_file, **one, **change)[0].first.digest for change in changes}) == 3
 
 
 @pytest.mark.parametrize(

@@ -195,15 +195,17 @@ def test_a_group_of_which_nothing_can_be_trained(sweep: Callable[..., Sweep], tm
     assert heard.counts.left == 0
 
 
-def test_a_seed_that_fails_leaves_no_run(sweep: Callable[..., Sweep], tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_that_fails_leaves_no_run(sweep: Callable[..., Sweep], tmp_path: Path, seed: int) -> None:
     """Whose seeds are not all there is not shown: nobody may choose among seeds."""
 
     def fails(job: Job) -> Ended | None:
-        return Ended("diverged", refused=True) if job.seed == 1 and rate_and_depth(job)[1] == 1 else None
+        failing = job.action == "score" and job.seed == seed and rate_and_depth(job)[1] == 1
+        return Ended("diverged", refused=True) if failing else None
 
     _, schedule = go(sweep(), tmp_path / "out", made_up(fails))
     assert [group.label for group, _ in schedule.finished] == ["average n_layers=2"]
-    assert [failure.label for failure in schedule.failures] == ["average n_layers=1 learning_rate=0.01 seed 1"]
+    assert [failure.label for failure in schedule.failures] == [f"average n_layers=1 learning_rate=0.01 seed {seed}"]
 
 
 def test_the_first_run_of_a_track_scores_its_baselines_alone(sweep: Callable[..., Sweep], tmp_path: Path) -> None:
@@ -286,6 +288,7 @@ class TestTheFolder:
         """Nobody runs the winner alone in the folder of its search, as if it were the only trial."""
         go(sweep(), tmp_path / "out", made_up())
         alone = {"arch": [str(tmp_path / "average.py")], "n_layers": [1, 2], "training.learning_rate": [1e-2]}
+        go(sweep(grid=alone | {"n_layers": [3]}), tmp_path / "out", made_up())  # of another group: they still count
         with pytest.raises(UserError, match="was begun with other trials for average n_layers=1, and they count"):
             go(sweep(grid=alone), tmp_path / "out", made_up())
 

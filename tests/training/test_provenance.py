@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from regbench.training.provenance import FILE, WORDS, check_provenance, provenance_digest
+from regbench.results import Code
+from regbench.training import provenance
+from regbench.training.provenance import FILE, WORDS, check_provenance, describe_code, provenance_digest
 from regbench.utils.errors import UserError
 from regbench.utils.files import write_json
 
@@ -39,3 +42,28 @@ def test_what_cannot_be_read_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     with pytest.raises(UserError, match="was finished before something changed"):
         check_provenance(tmp_path, PARTS)
+
+
+def test_the_code_is_a_commit_and_whether_tracked_files_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said where this source is in no repository, or in one that does not track it."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    source, unknown = tmp_path / "source.py", Code(commit=None, dirty=None)
+    source.write_text("x = 1\n")
+    monkeypatch.setattr(provenance, "_FOLDER", tmp_path)
+    monkeypatch.setattr(provenance, "__file__", str(source))
+    assert describe_code() == unknown
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "x")
+    assert describe_code() == unknown
+    git("add", ".")
+    git("commit", "-q", "-m", "y")
+    (tmp_path / "untracked").write_text("")
+    assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=False)
+    source.write_text("x = 2\n")
+    assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=True)

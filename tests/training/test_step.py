@@ -10,7 +10,7 @@ import torch
 
 from regbench.models.mixer import state_space
 from regbench.training.options import TrainingOptions
-from regbench.training.step import make_optimizer
+from regbench.training.step import make_optimizer, train_step
 from regbench.training.trainer import Trainer
 from regbench.utils.errors import UserError
 from tests.training.conftest import Recency, log
@@ -69,6 +69,31 @@ def test_the_optimizer_is_fused_where_it_can_be(trainer: Callable[..., Trainer])
     assert make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
     model.register_parameter("turn", torch.nn.Parameter(torch.ones(1, dtype=torch.complex64)))
     assert not make_optimizer(model, TrainingOptions()).param_groups[0]["fused"]
+
+
+def test_adamw_has_the_options(trainer: Callable[..., Trainer]) -> None:
+    options = TrainingOptions(learning_rate=0.02, beta1=0.6, beta2=0.7, weight_decay=0.3)
+    decayed, others = make_optimizer(trainer().model, options).param_groups
+    assert [(group["lr"], group["betas"]) for group in (decayed, others)] == [(0.02, (0.6, 0.7))] * 2
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1e9])
+def test_a_step_is_along_the_clipped_gradient_of_the_sum_of_all_terms(
+    trainer: Callable[..., Trainer], clip: float
+) -> None:
+    """Twice in a row: no gradient is left from the step before."""
+    model = trainer().model.eval()
+    original = model.losses
+    model.losses = lambda *batch: (terms := original(*batch)) | {"again": 2 * terms["cross_entropy"]}  # type: ignore[method-assign]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    batch = torch.randint(4, (3, 6)), torch.ones(3, 6, dtype=torch.bool)
+    whole = torch.autograd.grad(3 * original(*batch)["cross_entropy"], list(model.parameters()))
+    norm = torch.cat([gradient.flatten() for gradient in whole]).norm()
+    for _ in range(2):
+        train_step(model, optimizer, batch, TrainingOptions(gradient_clip=clip))
+        for parameter, gradient in zip(model.parameters(), whole, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient * min(1.0, clip / norm), rtol=1e-4, atol=1e-8)
 
 
 def test_sgd_is_the_step_written_by_hand() -> None:

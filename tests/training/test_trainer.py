@@ -19,6 +19,7 @@ from regbench.tracks import Track
 from regbench.training.checkpoint import course_file
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import Progress, Reporter
+from regbench.training.step import batch_tensors
 from regbench.training.trainer import Trainer, training_steps
 from regbench.utils.errors import UserError
 from tests.training.conftest import Recency, log
@@ -280,6 +281,15 @@ def test_a_batch_in_which_nothing_is_scored_is_no_divergence(trainer: Callable[.
     assert math.isfinite(t.run().best_validation_loss)
 
 
+def test_the_validation_loss_is_over_all_scored_positions(trainer: Callable[..., Trainer]) -> None:
+    """However they are cut into batches: a batch with more of them counts more."""
+    t = trainer()
+    t.validation = t.validation[np.r_[np.zeros(64, int), np.arange(len(t.validation))]]
+    with torch.no_grad():
+        whole = t.model.eval().losses(*batch_tensors(t.validation, t.device))["cross_entropy"]
+    assert t._evaluate() == pytest.approx(float(whole), rel=1e-6)
+
+
 @pytest.mark.parametrize("loss_on", ["scored", "all"])
 def test_the_loss_is_of_the_tokens_asked_for(trainer: Callable[..., Trainer], loss_on: str) -> None:
     t = trainer(loss_on=loss_on)
@@ -314,6 +324,8 @@ class TestPlan:
             rows = np.concatenate([rows for _, rows in plan[10 * epoch : 10 * epoch + 10]])
             assert sorted(rows.tolist()) == list(range(100))
         assert plan[0][1].tolist() != plan[10][1].tolist()
+        other = next(training_steps(self.lengths, TrainingOptions(batch_size=10), int(self.lengths.sum()), seed=1))
+        assert plan[0][1].tolist() != other[1].tolist()
 
     def test_epochs_end_it_before_the_budget_does(self) -> None:
         options = TrainingOptions(batch_size=16, epochs=2)

@@ -24,7 +24,7 @@ def test_files_of_the_folder_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"x")
     (folder / "link").symlink_to(tmp_path)
     (folder / "file-link").symlink_to(tmp_path / "secret")
-    guarded = Folder(folder)
+    guarded, open_before = Folder(folder), len(os.listdir("/proc/self/fd"))
     assert guarded.read("inner/file", 5) == b"12345"
     assert guarded.head("inner/file", 2) == (b"12", 5)
     with pytest.raises(Refused, match="5 bytes, more than the 4"):
@@ -45,7 +45,7 @@ def test_files_of_the_folder_and_no_others(tmp_path: Path) -> None:
         guarded.read("link/secret", 100)
     with pytest.raises(Refused, match="not a regular file"):
         guarded.read("inner", 100)
-    assert len(os.listdir("/proc/self/fd")) < 100  # none is left open
+    assert len(os.listdir("/proc/self/fd")) == open_before, "none is left open"
 
 
 @pytest.mark.parametrize("value", [{}, [], 0, -1.5, "ä", None, True, {"a": [1, {"b": [2.5, "x"]}]}, 2**62, 1e-300])
@@ -100,6 +100,38 @@ def test_arrays_come_back_as_they_were_saved(tmp_path: Path) -> None:
     for other in (np.zeros((7, 3), np.float32), np.zeros((3, 7), np.float16), np.zeros((6, 3), np.float16)):
         with pytest.raises(Refused, match="packed"):
             parse_arrays(io.BytesIO(content), {**expected, "packed": other}, "x")
+
+
+def npy(array: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npy(np.zeros((4, 3), np.float32))[:-4], "a.npy is cut off or too long"),
+        (npy(np.zeros((4, 3), np.float32)) + bytes(4), "a.npy is cut off or too long"),
+        (npy(np.zeros((4, 3), np.float32, order="F")), "a.npy is float32"),  # read as it lies it would be another
+    ],
+)
+def test_an_array_that_is_not_whole_is_refused(content: bytes, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read in parts, here of 16 of its 48 bytes."""
+    monkeypatch.setattr("regbench.utils.guard._PART_BYTES", 16)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.npy", content)
+    with pytest.raises(Refused, match=message):
+        parse_arrays(file, {"a": np.zeros((4, 3), np.float32)}, "x")
+
+
+def test_a_file_that_is_much_larger_than_its_arrays_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(3))
+    content = (tmp_path / "x.npz").read_bytes()
+    (tmp_path / "y.npz").write_bytes(bytes(1 << 17) + content)
+    with pytest.raises(Refused, match="bytes, more than the .* it can need"):
+        Folder(tmp_path).arrays("y.npz", {"a": np.zeros(3)})
 
 
 def test_a_long_list_of_members_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
