@@ -28,7 +28,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.baselines import predict_baseline
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
-from regbench.metrics.scores import by_problem
+from regbench.metrics.scores import mean_over
 from regbench.models.model import token_tensor
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import ScoreRecord
@@ -152,10 +152,7 @@ class Outcome:
         return {"before": self.before, "after": self.after, "reference": self.reference}[which][metric]
 
     def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
-        counts = by_problem(counted.sum(1), self.problem)
-        sums = by_problem(np.where(counted, values, 0.0).sum(1), self.problem)
-        some = counts > 0
-        return ScoreRecord.of(sums[some], counts[some].astype(np.int64))
+        return mean_over(np.where(counted, values, 0.0).sum(1), counted.sum(1), self.problem)
 
 
 @dataclass(frozen=True)

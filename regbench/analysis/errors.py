@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.metrics.metric import NLL_FLOOR, TokenPrediction, score_tokens
+from regbench.metrics.scores import mean_over
 from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
@@ -56,14 +57,12 @@ class Positions:
         tokens: The token at each, (P,).
         bins: By feature the label of each position's bin, (P,).
         orders: By feature its labels in order.
-        instances: N, or the number of problems.
     """
 
     row: IntArray
     tokens: IntArray
     bins: Mapping[str, NDArray[np.str_]]
     orders: Mapping[str, Sequence[str]]
-    instances: int
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def sort_by_repetition(instances: Instances, io: TokenIO) -> Positions:
         bins[f"context-{n}"] = np.array(FOLLOWED)[again.astype(int) + this][row, place]
         orders[f"context-{n}"] = FOLLOWED
     own = np.arange(len(instances)) if instances.problem is None else instances.problem
-    return Positions(own[row], tokens[row, place], bins, orders, int(own.max()) + 1)
+    return Positions(own[row], tokens[row, place], bins, orders)
 
 
 def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:
@@ -171,7 +170,6 @@ def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:
         token,
         bins,
         orders,
-        len(instances),
         allowed,
         _seen(tokens, row, place, io.vocab_size),
         {n: _legal(tables, sets[n], row, io.vocab_size) for n in (1, 2)},
@@ -240,10 +238,7 @@ def binned(
 def average(values: FloatArray, at: Positions, chosen: NDArray[np.bool_] | None = None) -> ScoreRecord:
     """The mean over chosen positions, by default all, with its standard error over the instances that have any."""
     row, kept = (at.row, values) if chosen is None else (at.row[chosen], values[chosen])
-    counts = np.bincount(row, minlength=at.instances)
-    sums = np.bincount(row, kept, at.instances).astype(np.float64)
-    some = counts > 0
-    return ScoreRecord.of(sums[some], counts[some].astype(np.int64))
+    return mean_over(kept, np.ones(len(row), np.int64), row)
 
 
 def write_csv(bins: Sequence[Bin], path: Path) -> None:

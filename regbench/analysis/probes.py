@@ -20,6 +20,7 @@ from regbench.analysis.probe_models import STEPS, LinearProbes, MLPProbes, loss_
 from regbench.analysis.probe_targets import ORDERS, Samples, Target, ngram_samples, state_samples
 from regbench.analysis.trained import Trained, untrained
 from regbench.data.instances import Instances
+from regbench.metrics.scores import mean_over
 from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
 from regbench.utils.arrays import FloatArray
@@ -301,5 +302,4 @@ class _Fitted:
 
 def _record(losses: FloatArray, samples: Samples) -> ScoreRecord:
     """The mean over samples, with its standard error over instances."""
-    rows = np.unique(samples.row, return_inverse=True)[1]
-    return ScoreRecord.of(np.bincount(rows, losses).astype(np.float64), np.bincount(rows).astype(np.int64))
+    return mean_over(losses, np.ones(len(losses), np.int64), samples.row)

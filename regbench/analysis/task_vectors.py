@@ -28,6 +28,7 @@ from regbench.analysis.segments import Segments, examples_before, single_context
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.metrics.metric import METRICS, score_positions
+from regbench.metrics.scores import mean_over
 from regbench.models.model import Model, token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.results import ScoreRecord
@@ -198,7 +199,7 @@ class _Reading:
             values = score_positions(out, truth, rows.tokens[there, at])[self.metric]
             np.add.at(sums, part.row, (values * scored).sum(1))
             np.add.at(counts, part.row, scored.sum(1))
-        return ScoreRecord.of(sums[counts > 0], counts[counts > 0])
+        return mean_over(sums, counts, None)
 
 
 def _text(tokens: Tensor, at: IntArray) -> Tensor:

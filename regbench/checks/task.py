@@ -38,7 +38,7 @@ BATCH_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Subject:
+class TaskSubject:
     """What the checks take: a task and its instances, which may come from the cache.
 
     Attributes:
@@ -61,7 +61,7 @@ class Subject:
         return self.made["test"]
 
 
-def forms(subject: Subject) -> str | None:
+def forms(subject: TaskSubject) -> str | None:
     """`io` is a TokenIO or a VectorIO. The arrays of every split have its types and shapes."""
     for split, instances in subject.made.items():
         fault = ill_formed(subject.task, instances, subject.splits.size(split), split)
@@ -70,7 +70,7 @@ def forms(subject: Subject) -> str | None:
     return None
 
 
-def metrics(subject: Subject) -> str | None:
+def metrics(subject: TaskSubject) -> str | None:
     """Every score is over a metric that fits its tokens or vectors, and its truth. The main score is one of them."""
     task = subject.task
     main = getattr(task, "main_score", None)
@@ -88,7 +88,7 @@ def metrics(subject: Subject) -> str | None:
     return None
 
 
-def values(subject: Subject) -> str | None:
+def values(subject: TaskSubject) -> str | None:
     """Tokens are in the vocabulary, vectors are finite. After the end of an instance stand separators that are not scored."""
     io = subject.task.io
     for split, instances in subject.made.items():
@@ -106,7 +106,7 @@ def values(subject: Subject) -> str | None:
     return None
 
 
-def scored(subject: Subject) -> str | None:
+def scored(subject: TaskSubject) -> str | None:
     """Each split scores something. Each group is (N, L) bool and has a scored position on the test split."""
     task, test = subject.fresh(), subject.test
     for split, instances in subject.made.items():
@@ -127,7 +127,7 @@ def scored(subject: Subject) -> str | None:
     return None
 
 
-def progress(subject: Subject) -> str | None:
+def progress(subject: TaskSubject) -> str | None:
     """`progress` is None, or (N, L) integers up to the longest length, with a label."""
     steps, shape = subject.fresh().progress(subject.test), subject.test.scored.shape
     if steps is None:
@@ -139,7 +139,7 @@ def progress(subject: Subject) -> str | None:
     return None if subject.task.progress_label else "it tells progress, and no progress_label says of what"
 
 
-def true_distributions(subject: Subject) -> str | None:
+def true_distributions(subject: TaskSubject) -> str | None:
     """On the test split, truth rows are distributions where scored and zero elsewhere. The tokens are drawn from them.
 
     The probability p(x) of a drawn token is on average the sum of p^2. The differences sum to s, with variance v. Chance reaches
@@ -169,7 +169,7 @@ def true_distributions(subject: Subject) -> str | None:
     return None
 
 
-def _truths(subject: Subject) -> Iterator[tuple[int, Instances, Any]]:
+def _truths(subject: TaskSubject) -> Iterator[tuple[int, Instances, Any]]:
     """Yields the test split in batches: the index of the first instance, the instances, their truth."""
     task, test = subject.fresh(), subject.test
     rows = max(1, BATCH_BYTES // (8 * test.tokens.shape[1] * task.io.width))
@@ -209,7 +209,7 @@ def _no_truth(io: TokenIO | VectorIO, part: Instances, truth: Any, start: int) -
     return None
 
 
-def each_alone(subject: Subject) -> str | None:
+def each_alone(subject: TaskSubject) -> str | None:
     """Truth, groups and progress of an instance depend on this instance alone, and need no call of `generate` before.
 
     Instances are scored in batches, and they come from the cache.
@@ -234,7 +234,7 @@ def _by_name(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {} if value is None else {"": value}
 
 
-def same_twice(subject: Subject) -> str | None:
+def same_twice(subject: TaskSubject) -> str | None:
     """The test split is the same to the last byte when it is generated again, with the arrays of the truth."""
     again = subject.fresh().generate(subject.splits, "test")
     then, now = arrays_of(subject.test), arrays_of(again)
@@ -249,7 +249,7 @@ def same_twice(subject: Subject) -> str | None:
     return None
 
 
-def disjoint(subject: Subject) -> str | None:
+def disjoint(subject: TaskSubject) -> str | None:
     """`identities` gives bytes, the same number for each instance, and no two splits share one.
 
     An instance has the same identities when it is alone. At most half of the test split occurs in training token for token.
@@ -277,7 +277,7 @@ def disjoint(subject: Subject) -> str | None:
     return None
 
 
-def statistics(subject: Subject) -> str | None:
+def statistics(subject: TaskSubject) -> str | None:
     """`statistics` gives finite numbers by name."""
     figures = subject.fresh().statistics(subject.test)
     for name, value in figures.items():
@@ -316,7 +316,7 @@ def examine_task(track: Track) -> None:
         UserError: with the first check that fails, or where the task's own code raised.
     """
     made = {split: track.instances(split) for split in SPLITS}
-    refuse(Subject(track.task, track.definition.splits, made), CONTRACT, f"task '{track.task_name}'")
+    refuse(TaskSubject(track.task, track.definition.splits, made), CONTRACT, f"task '{track.task_name}'")
     _EXAMINED.add(track)
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from regbench.cli import commands
 from regbench.training.options import OTHER_NAMES, TrainingOptions
 from regbench.utils import registry, threads
-from regbench.utils.errors import UserError, closest, nearest, printable
+from regbench.utils.errors import UserError, closest, escaped, nearest
 
 _EXAMPLES = """\
 examples:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parse(sys.argv[1:] if arguments is None else arguments)
         code: int = parsed.command(parsed, console)
     except UserError as error:
-        print(f"regbench: {printable(str(error))}", file=sys.stderr)
+        print(f"regbench: {escaped(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("regbench: interrupted", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from regbench.utils.errors import printable
+from regbench.utils.errors import escaped
 
 if TYPE_CHECKING:
     from regbench.evaluation.baselines import Announce
@@ -37,7 +37,7 @@ def print_findings(findings: Findings, console: Console, prefix: str = "") -> No
 
 def print_line(text: str, console: Console) -> None:
     """Prints a line that quotes strangers: no markup, and no character that moves or hides text."""
-    console.print(printable(text), markup=False, soft_wrap=True)
+    console.print(escaped(text), markup=False, soft_wrap=True)
 
 
 def announcing(console: Console) -> Announce:
@@ -66,7 +66,7 @@ def under_way(console: Console) -> Iterator[Callable[[str], None]]:
         if running and not console.is_terminal:
             print_line(f"done: {running}", console)
         running = text
-        status.update(Text(printable(text)))
+        status.update(Text(escaped(text)))
 
     with console.status("") as status:
         yield step

@@ -20,7 +20,7 @@ from regbench.evaluation.baselines import Announce, kept_predictions, predict_ba
 from regbench.evaluation.find_predictors import Found, KnownScores, Run, find_predictors
 from regbench.evaluation.predictions import Predictions, StoredPredictions, read_predictions
 from regbench.metrics.metric import TokenPrediction
-from regbench.metrics.scores import by_problem
+from regbench.metrics.scores import mean_over
 from regbench.models.predictor import Baseline
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
@@ -276,6 +276,4 @@ def mean_distance(pairs: Sequence[tuple[FloatArray, FloatArray]], early: Instanc
     """
     row, _ = np.nonzero(early.scored)
     each = np.mean([np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs], 0)
-    sums, counts = (by_problem(values, early.problem) for values in (each, early.scored.sum(1)))
-    some = counts > 0
-    return ScoreRecord.of(sums[some], counts[some])
+    return mean_over(each, early.scored.sum(1), early.problem)

@@ -185,6 +185,19 @@ def by_problem(values: Values, problem: IntArray | None) -> Values:
     return added
 
 
+def mean_over(sums: FloatArray, counts: IntArray, unit: IntArray | None) -> ScoreRecord:
+    """The mean over positions, with its standard error over the units that have any.
+
+    Args:
+        sums: (K,), the sums over K sets of positions.
+        counts: (K,), the number of positions of each set.
+        unit: (K,), the number of the instance, or the problem, that each set is of. None: each is one by itself.
+    """
+    added, counted = by_problem(sums.astype(np.float64), unit), by_problem(counts.astype(np.int64), unit)
+    some = counted > 0
+    return ScoreRecord.of(added[some], counted[some])
+
+
 def counted_positions(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
     """By score the positions that count for it, (N, L).
 

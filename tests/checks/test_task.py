@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from regbench.checks.contract import refuse
-from regbench.checks.task import CONTRACT, Subject, true_distributions
+from regbench.checks.task import CONTRACT, TaskSubject, true_distributions
 from regbench.data.instances import Instances
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO, unfinished
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
@@ -75,12 +75,12 @@ class Echo(Task):
         return np.broadcast_to(np.arange(instances.tokens.shape[1]) // 4, instances.scored.shape)
 
 
-def subject_of(cls: type[Task]) -> Subject:
+def subject_of(cls: type[Task]) -> TaskSubject:
     task = cls(cls.Parameters())
-    return Subject(task, SPLITS, {split: task.generate(SPLITS, split) for split in NAMES})
+    return TaskSubject(task, SPLITS, {split: task.generate(SPLITS, split) for split in NAMES})
 
 
-def faults(subject: Subject) -> Iterator[tuple[str, str]]:
+def faults(subject: TaskSubject) -> Iterator[tuple[str, str]]:
     for check in CONTRACT:
         with blaming("task 'it' raises"):
             fault = check(subject)
@@ -97,7 +97,7 @@ def test_every_built_in_keeps_the_contract(name: str, tmp_path: Path) -> None:
     task = cls(cls.Parameters(**parameters))
     made = {split: task.generate(SPLITS, split) for split in NAMES}
     assert unfinished(cls) is None
-    assert list(faults(Subject(task, SPLITS, made))) == []
+    assert list(faults(TaskSubject(task, SPLITS, made))) == []
 
 
 def test_the_good_one_keeps_it() -> None:
@@ -306,7 +306,7 @@ def test_chance_is_no_fault() -> None:
     for seed in range(60):
         task, splits = Echo(Echo.Parameters()), replace(SPLITS, seed=seed)
         made = {split: task.generate(splits, split) for split in NAMES}
-        assert true_distributions(Subject(task, splits, made)) is None
+        assert true_distributions(TaskSubject(task, splits, made)) is None
 
 
 def test_what_needs_generate_first_is_refused() -> None:
@@ -356,7 +356,7 @@ def test_vectors_are_asked_as_vectors(line: str, said: str, change: Any) -> None
     broken = type("Broken", (LinearRegression,), {"generate": generate, "truth": truth})
     task = broken(LinearRegressionParameters(d_x=3, d_y=2, n_examples=6))
     made = {split: task.generate(SPLITS, split) for split in NAMES}
-    first, fault = next(faults(Subject(task, SPLITS, made)))
+    first, fault = next(faults(TaskSubject(task, SPLITS, made)))
     assert said in fault
     assert first == line
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from regbench.analysis.segments import Segments, windows
 from regbench.data.instances import Instances
 from regbench.metrics.metric import score_positions, score_vectors
+from regbench.metrics.scores import mean_over
 from regbench.models.model import token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.results import ScoreRecord
@@ -132,9 +133,7 @@ def mean_by_instance(values: FloatArray, counted: NDArray[np.bool_], row: NDArra
         counted: (S, W).
         row: The instance of each segment, (S,).
     """
-    sums = np.bincount(row, (values * counted).sum(1)).astype(np.float64)
-    counts = np.bincount(row, counted.sum(1)).astype(np.int64)
-    return ScoreRecord.of(sums[counts > 0], counts[counts > 0])
+    return mean_over((values * counted).sum(1), counted.sum(1), row)
 
 
 @torch.no_grad()
