@@ -176,7 +176,7 @@ COUNTS = {
     "short-conv": (0, 21),
     "board-medium": (34, 51),
     "board-tasks": (312, 312),
-    "language-models": (34, 51),
+    "language-models": (32, 48),
 }
 
 
