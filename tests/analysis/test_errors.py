@@ -111,7 +111,7 @@ def test_probabilities_of_tokens_are_the_same_from_whole_distributions(tiny: Tra
 def test_errors_are_over_the_instances_that_have_a_position() -> None:
     """And a bin with too few of them, or of positions, is left out."""
     row, labels = np.array([0, 0, 0, 0, 2, 2]), np.array(list("aaabbb"))
-    at = Positions(row, np.zeros(6, int), {"place": labels}, {"place": ("a", "b")}, instances=4)
+    at = Positions(row, np.zeros(6, int), {"place": labels}, {"place": ("a", "b")})
     values = np.array([1.0, 2.0, 3.0, 5.0, 6.0, 10.0])
     assert average(values, at) == ScoreRecord.of(np.array([11.0, 16.0]), np.array([4, 2]))
     for least, kept in (((3, 1), ["a", "b"]), ((3, 2), ["b"]), ((4, 1), [])):
