@@ -91,7 +91,8 @@ def without_heads(model: Model, architecture: str, heads: Sequence[tuple[str, in
     """
     layers = attention_layers(model, architecture)
     places = {layer: [number - 1 for of, number in heads if of == layer] for layer in layers}
-    fixed = next((mixer for layer, mixer in layers.items() if places[layer] and not hasattr(mixer, "mix")), None)
+    asked = [mixer for layer, mixer in layers.items() if places[layer]]
+    fixed = next((mixer for mixer in asked if not callable(getattr(mixer, "mix", None))), None)
     if not layers or fixed is not None:
         why = "it is a whole model, and heads of mixers alone can be"
         if layers:

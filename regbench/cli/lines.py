@@ -54,10 +54,10 @@ def announcing(console: Console) -> Announce:
 
 @contextlib.contextmanager
 def under_way(console: Console) -> Iterator[Callable[[str], None]]:
-    """Shows which step of a long command is under way, in a line that goes away. Where no terminal is, a line says what is done.
+    """Shows the current step of a long command in a line that goes away. Without a terminal it prints each step that is done.
 
     Yields:
-        What is told of each step as it begins.
+        A function to call with the name of each step, when the step begins.
     """
     running = ""
 

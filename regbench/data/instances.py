@@ -103,8 +103,10 @@ class Instances:
         """The problem of each instance, (N,), counted from 0. None: each instance is a problem of its own.
 
         `truth["problem"]` numbers the problems, or else `truth["document"]`, if an instance is of one document. Instances of one
-        problem do not vary by themselves. So standard errors are over problems. An instance of `text_mixture` is of two documents
-        and may share either, so there are no problems to divide by: errors there are over instances, and too small.
+        problem do not vary by themselves. So standard errors are over problems.
+
+        An instance of `text_mixture` is of two documents and shares each with other instances. So the instances do not divide
+        into problems. Errors there are over instances, and they are too small.
         """
         for name in ("problem", "document"):
             if (named := self.truth.get(name)) is not None and named.ndim == 1:

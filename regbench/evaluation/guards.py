@@ -149,7 +149,7 @@ def _changed(one: FloatArray, other: FloatArray) -> NDArray[np.bool_]:
 
 
 class HonestyCheck:
-    """Sums over scored tokens that show whether predictions are honest, and whether they are shifted. Vectors pass unseen.
+    """Sums over scored tokens that show whether predictions are honest, and whether they are shifted. Vectors are not checked.
 
     Let q be the prediction of a token x that was drawn from the truth p. If q was made without x, then q(x) has the mean
     sum_v p(v) q(v), whatever q is. The sums of q(x) less this mean are a martingale. A predictor that has seen x, or what

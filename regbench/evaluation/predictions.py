@@ -249,7 +249,7 @@ def store(
         task: The task.
         batches: Consecutive batches (B, L, V), or (B, L, D_out).
         instances: What was predicted.
-        kind: Of the numbers. None: as a trained model's are kept.
+        kind: The type of the stored numbers. None: that of a trained model's predictions.
 
     Raises:
         UserError: The task does not know its truth, and the predictions are not distributions. Others are checked when they

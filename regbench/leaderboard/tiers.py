@@ -205,12 +205,12 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track) -> Itera
     for metric in entry.metrics:
         then = [seed.scores[metric].value for seed in entry.result.seeds]
         now = [scores[metric] for scores in again.scores]
-        mean, second = statistics.fmean(then), statistics.fmean(now)
-        error, freedom = seed_error(then, now, expected_spread(mean, second))
+        first, second = statistics.fmean(then), statistics.fmean(now)
+        error, freedom = seed_error(then, now, expected_spread(first, second))
         one = ScoreRecord.of(entry.instances.mean(metric), entry.instances.counts_of(metric)).stderr
-        change = Change(second - mean, math.sqrt(2) * one, error, freedom, SAME)
+        change = Change(second - first, math.sqrt(2) * one, error, freedom, SAME)
         if change.worse or change.better:
-            yield f"the {metric} of the second training is {second:.4f}, and that of the entry {mean:.4f}"
+            yield f"the {metric} of the second training is {second:.4f}, and that of the entry {first:.4f}"
 
 
 def fresh_seed(entry: Entry, number: int) -> int:

@@ -184,11 +184,11 @@ def compare_splits(
 
 
 def expected_spread(*scores: float) -> float:
-    """The spread over seeds that is expected beforehand: `SEED_NOISE` times the mean size of the scores. 0 of none.
+    """The spread over seeds that is expected beforehand: `SEED_NOISE` times the mean size of the scores, or 0 without any.
 
     All scores count alike, so that a comparison has the same p whichever of them is named first.
     """
-    return SEED_NOISE * float(np.mean(np.abs(scores or 0.0)))
+    return SEED_NOISE * float(np.mean(np.abs(scores))) if scores else 0.0
 
 
 def seed_error(expected: Sequence[float], got: Sequence[float], prior: float) -> tuple[float, int]:

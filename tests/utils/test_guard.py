@@ -45,7 +45,7 @@ def test_files_of_the_folder_and_no_others(tmp_path: Path) -> None:
         guarded.read("link/secret", 100)
     with pytest.raises(Refused, match="not a regular file"):
         guarded.read("inner", 100)
-    assert len(os.listdir("/proc/self/fd")) == open_before, "none is left open"
+    assert len(os.listdir("/proc/self/fd")) <= open_before, "none is left open"
 
 
 @pytest.mark.parametrize("value", [{}, [], 0, -1.5, "ä", None, True, {"a": [1, {"b": [2.5, "x"]}]}, 2**62, 1e-300])
