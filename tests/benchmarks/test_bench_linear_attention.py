@@ -46,6 +46,23 @@ def test_op(benchmark: Any, threads: int, form: str, decay: str, batch: int, len
     assert ratio >= LEAST[form][decay]
 
 
+def test_a_decay_of_heads(benchmark: Any, threads: int) -> None:
+    """On the CPU: (H,) against the same decays expanded to all positions. The sizes are those of RetNet at d_model 64."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(8, 1, 256, 64), torch.randn(8, 1, 256, 64), torch.randn(8, 1, 256, 128)
+    inputs = [tensor.requires_grad_() for tensor in (q, k, v)]
+    log_decay, upstream = torch.tensor([-0.03]), torch.randn_like(v)
+
+    def run(log_decay: torch.Tensor) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(linear_attention(q, k, v, log_decay, backend="cpu")[0], inputs, upstream)
+
+    heads, positions = run(log_decay), run(log_decay.expand(8, 1, 256))
+    slow, fast = least_seconds(positions, heads)
+    benchmark.extra_info |= {"times faster than expanded": round(slow / fast, 2), "ms": round(1e3 * fast, 2)}
+    benchmark.pedantic(heads, rounds=10)
+    assert slow > fast
+
+
 def test_a_decay_of_positions(benchmark: Any, threads: int) -> None:
     """Chunked: (B, H, L) against the same decays expanded to all channels. The sizes are those of Mamba-2 at d_model 64."""
     torch.manual_seed(0)
