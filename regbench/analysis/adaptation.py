@@ -196,16 +196,29 @@ def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, sp
     for way in plan.ways:
         tried = _outcomes(models, "validation", place, plan, way, plan.rates) if plan.chooses(split) else {}
         gains = {rate: outcome.gain if outcome else float("nan") for rate, outcome in tried.items()}
-        known = {rate: gain for rate, gain in gains.items() if np.isfinite(gain)}
-        if tried and not known:
-            raise UserError(f"{name}: every rate diverges for {way} at {place}: give smaller --rates")
-        rate = max(known, key=lambda rate: known[rate]) if known else plan.rates[0]
+        rate = best_rate(gains, f"{name}: every rate diverges for {way} at {place}") if tried else plan.rates[0]
         outcome = tried[rate] if split == "validation" else _outcomes(models, split, place, plan, way, (rate,))[rate]
         if outcome is None:
             raise UserError(f"{name}: the rate {rate:g} diverges on {split} for {way} at {place}: give smaller --rates")
         rows.append(Row(name, place, way, gains, rate, outcome))
     full = next((row.outcome.gain for row in rows if row.way == "full"), 0.0)
     return [replace(row, share_of_full=row.outcome.gain / full) for row in rows] if full > 0.0 else rows
+
+
+def best_rate(gains: Mapping[float, float], otherwise: str) -> float:
+    """The rate with the largest gain, and the smaller of two that are equal. Where a gain is not finite, weights diverge.
+
+    Args:
+        gains: By rate, the gain on validation.
+        otherwise: What is said if all of them diverge.
+
+    Raises:
+        UserError: All of them diverge.
+    """
+    known = {rate: gain for rate, gain in sorted(gains.items()) if np.isfinite(gain)}
+    if not known:
+        raise UserError(f"{otherwise}: give smaller --rates")
+    return max(known, key=lambda rate: known[rate])
 
 
 def beside(rows: Sequence[Row], baseline: Baseline, track: Track, split: str) -> list[Row]:

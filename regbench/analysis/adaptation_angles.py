@@ -21,6 +21,7 @@ from regbench.analysis.gradient_steps import refusal_of, simulator_of
 from regbench.analysis.tables import plain
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
+from regbench.metrics.scores import mean_over
 from regbench.models.model import token_tensor
 from regbench.results import ScoreRecord
 from regbench.utils.arrays import FloatArray
@@ -38,7 +39,7 @@ class AngleRow:
         run: The name of the run.
         place: Where the segment ends.
         part: "block 1", ..., "last norm".
-        measures: By measure the mean over instances and seeds, with its standard error over instances.
+        measures: By measure the mean over instances and seeds, with its standard error over instances or the problems they share.
     """
 
     run: str
@@ -70,7 +71,8 @@ def measure_angles(models: Sequence[Trained], run: str, place: Place, split: str
             for measure in HEADS
             if measure in seeds[0][0][part]
         }
-        rows.append(AngleRow(run, place, part, {measure: _mean(values) for measure, values in every.items()}))
+        measures = {name: mean_over(each, np.ones_like(each), instances.problem) for name, each in every.items()}
+        rows.append(AngleRow(run, place, part, measures))
     return rows
 
 
@@ -104,7 +106,3 @@ def _of_model(
         with torch.no_grad():
             found = simulator.angles(trained.model.eval(), tokens, counted)
         yield {name: {m: values.double().numpy() for m, values in own.items()} for name, own in found.items()}
-
-
-def _mean(values: FloatArray) -> ScoreRecord:
-    return ScoreRecord.of(values, np.ones(len(values), np.int64))

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regbench.analysis.adaptation import Plan
+from regbench.analysis.adaptation import Plan, best_rate
 from regbench.analysis.gradient_steps import GRADIENTS, simulator_of, train
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
@@ -196,14 +196,15 @@ def _adapted(
     tried = {rate: _values(models, validation, layout, targets, way, rate, asked.steps, asked) for rate in rates}
     found: dict[float, dict[int, dict[str, FloatArray]]] = tried if split == "validation" else {}
     for steps in asked.steps:
-        gains = {rate: float(each[steps][asked.chosen_by].mean()) for rate, each in tried.items()}
-        known = {rate: gain for rate, gain in gains.items() if np.isfinite(tried[rate][steps]["nll"]).all()}
-        if tried and not known:
-            raise UserError(
-                f"{name}: every rate diverges for {way} after {steps} step{'s' * (steps > 1)}: give smaller --rates"
-            )
-        gains = {rate: known.get(rate, float("nan")) for rate in gains}
-        rate = max(sorted(known), key=lambda rate: known[rate]) if known else asked.plan.rates[0]
+        finite = {rate: bool(np.isfinite(each[steps]["nll"]).all()) for rate, each in tried.items()}
+        gains = {
+            rate: float(each[steps][asked.chosen_by].mean()) if finite[rate] else float("nan")
+            for rate, each in tried.items()
+        }
+        rate = asked.plan.rates[0]
+        if tried:
+            after = f"after {steps} step{'s' * (steps > 1)}"
+            rate = best_rate(gains, f"{name}: every rate diverges for {way} {after}")
         if rate not in found:
             found[rate] = _values(models, problems, layout, targets, way, rate, asked.steps, asked)
         values = found[rate][steps]

@@ -36,11 +36,6 @@ LABELS = {"nll": "NLL (nats)", "tvd": "TVD"}
 BINS = 8
 """Bins of distance in the picture and in the CSV."""
 
-REFERENCE_NOTE = (
-    "Bayes: the predictor that knows how automata are drawn, on the same positions. Of gap: the change as a share of the way "
-    "from before to Bayes; below 0 where the step does harm."
-)
-
 
 def title(track: str, split: str, limit: int, steps: int) -> str:
     """What the table is of."""
@@ -98,11 +93,19 @@ def notes(rows: Sequence[Row]) -> list[str]:
         found.append(f"{run}: no rate gains on validation for {', '.join(cases)}: give smaller --rates.")
     for (run, end), cases in ends.items():
         found.append(f"{run}: the chosen rate is the {end} that was tried for {', '.join(cases)}.")
+    if rows[0].outcome.reference:
+        found.append(
+            "Bayes: the predictor that knows how automata are drawn, on the same positions. Of gap: the change as a share of the "
+            "way from before to Bayes; below 0 where the step does harm."
+        )
     return found
 
 
 def terminal(rows: Sequence[Row]) -> list[Table]:
-    """A table for each run, for a terminal of 80 columns: the NLL, and the TVD where the truth is known."""
+    """A table for each run, for a terminal of 80 columns: the NLL, and the TVD where the truth is known.
+
+    If there is a reference, a table for each run beside it follows.
+    """
     tables = []
     known = "tvd" in rows[0].outcome.before
     for run in dict.fromkeys(row.run for row in rows):
@@ -113,7 +116,7 @@ def terminal(rows: Sequence[Row]) -> list[Table]:
                 others = [signed(row.outcome.score("difference", "tvd"), 4)] if known else []
                 table.add_row(*narrow((*cells(rows, row)[1:8], *others)), end_section=row.way == WAYS[-1])
         tables.append(table)
-    return tables
+    return tables + (reference_tables(rows) if rows[0].outcome.reference else [])
 
 
 def markdown(rows: Sequence[Row], heading: str) -> str:
@@ -121,7 +124,7 @@ def markdown(rows: Sequence[Row], heading: str) -> str:
     lines = [f"{heading}.", "", *markdown_table(columns(rows), [cells(rows, row) for row in rows], 3), ""]
     if rows[0].outcome.reference:
         beside = markdown_table(reference_columns(rows), [reference_cells(rows, row) for row in rows], 3)
-        lines += [*beside, "", REFERENCE_NOTE, ""]
+        lines += [*beside, ""]
     for place in dict.fromkeys(row.place for row in rows):
         lines += [f"Segment {place}, by the mean distance behind it in tokens:", ""]
         lines += [*_distance_table([row for row in rows if row.place == place]), ""]

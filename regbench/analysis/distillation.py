@@ -14,25 +14,20 @@ import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.analysis.adaptation import Outcome, Place, behind_segment, position_scores, probabilities
+from regbench.analysis.adaptation import Outcome, Place, behind_segment, best_rate, position_scores, probabilities
 from regbench.analysis.cost import total_flops
-from regbench.analysis.tables import markdown_table, narrow, narrow_table, signed
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.metrics.metric import METRICS
 from regbench.models.model import Model, token_tensor
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
-from regbench.utils.files import write_rows
 
 
 @dataclass(frozen=True)
@@ -170,11 +165,8 @@ def distil_run(
     known = _measure(models, "validation", place, rates, steps, queries, limit)
     best: dict[int, float] = {}
     for n in steps:
-        losses = {rate: float(known.students[rate, n]["nll"][known.behind].mean()) for rate in rates}
-        finite = {rate: loss for rate, loss in losses.items() if np.isfinite(loss)}
-        if not finite:
-            raise UserError(f"{name}: every rate diverges for distill at {place}: give smaller --rates")
-        best[n] = min(finite, key=lambda rate: finite[rate])
+        gains = {rate: -float(known.students[rate, n]["nll"][known.behind].mean()) for rate in rates}
+        best[n] = best_rate(gains, f"{name}: every rate diverges for distill at {place}")
     chosen = sorted(set(best.values()))
     asked = known if split == "validation" else _measure(models, split, place, chosen, steps, queries, limit)
     for n, rate in best.items():
@@ -295,68 +287,3 @@ def _questions(train: Instances, begin: IntArray, room: int) -> tuple[Tensor, Te
 def _text_scores(task: Task, instance: Instances, cut: int, logits: Tensor) -> dict[str, FloatArray]:
     """`position_scores` of one instance from logits (1, W, V) of its text alone, with nothing for the prompt."""
     return position_scores(task, instance, probabilities(F.pad(logits, (0, 0, cut, 0))))
-
-
-HEADS = ("run", "prompt", "model", "rate", "NLL ↓", "difference to unprompted", "KL", "seconds", "operations", "passes")
-
-
-def columns(found: Sequence[Distillation]) -> list[str]:
-    """The headings: those of every table, and one for each metric beside the NLL."""
-    others = [m for m in found[0].prompted.before if m != "nll"]
-    return [*HEADS[:6], *(METRICS[m].heading for m in others), *HEADS[6:]]
-
-
-def cells(found: Sequence[Distillation]) -> Iterator[list[str]]:
-    """The rows under `columns`: for each run and place the model with and without the prompt, and the students."""
-    for each in found:
-        first = each.rows[0]
-        names = [first.run, str(first.place)]
-        yield [*names, "prompted", "—", *_scores(each.prompted, "after"), "—", "—", f"{each.pass_operations:.3g}", "1"]
-        yield [*names, "unprompted", "—", *_scores(each.prompted, "before"), "—", "—", "0", "0"]
-        for row in each.rows:
-            cost = f"{row.seconds:.2f}", f"{row.operations:.3g}", f"{row.operations / each.pass_operations:,.0f}"
-            model = f"{row.steps} {'step' if row.steps == 1 else 'steps'}"
-            yield [*names, model, f"{row.rate:g}", *_scores(row.outcome, "after"), f"{row.divergence:.4f}", *cost]
-
-
-def title(track: str, split: str, limit: int, queries: int) -> str:
-    """What the table is of."""
-    return f"{track}, {split} split, at most {limit} instances: prompts distilled on {queries} sampled texts each"
-
-
-NOTE = (
-    "Prompt distillation is a proposal of ours, not of a paper. The model is scored in the text after the prompt. KL is of the "
-    "teacher from the student on the sampled texts, in nats. Seconds are per prompt. Operations are those of the first prompt, "
-    "with every text read whole for each token that is drawn: at most so many. Passes are these in passes over the prompt. ± is "
-    "the paired difference's standard error over instances. Windows of one document count as one. Rates are chosen on validation."
-)
-
-
-def terminal(found: Sequence[Distillation]) -> Iterator[Table]:
-    """A table for each run and place, for a terminal of 80 columns: with one score beside the NLL, and without operations."""
-    for each in found:
-        heads, (first, *_) = columns([each]), each.rows
-        left_out = ("run", "prompt", "operations", *heads[7:-4])
-        shown = [number for number, name in enumerate(heads) if name not in left_out]
-        names = [heads[number].replace("difference to unprompted", "difference").replace(" ", "\n") for number in shown]
-        table = narrow_table(f"{first.run}, prompt of {first.place}", names, 1)
-        for row in cells([each]):
-            table.add_row(*narrow(row[number] for number in shown))
-        yield table
-
-
-def markdown(found: Sequence[Distillation], heading: str) -> str:
-    """As Markdown: the title, the table, the note."""
-    return "\n".join([f"{heading}.", "", *markdown_table(columns(found), cells(found), 3), "", NOTE, ""])
-
-
-def write_csv(found: Sequence[Distillation], path: Path) -> None:
-    """The same rows."""
-    write_rows(path, columns(found), cells(found))
-
-
-def _scores(outcome: Outcome, which: str) -> list[str]:
-    """The NLL, its difference to that of the model without the prompt, and the other metrics."""
-    shown = signed(outcome.score("difference", "nll")) if which == "after" else "—"
-    others = [f"{outcome.score(which, m).value:.3f}" for m in outcome.before if m != "nll"]
-    return [f"{outcome.score(which, 'nll').value:.3f}", shown, *others]

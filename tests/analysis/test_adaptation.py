@@ -14,9 +14,11 @@ from torch.nn import functional as F
 from regbench import cli, runner
 from regbench.analysis import adaptation
 from regbench.analysis.adaptation import Outcome, Place, Plan, Row, _outcomes, adapt_run, beside
+from regbench.analysis.adaptation_angles import measure_angles
 from regbench.analysis.adaptation_report import notes
 from regbench.analysis.gradient_steps import logits_after_descent, simulator_of
 from regbench.analysis.trained import Trained, load_trained
+from regbench.data.instances import Instances
 from regbench.evaluation.baselines import defaults_of, predict_baseline
 from regbench.models.model import token_tensor
 from regbench.utils.errors import UserError
@@ -232,7 +234,9 @@ def test_a_rate_that_is_given_twice_counts_once(runs: Path, capsys: pytest.Captu
     assert printed[0] == printed[1]
 
 
-def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_angles_are_a_mean_over_instances(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cli.main(["adapt", str(runs / "tint"), "--at", "0.5", "--angles", "--limit", "8"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "block 1" in line)
     trained, place = load_trained(runs / "tint"), Place(share=0.5)
@@ -240,8 +244,12 @@ def test_angles_are_a_mean_over_instances(runs: Path, capsys: pytest.CaptureFixt
     tokens = token_tensor(instances.tokens, torch.device("cpu"))
     counted = torch.arange(tokens.shape[1]) < torch.from_numpy(place.cuts(instances.lengths))[:, None]
     simulator: Any = simulator_of(trained.model)
-    cosine = simulator.angles(trained.model, tokens, counted)["block 1"]["values"].mean()
-    assert f"{cosine:.3f} ±" in line
+    cosine = simulator.angles(trained.model, tokens, counted)["block 1"]["values"].double().numpy()
+    assert f"{cosine.mean():.3f} ±{cosine.std(ddof=1) / 8**0.5:.3f}" in line
+
+    monkeypatch.setattr(Instances, "problem", property(lambda self: np.arange(len(self)) // 2))
+    over_pairs = measure_angles([trained], "tint", place, "test", 8)[0].measures["values"]
+    assert over_pairs.stderr == pytest.approx(cosine.reshape(4, 2).mean(1).std(ddof=1) / 4**0.5)
 
 
 @pytest.mark.parametrize(

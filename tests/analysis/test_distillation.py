@@ -144,7 +144,10 @@ def test_the_command(
     assert "Prompt distillation is a proposal of ours" in text
     for words in ("| prompted |", "| unprompted |", "| 1 step |", "| 2 steps |"):
         assert words in text
-    assert len(table.with_suffix(".csv").read_text().splitlines()) == 5
+    head, *lines = table.with_suffix(".csv").read_text().splitlines()
+    assert head.startswith("split,run,prompt,model,")
+    assert [line.split(",")[0] for line in lines] == ["test"] * 4
+    assert table.with_suffix(".png").stat().st_size > 10_000
     out, progress = capsys.readouterr()
     assert progress == "done: run: prompt of 18 tokens\n"
     assert "run, prompt of 18 tokens" in out

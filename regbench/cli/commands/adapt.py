@@ -105,9 +105,7 @@ def configure(adapt: argparse.ArgumentParser) -> None:
     )
     adapt.add_argument("--seed", type=int, metavar="N", help="only this seed of the runs (default: all)")
     adapt.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the runs are of an architecture of your own")
-    adapt.add_argument(
-        "--table", metavar="FILE.md", help="write the table there, with FILE.csv and, but for distill, FILE.png"
-    )
+    adapt.add_argument("--table", metavar="FILE.md", help="write the table there, with FILE.csv and FILE.png")
     few = adapt.add_argument_group("few-shot classification")
     few.add_argument(
         "--track", metavar="T", help="a track of the task classification to ask about (default: that of the runs)"
@@ -218,22 +216,16 @@ def _segments(asked: _Asked, arguments: argparse.Namespace, console: Console) ->
             for place in asked.places:
                 step(f"{name}: segment {place}")
                 rows += adaptation.adapt_run(models, name, place, plan, arguments.split)
-    heading = adaptation_report.title(asked.track.name, arguments.split, arguments.limit, asked.steps[0])
-    _print(adaptation_report, rows, heading, console)
-    known = default_baselines(asked.track, asked.track.instances(arguments.split))
-    for baseline in (one for one in known if one.name == REFERENCE):
-        with under_way(stderr()) as step:
+        known = default_baselines(asked.track, asked.track.instances(arguments.split))
+        for baseline in (one for one in known if one.name == REFERENCE):
             step(f"{REFERENCE}: the same positions")
             rows = adaptation.beside(rows, baseline, asked.track, arguments.split)
-        for table in adaptation_report.reference_tables(rows):
-            console.print(table)
-        console.print(adaptation_report.REFERENCE_NOTE, style="dim")
-    if asked.file is not None:
-        _write(adaptation_report, rows, heading, asked.file, arguments.split, console)
-        if rows[0].outcome.reference:
-            picture = asked.file.with_name(f"{asked.file.stem}-bayes.png")
-            adaptation_report.draw_reference(rows, heading, picture)
-            console.print(f"wrote {picture}")
+    heading = adaptation_report.title(asked.track.name, arguments.split, arguments.limit, asked.steps[0])
+    _show(adaptation_report, rows, heading, asked.file, arguments.split, console)
+    if asked.file is not None and rows[0].outcome.reference:
+        picture = asked.file.with_name(f"{asked.file.stem}-bayes.png")
+        adaptation_report.draw_reference(rows, heading, picture)
+        console.print(f"wrote {picture}")
     return 0
 
 
@@ -250,25 +242,21 @@ def _exemplars(asked: _Asked, arguments: argparse.Namespace, console: Console) -
             wanted = adaptation_few_shot.FewShotPlan(plan, asked.steps, formats, targets, arguments.calibrate)
             rows += adaptation_few_shot.adapt_few_shot(models, name, wanted, arguments.split, step)
     heading = adaptation_few_shot_report.title(asked.track.name, arguments.split, arguments.limit)
-    _print(adaptation_few_shot_report, rows, heading, console)
-    if asked.file is not None:
-        _write(adaptation_few_shot_report, rows, heading, asked.file, arguments.split, console)
+    _show(adaptation_few_shot_report, rows, heading, asked.file, arguments.split, console)
     return 0
 
 
-def _print(report: Any, rows: Sequence[Any], heading: str, console: Console) -> None:
-    """Prints the tables and the notes of a report."""
+def _show(report: Any, rows: Sequence[Any], heading: str, file: Path | None, split: str, console: Console) -> None:
+    """Prints the tables and the notes of a report. If there is a file, writes its table, numbers and picture too."""
+    from regbench.utils.files import atomic_write, explain_full_disk
+
     console.print(heading, style="bold")
     for table in report.terminal(rows):
         console.print(table)
     for note in report.notes(rows):
         console.print(note, style="dim")
-
-
-def _write(report: Any, rows: Sequence[Any], heading: str, file: Path, split: str, console: Console) -> None:
-    """Writes a report's table, numbers and picture."""
-    from regbench.utils.files import atomic_write, explain_full_disk
-
+    if file is None:
+        return
     with explain_full_disk(file.parent):
         with atomic_write(file) as out:
             out.write(report.markdown(rows, heading))
@@ -300,8 +288,7 @@ def _angles(asked: _Asked, arguments: argparse.Namespace, console: Console) -> i
 
 def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:
     """Distils each run at each place, prints the table, and writes the files."""
-    from regbench.analysis import distillation
-    from regbench.utils.files import atomic_write, explain_full_disk
+    from regbench.analysis import distillation, distillation_report
 
     refuse_unused(arguments, ("layers",), f"is not for --how {DISTIL}: all parameters of the student learn")
     queries = _value(arguments, "queries")
@@ -323,17 +310,8 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, console: Console) -> 
                     limit=arguments.limit,
                 )
                 found.append(one)
-    heading = distillation.title(asked.track.name, arguments.split, arguments.limit, queries)
-    console.print(heading, style="bold")
-    for table in distillation.terminal(found):
-        console.print(table)
-    console.print(distillation.NOTE, style="dim")
-    if asked.file is not None:
-        with explain_full_disk(asked.file.parent):
-            with atomic_write(asked.file) as out:
-                out.write(distillation.markdown(found, heading))
-            distillation.write_csv(found, asked.file.with_suffix(".csv"))
-        console.print(f"wrote {asked.file} and {asked.file.with_suffix('.csv').name}")
+    heading = distillation_report.title(asked.track.name, arguments.split, arguments.limit, queries)
+    _show(distillation_report, found, heading, asked.file, arguments.split, console)
     return 0
 
 
