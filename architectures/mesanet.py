@@ -15,6 +15,7 @@ from regbench.models import mixer
 from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.linear_attention import linear_attention
+from regbench.ops.linear_attention.chunked import reader
 
 State = tuple[Tensor, Tensor, Tensor]
 """The last d_conv - 1 inputs of the convolution (B, d_conv - 1, 2 D), and H and G (B, heads, K, K)."""
@@ -88,7 +89,7 @@ class MesaNet(mixer.Mixer):
         written = full(self.write(x)).sigmoid().mT[..., None] * k
         ridge = (F.softplus(self.regularisation) + LEAST).view(self.n_heads, 1, -1)
         if self.options.solver == "exact":
-            solved, H = solve_exactly(q, k, written, log_decay[..., None], ridge, H)
+            solved, H = solve_exactly(q, k, written, log_decay, ridge, H)
         else:
             with torch.autocast(x.device.type, enabled=False):
                 solved, H = ConjugateGradients.apply(q, k, written, log_decay, ridge, H, self.options.cg_steps)
@@ -107,11 +108,11 @@ def solve_exactly(
 ) -> tuple[Tensor, Tensor]:
     """(H_t + Lambda)^-1 q_t for all t, a position at a time, and H after the last.
 
-    Shapes as in `ConjugateGradients`, but log_decay is (B, heads, L, 1) or (B, heads, L, K).
+    Shapes as in `ConjugateGradients`.
     """
     solved = []
     for q_t, k_t, written_t, g_t in zip(*(part.unbind(2) for part in (q, k, written, log_decay)), strict=True):
-        H = g_t.exp()[..., None] * H + written_t[..., None] * k_t[..., None, :]
+        H = g_t.exp()[..., None, None] * H + written_t[..., None] * k_t[..., None, :]
         solved.append(torch.linalg.solve(H + torch.diag_embed(ridge[:, 0]), q_t))
     return torch.stack(solved, dim=2), H
 
@@ -158,21 +159,23 @@ def conjugate_gradients(
 ) -> tuple[Tensor, Tensor]:
     """The method of Hestenes and Stiefel (1952) from zero, for all positions at once; and H after the last position.
 
-    Shapes as in `ConjugateGradients`. Every step's product with H leaves the same state, which does not depend on its queries.
+    Shapes as in `ConjugateGradients`. Every step multiplies with the same H: it is linear attention with other queries.
 
     On a CPU it ends before `steps` where all residuals are as small as roundings: more steps would not change what they solve.
     On a GPU the question would wait for the answer of every step.
     """
-    solved, residual = torch.zeros_like(q), q
-    direction, size = q, q.square().sum(-1, keepdim=True)
+    # Of size one, so that no square is lost in rounding: a gradient may be very small.
+    scale = q.abs().amax(-1, keepdim=True).clamp(min=TINY)
+    direction = residual = q / scale
+    solved, size = torch.zeros_like(q), residual.square().sum(-1, keepdim=True)
     enough = size * (ROUNDINGS * torch.finfo(q.dtype).eps) ** 2
+    read, final = reader(k, written, log_decay, H)
     for _ in range(steps):
-        product, final = linear_attention(direction, k, written, log_decay, H)
-        image = product + ridge * direction
+        image = read(direction).addcmul_(ridge, direction)
         along = size / (direction * image).sum(-1, keepdim=True).clamp(min=TINY)
-        solved, residual = solved + along * direction, residual - along * image
+        solved, residual = solved.addcmul(along, direction), residual.addcmul(along, image, value=-1)
         before, size = size, residual.square().sum(-1, keepdim=True)
         if q.device.type == "cpu" and bool((size <= enough).all()):
             break
-        direction = residual + size / before.clamp(min=TINY) * direction
-    return solved, final
+        direction = residual.addcmul(size / before.clamp(min=TINY), direction)
+    return solved * scale, final

@@ -8,6 +8,8 @@ Here every factor is a product of decays, and so at most one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,51 +32,95 @@ def linear_attention(
     if log_decay is None:
         log_decay = q.new_zeros(q.shape[1])
     state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
-    inputs = (q, k, v, log_decay, state)
-    dtype = common_type(*inputs, least=torch.float32)
-    state = state.to(dtype)
+    dtype = common_type(q, k, v, log_decay, state, least=torch.float32)
+    queries, keys, values, log_decay, state = (x.to(dtype) for x in (q, k, v, log_decay, state))
     if length == 0:
         return torch.empty_like(v), state
-    size = min(CHUNK, 1 << (length - 1).bit_length())
-
-    def cut(x: Tensor) -> Tensor:
-        """(B, H, L, *) -> (B, H, N, C, *). The last chunk is padded with zeros, which leave the state as it is."""
-        return F.pad(x.to(dtype), (0, 0, 0, -length % size)).unflatten(2, (-1, size))
-
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(q.device.type, enabled=False):
-        queries, keys, values = cut(q), cut(k), cut(v)
-        if log_decay.dim() == 1:
-            scores, queries, keys, decay = _decay_of_heads(queries, keys, log_decay.to(dtype), length)
-        elif log_decay.dim() == 3:
-            scores, queries, keys, decay = decay_of_positions(queries, keys, cut(log_decay[..., None]))
+        if log_decay.dim() < 4:
+            read, state = reader(keys, values, log_decay, state)
+            z = read(queries)
         else:
-            scores, queries, keys, decay = decay_of_channels(queries, keys, cut(log_decay))
-        states = []
-        for decay_n, added_n in zip(decay.mT.unbind(2), (keys.mT @ values).unbind(2), strict=True):
-            states.append(state)
-            state = decay_n * state + added_n
-        z = scores @ values + queries @ torch.stack(states, dim=2)
-    return z.flatten(2, 3)[:, :, :length].to(v.dtype), state
+            queries, keys, values, log_decay = (_cut(x) for x in (queries, keys, values, log_decay))
+            scores, queries, keys, decay = decay_of_channels(queries, keys, log_decay)
+            states, state = _states(decay, keys.mT @ values, state)
+            z = (scores @ values + queries @ states).flatten(2, 3)[:, :, :length]
+    return z.to(v.dtype), state
 
 
-def _decay_of_heads(q: Tensor, k: Tensor, log_decay: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same as `decay_of_channels`, for a log decay (H,): one matrix weights the scores of all chunks."""
-    chunks, size = q.shape[2:4]
+def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Linear attention whose queries come later, and more than once: what does not depend on them is computed once.
+
+    Args:
+        k: (B, H, L, K), the keys; L is not 0.
+        v: (B, H, L, V), the values.
+        log_decay: (H,) or (B, H, L).
+        state: (B, H, K, V), before the first position.
+
+    Returns:
+        The function from queries (B, H, L, K) to z (B, H, L, V), and the final state. All tensors have one type.
+    """
+    length, keys, values = k.shape[2], _cut(k), _cut(v)
+    if log_decay.dim() == 1:
+        weights, since_start, until_end, decay = _weights_of_heads(log_decay, length, *keys.shape[2:4])
+    else:
+        weights, since_start, until_end, decay = _weights_of_positions(_cut(log_decay[..., None]))
+    states, state = _states(decay, (keys * until_end).mT @ values, state)
+
+    def read(q: Tensor) -> Tensor:
+        queries = _cut(q)
+        z = (queries @ keys.mT * weights) @ values + queries * since_start @ states
+        return z.flatten(2, 3)[:, :, :length]
+
+    return read, state
+
+
+def _cut(x: Tensor) -> Tensor:
+    """(B, H, L, *) -> (B, H, N, C, *). The last chunk is padded with zeros, which leave the state as it is."""
+    size = min(CHUNK, 1 << (x.shape[2] - 1).bit_length())
+    return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
+
+
+def _states(decay: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The state before each chunk, and the last one.
+
+    Args:
+        decay: (..., N, 1, K) or (..., N, 1, 1), over each chunk.
+        added: (B, H, N, K, V), what each chunk adds.
+        state: (B, H, K, V), before the first.
+
+    Returns:
+        (B, H, N, K, V) and (B, H, K, V).
+    """
+    states = []
+    for decay_n, added_n in zip(decay.mT.unbind(2), added.unbind(2), strict=True):
+        states.append(state)
+        state = decay_n * state + added_n
+    return torch.stack(states, dim=2), state
+
+
+def _weights_of_heads(log_decay: Tensor, length: int, chunks: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same as `_weights_of_positions`, for a log decay (H,): one matrix is that of all chunks."""
     # Finite, as -inf times no steps would be NaN.
     g = log_decay.clamp(min=torch.finfo(log_decay.dtype).min)[:, None, None, None]  # (H, 1, 1, 1)
-    i = torch.arange(size, device=q.device)[:, None]
-    filled = (length - size * torch.arange(chunks, device=q.device)).clamp(max=size)[:, None, None]  # (N, 1, 1)
+    i = torch.arange(size, device=g.device)[:, None]
+    filled = (length - size * torch.arange(chunks, device=g.device)).clamp(max=size)[:, None, None]  # (N, 1, 1)
     weights = (g * (i - i.T).clamp(min=0)).exp().tril()  # (H, 1, C, C)
     since_start = (g * (i + 1)).exp()  # (H, 1, C, 1)
     until_end = (g * (filled - 1 - i).clamp(min=0)).exp()  # (H, N, C, 1)
-    return q @ k.mT * weights, q * since_start, k * until_end, (g * filled).exp()[None]
+    return weights, since_start, until_end, (g * filled).exp()[None]
+
+
+def _weights_of_positions(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For a log decay (..., C, 1): the decay between all pairs (..., C, C), since the chunk began, until it ends, over it."""
+    one = torch.ones_like(log_decay)
+    return decay_of_channels(one, one, log_decay)
 
 
 def decay_of_positions(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same as `decay_of_channels`, for a log decay (..., C, 1): one matrix weights the scores of all pairs."""
-    one = torch.ones_like(log_decay)
-    weights, since_start, until_end, decay = decay_of_channels(one, one, log_decay)
+    weights, since_start, until_end, decay = _weights_of_positions(log_decay)
     return q @ k.mT * weights, q * since_start, k * until_end, decay
 
 
