@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from regbench.ops.linear_attention import linear_attention
+from regbench.ops.linear_attention.chunked import reader
 from tests.benchmarks.test_bench_selective_scan import least_seconds, record
 
 LEAST = {"cpu": {"heads": 3, "channels": 3}, "chunked": {"heads": 2, "channels": 1}}
@@ -80,3 +81,23 @@ def test_a_decay_of_positions(benchmark: Any, threads: int) -> None:
     slow, fast = least_seconds(channels, positions)
     benchmark.extra_info |= {"times faster than expanded": round(slow / fast, 2), "ms": round(1e3 * fast, 2)}
     benchmark.pedantic(positions, rounds=10)
+
+
+@torch.no_grad()
+def test_many_queries(benchmark: Any, threads: int) -> None:
+    """Sixteen readings of one state, as by MesaNet's solver: by `reader`, against a call of the op for each."""
+    torch.manual_seed(0)
+    k, log_decay, state = torch.randn(8, 1, 256, 64), F.logsigmoid(torch.randn(8, 1, 256)), torch.zeros(8, 1, 64, 64)
+    queries = torch.randn(16, 8, 1, 256, 64)
+
+    def once() -> object:
+        read, _ = reader(k, k, log_decay, state)
+        return [read(q) for q in queries]
+
+    def each() -> object:
+        return [linear_attention(q, k, k, log_decay, state)[0] for q in queries]
+
+    slow, fast = least_seconds(each, once)
+    benchmark.extra_info |= {"times faster than single calls": round(slow / fast, 2), "ms": round(1e3 * fast, 2)}
+    benchmark.pedantic(once, rounds=10)
+    assert slow > 2 * fast
