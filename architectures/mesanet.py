@@ -164,7 +164,7 @@ def conjugate_gradients(
     On a CPU it ends before `steps` where all residuals are as small as roundings: more steps would not change what they solve.
     On a GPU the question would wait for the answer of every step.
     """
-    # Of size one, so that no square is lost in rounding: a gradient may be very small.
+    # A gradient may be so small that its square underflows. So the right-hand side is scaled to one.
     scale = q.abs().amax(-1, keepdim=True).clamp(min=TINY)
     direction = residual = q / scale
     solved, size = torch.zeros_like(q), residual.square().sum(-1, keepdim=True)

@@ -196,15 +196,12 @@ def _adapted(
     tried = {rate: _values(models, validation, layout, targets, way, rate, asked.steps, asked) for rate in rates}
     found: dict[float, dict[int, dict[str, FloatArray]]] = tried if split == "validation" else {}
     for steps in asked.steps:
-        finite = {rate: bool(np.isfinite(each[steps]["nll"]).all()) for rate, each in tried.items()}
-        gains = {
-            rate: float(each[steps][asked.chosen_by].mean()) if finite[rate] else float("nan")
-            for rate, each in tried.items()
-        }
-        rate = asked.plan.rates[0]
-        if tried:
-            after = f"after {steps} step{'s' * (steps > 1)}"
-            rate = best_rate(gains, f"{name}: every rate diverges for {way} {after}")
+        gains = {}
+        for rate, each in tried.items():
+            finite = np.isfinite(each[steps]["nll"]).all()
+            gains[rate] = float(each[steps][asked.chosen_by].mean()) if finite else float("nan")
+        otherwise = f"{name}: every rate diverges for {way} after {steps} step{'s' * (steps > 1)}"
+        rate = best_rate(gains, otherwise) if tried else asked.plan.rates[0]
         if rate not in found:
             found[rate] = _values(models, problems, layout, targets, way, rate, asked.steps, asked)
         values = found[rate][steps]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from rich.table import Table
 
 from regbench.analysis.adaptation_few_shot import CALIBRATED, MEDIAN, PLAIN, FewShotRow
-from regbench.analysis.adaptation_report import LINES, PICTURE, finish
+from regbench.analysis.adaptation_report import LINES, picture
 from regbench.analysis.tables import markdown_table, narrow, narrow_table, plain, signed
 from regbench.utils.files import write_rows
 
@@ -108,9 +106,7 @@ def draw(rows: Sequence[FewShotRow], heading: str, path: Path) -> None:
     metric = _accuracies(rows)[-1]
     runs = list(dict.fromkeys(row.run for row in rows))
     kinds = list(dict.fromkeys((row.format, row.targets) for row in rows if row.steps))
-    with mpl.rc_context(PICTURE):
-        figure = Figure(figsize=(1.4 + 3.0 * max(2, len(kinds)), 1.4 + 2.5 * len(runs)), layout="constrained")
-        panels = figure.subplots(len(runs), len(kinds), squeeze=False, sharex=True, sharey=True)
+    with picture(len(runs), len(kinds), heading, path, sharex=True, sharey=True) as panels:
         for i, run in enumerate(runs):
             for j, (layout, targets) in enumerate(kinds):
                 axes, of = panels[i][j], [row for row in rows if row.run == run and row.format == layout]
@@ -137,7 +133,6 @@ def draw(rows: Sequence[FewShotRow], heading: str, path: Path) -> None:
             panels[i][0].set_ylabel("accuracy" if metric == PLAIN else "accuracy at the median")
         for axes in panels[-1]:
             axes.set_xlabel("steps on the exemplars")
-        finish(figure, panels, heading, path)
 
 
 def _accuracies(rows: Sequence[FewShotRow]) -> list[str]:

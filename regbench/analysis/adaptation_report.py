@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -19,9 +20,6 @@ from regbench.report.content import label
 from regbench.report.palette import COLOURS
 from regbench.report.pictures import STYLE, save_picture
 from regbench.utils.files import write_rows
-
-PICTURE: dict[Any, Any] = {**STYLE, "axes.titlesize": 10}
-"""The style of every picture of this command."""
 
 _LOOKS = {"full": (COLOURS[0], "o", "-"), "values": (COLOURS[4], "s", "--"), "tint": (COLOURS[2], "^", ":")}
 LINES: dict[str, dict[str, Any]] = {
@@ -186,9 +184,7 @@ def draw_reference(rows: Sequence[Row], heading: str, path: Path) -> None:
     """
     runs, metrics = list(dict.fromkeys(row.run for row in rows)), _beside(rows)
     kinds = [(place, metric) for metric in metrics for place in dict.fromkeys(row.place for row in rows)]
-    with mpl.rc_context(PICTURE):
-        figure = Figure(figsize=(1.4 + 3.0 * max(2, len(kinds)), 1.4 + 2.3 * len(runs)), layout="constrained")
-        panels = figure.subplots(len(runs), len(kinds), squeeze=False, sharex="col", sharey="col")
+    with picture(len(runs), len(kinds), heading, path, sharex="col", sharey="col") as panels:
         for i, run in enumerate(runs):
             for j, (place, metric) in enumerate(kinds):
                 axes, of = panels[i][j], [row for row in rows if row.run == run and row.place == place]
@@ -205,7 +201,6 @@ def draw_reference(rows: Sequence[Row], heading: str, path: Path) -> None:
                 axes.set_ylabel(LABELS[metric])
         for axes in panels[-1]:
             axes.set_xlabel("tokens behind the segment")
-        finish(figure, panels, heading, path)
 
 
 def write_csv(rows: Sequence[Row], split: str, path: Path) -> None:
@@ -243,9 +238,7 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
     runs = list(dict.fromkeys(row.run for row in rows))
     places = list(dict.fromkeys(row.place for row in rows))
     ways = list(dict.fromkeys(row.way for row in rows))
-    with mpl.rc_context(PICTURE):
-        figure = Figure(figsize=(1.4 + 3.0 * max(2, len(places)), 1.4 + 2.5 * len(runs)), layout="constrained")
-        panels = figure.subplots(len(runs), len(places), squeeze=False, sharex="col", sharey="row")
+    with picture(len(runs), len(places), heading, path, sharex="col", sharey="row") as panels:
         for row in rows:
             axes = panels[runs.index(row.run)][places.index(row.place)]
             at, scores = row.outcome.by_distance("nll", bin_width(row.outcome))
@@ -262,18 +255,30 @@ def draw(rows: Sequence[Row], heading: str, path: Path) -> None:
             panels[i][0].set_ylabel("change of NLL (nats)\nbelow 0 is a gain")
         for axes in panels[-1]:
             axes.set_xlabel("tokens behind the segment")
-        finish(figure, panels, heading, path)
 
 
-def finish(figure: Figure, panels: Any, heading: str, path: Path) -> None:
-    """Adds one legend for all runs and the heading, and writes the picture."""
-    known: dict[str, Any] = {}
-    for axes in panels[:, 0]:
-        handles, labels = axes.get_legend_handles_labels()
-        known |= dict(zip(labels, handles, strict=True))
-    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known), frameon=False)
-    figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
-    save_picture(figure, path)
+@contextmanager
+def picture(rows: int, columns: int, heading: str, path: Path, **shared: Any) -> Iterator[Any]:
+    """The panels of a picture, (rows, columns), to draw into. Then they get one legend and the heading, and are written.
+
+    Args:
+        rows: Rows of panels, one for each run.
+        columns: Panels of a row.
+        heading: Stands above.
+        path: The file.
+        shared: Which panels share an axis, as `subplots` takes it.
+    """
+    with mpl.rc_context({**STYLE, "axes.titlesize": 10}):
+        figure = Figure(figsize=(1.4 + 3.0 * max(2, columns), 1.4 + 2.5 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, **shared)
+        yield panels
+        known: dict[str, Any] = {}
+        for axes in panels[:, 0]:
+            handles, labels = axes.get_legend_handles_labels()
+            known |= dict(zip(labels, handles, strict=True))
+        figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known), frameon=False)
+        figure.suptitle(fill(heading, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
+        save_picture(figure, path)
 
 
 def bin_width(outcome: Outcome) -> int:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from rich.table import Table
 
 from regbench.analysis.adaptation import Outcome
-from regbench.analysis.adaptation_report import LINES, PICTURE, finish
+from regbench.analysis.adaptation_report import LINES, picture
 from regbench.analysis.distillation import Distillation
 from regbench.analysis.tables import markdown_table, narrow, narrow_table, signed
 from regbench.metrics.metric import METRICS
@@ -81,9 +79,7 @@ def draw(found: Sequence[Distillation], heading: str, path: Path) -> None:
     """The NLL after the prompt by the number of steps: a row of panels for each run, a panel for each prompt."""
     runs = list(dict.fromkeys(each.rows[0].run for each in found))
     places = list(dict.fromkeys(each.rows[0].place for each in found))
-    with mpl.rc_context(PICTURE):
-        figure = Figure(figsize=(1.4 + 3.0 * max(2, len(places)), 1.4 + 2.5 * len(runs)), layout="constrained")
-        panels = figure.subplots(len(runs), len(places), squeeze=False, sharex=True, sharey="row")
+    with picture(len(runs), len(places), heading, path, sharex=True, sharey="row") as panels:
         for each in found:
             run, place, steps = each.rows[0].run, each.rows[0].place, [row.steps for row in each.rows]
             axes = panels[runs.index(run)][places.index(place)]
@@ -97,11 +93,10 @@ def draw(found: Sequence[Distillation], heading: str, path: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.set_xticks(steps)
             axes.xaxis.set_major_formatter("{x:g}")
-        for row_of_panels in panels:
-            row_of_panels[0].set_ylabel("NLL (nats)")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("NLL (nats)")
         for axes in panels[-1]:
             axes.set_xlabel("steps of the student")
-        finish(figure, panels, heading, path)
 
 
 def _scores(outcome: Outcome, which: str) -> list[str]:

@@ -242,6 +242,15 @@ def test_conjugate_gradients_have_the_gradients_of_the_solution() -> None:
         torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-8, atol=1e-8)
 
 
+def test_mesanet_reads_a_sequence_of_no_tokens() -> None:
+    """It leaves the state as it is."""
+    model = make(MesaNet)
+    _, before = model.advance(inputs(), model.init_state(2))
+    y, after = model.advance(inputs()[:, :0], before)
+    assert y.shape[1] == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
 def test_a_gradient_of_the_solution_may_be_very_small() -> None:
     given = [tensor.detach().float().requires_grad_() for tensor in solving()]
     found, _ = ConjugateGradients.apply(*given, 30)

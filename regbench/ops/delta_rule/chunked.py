@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from regbench.ops.backend import common_type
 from regbench.ops.delta_rule import correction
-from regbench.ops.linear_attention.chunked import decay_of_channels, decay_of_positions
-
-CHUNK = 32
-"""Positions in a chunk: a power of two, as chunks are built from halves."""
+from regbench.ops.linear_attention.chunked import cut, decay_of_channels, decay_of_positions
 
 
 def delta_rule(
@@ -31,24 +27,20 @@ def delta_rule(
     b: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.delta_rule.delta_rule`. It computes in float64 if a tensor has it, else in float32."""
-    length = q.shape[2]
     log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
     state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
     dtype = common_type(q, k, v, beta, log_decay, state, a, b, least=torch.float32)
-    state = state.to(dtype)
-    if length == 0:
-        return torch.empty_like(v), state
-    size = min(CHUNK, 1 << (length - 1).bit_length())
-
-    def cut(x: Tensor) -> Tensor:
-        """(B, H, L, *) -> (B, H, N, C, *). The last chunk is padded with zeros, which leave the state as it is."""
-        return F.pad(x.to(dtype), (0, 0, 0, -length % size)).unflatten(2, (-1, size))
+    queries, values, log_decay, state = (x.to(dtype) for x in (q, v, log_decay, state))
 
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(q.device.type, enabled=False):
         k, a, b = correction(k.to(dtype), beta if beta is None else beta.to(dtype), a, b)
         # Each of the two readers meets each of the two writers: (2, 1, B, H, N, C, K) and (1, 2, B, H, N, C, K).
-        readers, writers, values = torch.stack([cut(q), cut(a)])[:, None], torch.stack([cut(k), cut(b)])[None], cut(v)
+        readers, writers, values = (
+            torch.stack([cut(queries), cut(a)])[:, None],
+            torch.stack([cut(k), cut(b)])[None],
+            cut(values),
+        )
         if log_decay.dim() == 3:
             scores, readers, writers, decay = decay_of_positions(readers, writers, cut(log_decay[..., None]))
         else:
@@ -56,7 +48,7 @@ def delta_rule(
         (q_k, q_b), (a_k, a_b) = scores.unbind(0)  # (B, H, N, C, C) each, the first reading what the second wrote
         (queries, a), (keys, b) = readers[:, 0].unbind(0), writers[0].unbind(0)
         # read = a S + tril(a_k) v + tril(a_b) read, both without the diagonal: a position reads before it writes.
-        system = torch.eye(size, dtype=dtype, device=q.device) - a_b.tril(-1)
+        system = torch.eye(a_b.shape[-1], dtype=dtype, device=q.device) - a_b.tril(-1)
         right = torch.cat([a_k.tril(-1) @ values, a], -1)
         from_chunk, from_state = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True).split(
             [v.shape[3], q.shape[3]], -1
@@ -68,4 +60,4 @@ def delta_rule(
             reads.append(from_chunk_n + from_state_n @ state)
             state = decay_n * state + b_n @ reads[-1] + added_n
         z = queries @ torch.stack(states, dim=2) + q_k @ values + q_b @ torch.stack(reads, dim=2)
-    return z.flatten(2, 3)[:, :, :length].to(v.dtype), state
+    return z.flatten(2, 3)[:, :, : q.shape[2]].to(v.dtype), state

@@ -28,24 +28,21 @@ def linear_attention(
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
-    length = q.shape[2]
     if log_decay is None:
         log_decay = q.new_zeros(q.shape[1])
     state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
     dtype = common_type(q, k, v, log_decay, state, least=torch.float32)
     queries, keys, values, log_decay, state = (x.to(dtype) for x in (q, k, v, log_decay, state))
-    if length == 0:
-        return torch.empty_like(v), state
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(q.device.type, enabled=False):
         if log_decay.dim() < 4:
             read, state = reader(keys, values, log_decay, state)
             z = read(queries)
         else:
-            queries, keys, values, log_decay = (_cut(x) for x in (queries, keys, values, log_decay))
+            queries, keys, values, log_decay = (cut(x) for x in (queries, keys, values, log_decay))
             scores, queries, keys, decay = decay_of_channels(queries, keys, log_decay)
             states, state = _states(decay, keys.mT @ values, state)
-            z = (scores @ values + queries @ states).flatten(2, 3)[:, :, :length]
+            z = (scores @ values + queries @ states).flatten(2, 3)[:, :, : q.shape[2]]
     return z.to(v.dtype), state
 
 
@@ -53,7 +50,7 @@ def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Call
     """Linear attention whose queries come later, and more than once: what does not depend on them is computed once.
 
     Args:
-        k: (B, H, L, K), the keys; L is not 0.
+        k: (B, H, L, K), the keys.
         v: (B, H, L, V), the values.
         log_decay: (H,) or (B, H, L).
         state: (B, H, K, V), before the first position.
@@ -61,25 +58,27 @@ def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Call
     Returns:
         The function from queries (B, H, L, K) to z (B, H, L, V), and the final state. All tensors have one type.
     """
-    length, keys, values = k.shape[2], _cut(k), _cut(v)
+    length, keys, values = k.shape[2], cut(k), cut(v)
     if log_decay.dim() == 1:
         weights, since_start, until_end, decay = _weights_of_heads(log_decay, length, *keys.shape[2:4])
     else:
-        weights, since_start, until_end, decay = _weights_of_positions(_cut(log_decay[..., None]))
+        weights, since_start, until_end, decay = _weights_of_positions(cut(log_decay[..., None]))
     states, state = _states(decay, (keys * until_end).mT @ values, state)
 
     def read(q: Tensor) -> Tensor:
-        queries = _cut(q)
+        queries = cut(q)
         z = (queries @ keys.mT * weights) @ values + queries * since_start @ states
         return z.flatten(2, 3)[:, :, :length]
 
     return read, state
 
 
-def _cut(x: Tensor) -> Tensor:
-    """(B, H, L, *) -> (B, H, N, C, *). The last chunk is padded with zeros, which leave the state as it is."""
-    size = min(CHUNK, 1 << (x.shape[2] - 1).bit_length())
-    return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
+def cut(x: Tensor) -> Tensor:
+    """(B, H, L, *) -> (B, H, N, C, *), at least one chunk. Zeros fill the last one. They leave the state as it is."""
+    length = x.shape[2]
+    size = min(CHUNK, 1 << max(length - 1, 0).bit_length())
+    chunks = max(1, -(-length // size))
+    return F.pad(x, (0, 0, 0, chunks * size - length)).unflatten(2, (chunks, size))
 
 
 def _states(decay: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

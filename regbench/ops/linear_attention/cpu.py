@@ -1,7 +1,7 @@
 """Linear attention on the CPU.
 
 Decays that differ by position: Numba kernels run the recurrence itself, with the state in the nearest cache. No decay, or one for
-each head: the chunked form, as its chunks share one matrix of weights. It trains up to twice as fast there.
+each head: the chunked form, as its chunks share one matrix of weights. Trained so it is about twice as fast.
 
 The forward pass of the kernels stores the state at the start of every chunk. The backward pass runs each chunk again from
 there. Sequences, each of one batch row and one head, are shared among threads.
