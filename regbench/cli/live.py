@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,14 +29,33 @@ _PLAIN_EVERY = 60.0
 """Seconds between two lines about the whole, where no terminal is."""
 
 
+@dataclass
+class _Run:
+    """A job that runs, what it does now, and the share of its training that is done.
+
+    `first` is the share when it was first told: a resumed training has one. None: nothing was told of training.
+    """
+
+    job: Job
+    text: str = "starting"
+    share: float = 0.0
+    first: float | None = None
+
+    @property
+    def here(self) -> float:
+        """How much of it was trained here."""
+        return 0.0 if self.first is None else self.job.size * (self.share - self.first)
+
+
 class Live:
     """Draws a sweep; where the output is no terminal, prints a line now and then."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
         self._live = live.Live(console=console, refresh_per_second=4, transient=True)
-        self._running: dict[str, tuple[str, str, float]] = {}
+        self._running: dict[str, _Run] = {}
         self._started = self._printed = clock()
+        self._trained = 0.0
 
     def __enter__(self) -> Live:
         if self._console.is_terminal:
@@ -51,18 +71,24 @@ class Live:
 
     def started(self, job: Job, counts: Counts) -> None:
         """A job has begun."""
-        self._running[job.folder] = (job.label, "starting", 0.0)
+        self._running[job.folder] = _Run(job)
         if not self._console.is_terminal:
             self.say(f"begun: {_what(job)}")
 
     def noted(self, job: Job, note: Note) -> None:
         """How far it is."""
-        if job.folder in self._running:
-            self._running[job.folder] = (job.label, note.text, note.share)
+        if (run := self._running.get(job.folder)) is None:
+            return
+        run.text = note.text
+        if note.share:
+            run.share, run.first = note.share, note.share if run.first is None else run.first
 
     def ended(self, job: Job, ended: Ended, counts: Counts) -> None:
         """How it ended."""
-        self._running.pop(job.folder, None)
+        run = self._running.pop(job.folder)
+        if ended.message is None:
+            run.share = 1.0
+        self._trained += run.here
         if ended.message is not None:
             self.say(f"failed: {_what(job)}: {ended.message}")
         elif not self._console.is_terminal:
@@ -75,20 +101,22 @@ class Live:
     def ticked(self, counts: Counts) -> None:
         """Some time has passed."""
         if self._console.is_terminal:
-            longest = max((len(label) for label, _, _ in self._running.values()), default=0)
+            longest = max((len(run.job.label) for run in self._running.values()), default=0)
             room = max(10, min(longest, self._console.width - _BAR - 40))
-            lines = [_line(*running, room) for running in self._running.values()]
+            lines = [_line(run, room) for run in self._running.values()]
             self._live.update(Group(*lines, Text(self._whole(counts), style="bold", no_wrap=True, overflow="ellipsis")))
         elif self._clock() - self._printed > _PLAIN_EVERY:
             self._printed = self._clock()
             self.say(self._whole(counts))
 
     def _whole(self, counts: Counts) -> str:
-        """Done, failed, left, and when the end is expected from the mean time of a step so far."""
+        """Done, failed, left, and when the end is expected from what was trained so far."""
         text = f"{counts.done} of {counts.total} done, {counts.failed} failed, {counts.left} left"
-        here, spent = counts.done + counts.failed - counts.before, self._clock() - self._started
-        if here > 0 and counts.left:
-            end = datetime.now() + timedelta(seconds=spent / here * counts.left)
+        running = self._running.values()
+        here = self._trained + sum(run.here for run in running)
+        left = counts.size - sum(run.job.size * run.share for run in running)
+        if here > 0 and left > 0:
+            end = datetime.now() + timedelta(seconds=(self._clock() - self._started) / here * left)
             text += (
                 f", end about {end:%H:%M}" if end.date() == datetime.now().date() else f", end about {end:%d %b %H:%M}"
             )
@@ -124,7 +152,7 @@ def _what(job: Job) -> str:
     return f"{job.label} ({_ACTIONS[job.action]})"
 
 
-def _line(label: str, text: str, share: float, room: int) -> Text:
-    filled = round(_BAR * share)
-    bar = f"{'━' * filled}{'╌' * (_BAR - filled)} {100 * share:3.0f} %"
-    return Text(f"{label[:room]:<{room}}  {bar}  {text}", no_wrap=True, overflow="ellipsis")
+def _line(run: _Run, room: int) -> Text:
+    filled = round(_BAR * run.share)
+    bar = f"{'━' * filled}{'╌' * (_BAR - filled)} {100 * run.share:3.0f} %"
+    return Text(f"{run.job.label[:room]:<{room}}  {bar}  {run.text}", no_wrap=True, overflow="ellipsis")

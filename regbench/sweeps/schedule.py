@@ -28,14 +28,14 @@ class Counts:
     Attributes:
         total: all that are known to be needed.
         done: those that are done, also before this start.
-        before: those that were done before it.
         failed: those that failed.
+        size: of the jobs that are left, those that run included; see `Job`.
     """
 
     total: int = 0
     done: int = 0
-    before: int = 0
     failed: int = 0
+    size: int = 0
 
     @property
     def left(self) -> int:
@@ -135,7 +135,6 @@ class Schedule:
         self.counts.total = sum(len(group.trials) + len(group.seeds) + 1 for group in self.groups)
         for group in self.groups:
             self._try(_Stand(group))
-        self.counts.before = self.counts.done
         drive(self._ready, self.engine, self.watcher, self.counts, self._end)
 
     def _end(self, job: Job, ended: Ended) -> None:
@@ -149,7 +148,8 @@ class Schedule:
         for one, then in asked:
             if (one, then) not in answered:
                 self._add(one, then, first=True)
-        for _, then in answered:
+        for one, then in answered:
+            self.counts.size -= one.size
             self.counts.failed += ended.message is not None
             self.counts.done += ended.message is None
             then(ended)
@@ -167,6 +167,7 @@ class Schedule:
         left = [cell for cell in stand.group.trials if self.folder.validation_loss(cell) is None]
         self.counts.done += len(stand.group.trials) - len(left)
         stand.missing = len(left)
+        self.counts.size += _size(left) + _size_of_seeds(stand.group)
 
         def then(ended: Ended) -> None:
             stand.missing -= 1
@@ -182,6 +183,7 @@ class Schedule:
 
     def _choose(self, stand: _Stand) -> None:
         group = stand.group
+        self.counts.size -= _size_of_seeds(group)
         point, loss = (None, 0.0) if stand.lost else choose(self.folder, group)
         if point is None:
             self.counts.total -= len(group.seeds) + 1
@@ -191,6 +193,7 @@ class Schedule:
         cells = [Cell(point, seed) for seed in group.seeds]
         left = [cell for cell in cells if self.folder.scores(cell) is None]
         self.counts.done += len(cells) - len(left)
+        self.counts.size += _size(left)
         stand.missing = len(left)
 
         def then(ended: Ended) -> None:
@@ -236,13 +239,22 @@ class Schedule:
         self._add(job, then, first=True)
 
     def _job(self, action: Action, cell: Cell) -> Job:
-        config = cell.point.config((cell.seed,))
-        return Job(action, str(self.folder.cell(cell)), config, cell.seed, self._label(cell.point, cell.label))
+        config, label = cell.point.config((cell.seed,)), self._label(cell.point, cell.label)
+        return Job(action, str(self.folder.cell(cell)), config, cell.seed, label, _size([cell]))
 
     def _label(self, point: Point, label: str) -> str:
         """A label; where there are several tracks, with the track."""
         several = len({group.first.track.name for group in self.groups}) > 1
         return f"{point.track.name} {label}" if several else label
+
+
+def _size(cells: Sequence[Cell]) -> int:
+    return sum(cell.point.train_tokens for cell in cells)
+
+
+def _size_of_seeds(group: Group) -> int:
+    """Before the choice: as if the first point were chosen."""
+    return len(group.seeds) * group.first.train_tokens
 
 
 def choose(folder: SweepFolder, group: Group) -> tuple[Point | None, float]:

@@ -29,11 +29,12 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
     """
     config = read_run(folder)
     divided = share(jobs, device=config.device)
-    counts = Counts(total=len(config.seeds) + 1)
-    engine = LocalEngine(divided, folder / "workers.log")
     seeds = [
-        Job("score", str(folder / f"seed-{seed}"), config, seed, f"seed {seed}") for seed in dict.fromkeys(config.seeds)
+        Job("score", str(folder / f"seed-{seed}"), config, seed, f"seed {seed}", 1)
+        for seed in dict.fromkeys(config.seeds)
     ]
+    counts = Counts(total=len(seeds) + 1, size=len(seeds))
+    engine = LocalEngine(divided, folder / "workers.log")
     try:
         with explain_full_disk(folder), exclusive(folder):
             _all(seeds, engine, watcher, counts)
@@ -54,6 +55,7 @@ def _all(jobs: list[Job], engine: LocalEngine, watcher: Watcher, counts: Counts)
     def end(job: Job, ended: Ended) -> None:
         counts.failed += ended.message is not None
         counts.done += ended.message is None
+        counts.size -= job.size
         failed.extend([f"{job.label}: {ended.message}"] if ended.message is not None else [])
         watcher.ended(job, ended, counts)
 

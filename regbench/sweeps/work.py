@@ -34,6 +34,7 @@ class Job:
         config: what is trained.
         seed: which seed; none of a run.
         label: what it is, for people.
+        size: how much training it is beside other jobs: in tokens.
     """
 
     action: Action
@@ -41,6 +42,7 @@ class Job:
     config: Config
     seed: int | None
     label: str
+    size: int = 0
 
     def plain(self) -> dict[str, Any]:
         """As plain dictionaries, to be sent to another process."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -116,16 +118,17 @@ def test_wrong_input(
 @pytest.fixture
 def job() -> Callable[[str], Job]:
     config = Config(track="t", architecture="a")
-    return lambda name: Job("train", f"cells/{name}", config, 0, f"a {name}")
+    return lambda name: Job("train", f"cells/{name}", config, 0, f"a {name}", size=100)
 
 
 def test_a_line_for_each_run_and_one_for_the_whole(job: Callable[[str], Job]) -> None:
     console = Console(force_terminal=True, width=100, record=True)
-    counts = Counts(total=10, done=4, before=2)
+    counts = Counts(total=10, done=4, size=600)
     now = [0.0]
     with Live(console, clock=lambda: now[0]) as live:
         live.started(job("x"), counts)
         live.started(job("y"), counts)
+        live.noted(job("y"), Note("training  loss 1.250  5,000 tokens/s", 0.25))
         live.noted(job("y"), Note("training  loss 1.234  5,000 tokens/s", 0.5))
         now[0] = 60.0
         live.ticked(counts)
@@ -139,14 +142,43 @@ def test_a_line_for_each_run_and_one_for_the_whole(job: Callable[[str], Job]) ->
 
 
 def test_plain_lines_where_no_terminal_is(job: Callable[[str], Job], capsys: pytest.CaptureFixture[str]) -> None:
-    now, counts = [0.0], Counts(total=2)
+    now, counts = [0.0], Counts(total=2, size=200)
     with Live(Console(width=100), clock=lambda: now[0]) as live:
         live.started(job("x"), counts)
         live.ticked(counts)
         now[0] = 61.0
         live.ticked(counts)
-        counts.done = 1
+        live.noted(job("x"), Note("training", 0.25))
+        live.noted(job("x"), Note("training", 0.5))
+        counts.done, counts.size = 1, 100
         live.ended(job("x"), Ended(), counts)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["begun: a x (trial)", "0 of 2 done, 0 failed, 2 left"]
     assert lines[2].startswith("done: a x (trial); 1 of 2 done, 0 failed, 1 left, end about ")
+
+
+def test_the_end_is_expected_from_the_tokens_that_are_left(
+    job: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running job counts by its share. What a resumed or a trained one had done before does not."""
+    now = [0.0]
+    begin = datetime(2026, 1, 1, 12, 0)
+    monkeypatch.setattr("regbench.cli.live.datetime", SimpleNamespace(now=lambda: begin + timedelta(seconds=now[0])))
+    counts = Counts(total=3, size=600)
+    live = Live(Console(width=100), clock=lambda: now[0])
+    live.started(job("x"), counts)
+    live.noted(job("x"), Note("training", 0.4))
+    assert "end" not in live._whole(counts)
+    now[0] = 60.0
+    live.noted(job("x"), Note("training", 0.5))
+    assert live._whole(counts).endswith("end about 12:56")  # 10 in a minute: 550 are left
+    live.noted(job("x"), Note("validation"))
+    assert live._whole(counts).endswith("end about 12:56")
+    counts.size = 500
+    live.ended(job("x"), Ended(), counts)
+    live.started(job("y"), counts)
+    live.noted(job("y"), Note("scoring"))
+    assert live._whole(counts).endswith("end about 12:09")  # 60 in a minute
+    counts.size = 400
+    live.ended(job("y"), Ended(), counts)
+    assert live._whole(counts).endswith("end about 12:07"), "it had been trained before"
