@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shlex
 from pathlib import Path
 
@@ -20,6 +21,21 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "mechanisms.md").read_tex
 @pytest.mark.parametrize("command", commands(PAGE))
 def test_commands_are_understood(command: str) -> None:
     assert _parse(shlex.split(command)[1:]).command
+
+
+def test_the_figure_is_of_the_tables() -> None:
+    """It carries the digest of the readings it was drawn from."""
+    path = Path(__file__).resolve().parents[2] / "docs" / "figures" / "probes.py"
+    script = runpy.run_path(str(path))
+    small, medium = found = script["readings"]()
+    assert script["digest"](found) in path.with_suffix(".svg").read_text(encoding="utf-8"), (
+        "draw it again: make figures"
+    )
+    assert set(small) == set(medium) == set(script["TARGETS"])
+    assert (len(small["state"]["mamba"]), len(medium["state"]["mamba"])) == (1, 3)
+    assert all(
+        0 < value < 1 for of in found for columns in of.values() for cells in columns.values() for value in cells
+    )
 
 
 def test_tables_name_what_is_printed() -> None:
