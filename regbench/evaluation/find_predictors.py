@@ -69,6 +69,9 @@ class Board(Protocol):
     def names(self, track: Track) -> list[str]:
         """The names that there are."""
 
+    def track_of(self, file: str) -> str | None:
+        """The name of the track that an entry's file is of. None where it is no such file."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -94,13 +97,13 @@ def find_predictors(predictors: Sequence[str], track: str | None, board: Board |
         predictors: Each is a baseline by its name in tables ("3-gram"), a registered baseline ("ngram" stands for all n-gram
             models there), a file with a baseline, or a run folder. "LABEL=..." before any of them names it. A baseline that
             is meant twice, without a name of its own, stands once.
-        track: A track's name or file. None: that of the run folders, else pfa-small-v1.
+        track: A track's name or file. None: that of the run folders or of the entries' files, else pfa-small-v1.
         board: Is asked for what is neither a baseline nor a run folder.
 
     Raises:
         UserError: An unknown predictor, a run on another track, or fewer than two predictors.
     """
-    loaded = load_track(track or track_of(predictors))
+    loaded = load_track(track or track_of(predictors, board))
     test = loaded.instances("test")
     baselines = default_baselines(loaded, test)
     compared: list[ComparedPredictor] = []
@@ -124,14 +127,18 @@ def _names(compared: Sequence[ComparedPredictor]) -> list[str]:
     return names
 
 
-def track_of(predictors: Sequence[str]) -> str:
-    """The name of the track that the first run folder among the predictors is on; without one `DEFAULT_TRACK`.
+def track_of(predictors: Sequence[str], board: Board | None = None) -> str:
+    """The name of the track that the first run folder or entry's file is on; without one `DEFAULT_TRACK`.
 
     Raises:
         UserError: That track is not built in.
     """
-    runs = (_split(spec)[1] for spec in predictors)
-    name = next((read_result(Path(run)).track.name for run in runs if Path(run).is_dir()), DEFAULT_TRACK)
+    given = [_split(spec)[1] for spec in predictors]
+    tracks = (
+        read_result(Path(one)).track.name if Path(one).is_dir() else board.track_of(one) if board is not None else None
+        for one in given
+    )
+    name = next(filter(None, tracks), DEFAULT_TRACK)
     if name not in track_names():
         raise UserError(f"'{name}' is no built-in track; if it is yours, give its file: --track FILE.yaml")
     return name

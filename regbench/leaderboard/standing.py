@@ -26,6 +26,14 @@ class Entries:
         """The names of the entries of a track."""
         return [_name(stored) for stored in _of_track(track.name)]
 
+    def track_of(self, file: str) -> str | None:
+        """The name of the track that an entry's file is of. None where it is no such file.
+
+        Raises:
+            UserError: The file is of a run, or an entry's evidence.
+        """
+        return find_entry(file).entry.track if _is_file(file) else None
+
     def seconds(self, track: Track) -> float | None:
         """The median over entries of how long one seed trained, in seconds. None without entries.
 
@@ -53,8 +61,7 @@ class Entries:
         Raises:
             UserError: The file is no whole entry, or is of another track.
         """
-        path = Path(name)
-        if path.suffix == ".json" and path.is_file():
+        if _is_file(name):
             found = [find_entry(name)]
         else:
             found = [stored for stored in _of_track(track.name) if _name(stored) == name]
@@ -74,6 +81,10 @@ class Entries:
             )
         scores = {metric: entry.result.score(metric) for metric in entry.metrics}
         return KnownScores(entry.name, scores, sample_of(entry.result.seeds, entry.instances, record.main_score))
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".json") and Path(name).is_file()
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,8 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
         assert rows[name].seeds == 3
     (path,) = (one.path for one in stored_in(ENTRIES / "pfa-small-v1") if one.path.name.startswith("lstm-"))
     assert find_predictors(["2-gram", str(path)], "pfa-small-v1", Entries()).names[1] == "lstm"
+    (other,) = (one.path for one in stored_in(ENTRIES / "bigram-small-v1") if one.path.name.startswith("lstm-"))
+    assert find_predictors(["unigram", str(other)], None, Entries()).track.name == "bigram-small-v1"
     with pytest.raises(UserError, match=r"unknown predictor 'mmaba'; did you mean 'mamba'\?"):
         find_predictors(["2-gram", "mmaba"], "pfa-small-v1", Entries())
     with pytest.raises(

@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a baseline (3-gram, Bayes, ...; ngram: all its forms; your own FILE.py[:CLASS]), a run folder, or an entry of the "
         "leaderboard by its name or file; LABEL=PREDICTOR names it",
     )
-    parser.add_argument("--track", metavar="T", help="default: that of the run folders, else pfa-small-v1")
+    parser.add_argument("--track", metavar="T", help="default: that of the runs and files given, else pfa-small-v1")
     parser.add_argument(
         "--tokens", type=int, default=100, metavar="N", help="of each instance (default: the first 100)"
     )
