@@ -219,7 +219,8 @@ def _check_numbers(rows: NDArray[Any], real: NDArray[np.bool_], kind: Kind | Non
 
 def _normalized(rows: NDArray[Any], kind: Kind | None) -> FloatArray:
     """Rows (T, V) as distributions in float64. The softmax is that of a run."""
-    numbers = torch.from_numpy(np.ascontiguousarray(rows)).double()
+    # First float64: PyTorch takes neither long double nor another byte order.
+    numbers = torch.from_numpy(np.ascontiguousarray(rows, np.float64))
     if kind is None:
         return cast(FloatArray, numbers.numpy())
     found = _recognized(numbers)

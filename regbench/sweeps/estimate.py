@@ -70,7 +70,7 @@ def _cost(groups: Sequence[Group], announce: Callable[[str], None]) -> Cost:
     sizes: dict[str, int] = {}
     examples: dict[int, Point] = {}
     for group in groups:
-        for point in group.points:
+        for point in (*group.points, *(cell.point for cell in group.trials)):  # trials may have options of their own
             options = point.options.model_dump_json()
             if options not in sizes:
                 sizes[options] = _parameters(point)

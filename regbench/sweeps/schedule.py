@@ -115,6 +115,7 @@ class Schedule:
         watcher: is told how it goes.
         counts: of its steps.
         failures: what failed.
+        chosen: the point that was chosen in each group, by the group's key.
         finished: each group whose run folder is whole, and its chosen point.
     """
 
@@ -124,6 +125,7 @@ class Schedule:
     watcher: Watcher
     counts: Counts = field(default_factory=Counts)
     failures: list[Failure] = field(default_factory=list)
+    chosen: dict[str, Point] = field(default_factory=dict)
     finished: list[tuple[Group, Point]] = field(default_factory=list)
     _ready: deque[Job] = field(default_factory=deque)
     _asked: dict[str, list[tuple[Job, Then]]] = field(default_factory=dict)
@@ -188,6 +190,7 @@ class Schedule:
         if point is None:
             self.counts.total -= len(group.seeds) + 1
             return
+        self.chosen[group.key] = point
         if group.trials:
             self.watcher.chosen(group, point, loss)
         cells = [Cell(point, seed) for seed in group.seeds]

@@ -113,7 +113,7 @@ class Sweep:
                 engine.close()
             rows = rows_of(folder, schedule.finished, self.groups)
             write_table(folder.path / "table.csv", rows, self.groups)
-            write_trials(folder.path / "trials.csv", folder, self.groups)
+            write_trials(folder.path / "trials.csv", folder, self.groups, schedule.chosen)
             write_curves(folder.path, curves_of(folder, rows, self.groups), rows)
             write_best(folder.path, rows)
         return Swept(folder.path, rows, schedule.failures)

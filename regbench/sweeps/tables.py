@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import yaml
 
 from regbench.results import Result, read_result
 from regbench.sweeps.grid import Group, Point, shown
-from regbench.sweeps.schedule import choose
 from regbench.sweeps.state import SweepFolder
 from regbench.training.checkpoint import read_trained
 from regbench.utils.files import atomic_write
@@ -122,11 +121,10 @@ def write_table(path: Path, rows: Sequence[Row], groups: Sequence[Group]) -> Non
     write_csv(path, columns, lines)
 
 
-def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group]) -> None:
-    """Writes `trials.csv`: the validation loss of every trial, and which was chosen."""
+def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chosen: Mapping[str, Point]) -> None:
+    """Writes `trials.csv`: the validation loss of every trial, and which was chosen. `chosen` is that of a `Schedule`."""
     axes, lines = axes_of(groups), []
     for group in groups:
-        chosen = choose(folder, group)[0]
         for point, cell in zip(group.points, group.trials, strict=bool(group.trials)):
             trained = read_trained(folder.cell(cell))
             loss = None if trained is None else trained.progress.best_validation_loss
@@ -139,7 +137,7 @@ def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group]) -> No
                     "seed": cell.seed,
                     "train_tokens": None if trained is None else trained.progress.tokens,
                     "validation_loss": _rounded(loss),
-                    "chosen": "yes" if point is chosen else "no",
+                    "chosen": "yes" if point is chosen.get(group.key) else "no",
                 }
             )
     columns = ["track", "architecture", *axes, "configuration", "seed", "train_tokens", "validation_loss", "chosen"]

@@ -362,6 +362,15 @@ def test_rows_that_are_no_distributions(tiny: Track, rows: NDArray[np.float64]) 
     assert "infinity" in refused(tiny, np.full_like(rows, -np.inf), predicts="this", kind="log_probabilities")
 
 
+@pytest.mark.parametrize("kind", [">f4", ">f8", np.longdouble])
+def test_floating_point_numbers_that_pytorch_does_not_know(tiny: Track, rows: NDArray[np.float64], kind: Any) -> None:
+    scores = [
+        regbench.evaluate(tiny, one, "this", "probabilities").seeds[0].scores
+        for one in (rows.astype(np.float32), rows.astype(np.float32).astype(kind))
+    ]
+    assert scores[0] == scores[1]
+
+
 def test_wrong_shapes_and_types(tiny: Track, rows: NDArray[np.float64], vocab_size: int) -> None:
     words: dict[str, Any] = {"predicts": "this", "kind": "probabilities"}
     n, length, width = rows.shape

@@ -83,6 +83,15 @@ def test_a_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert row[2:4] == ["4", "2"]
 
 
+def test_a_dry_run_of_trials_of_another_size(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path
+) -> None:
+    select = {"over": ["training.learning_rate"], "with": {"d_model": 4}}
+    code, out, _ = said(capsys, str(write_sweep(tmp_path, tiny_file, select=select)), "--dry-run")
+    assert code == 0
+    assert "8 cells, about" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -247,6 +247,7 @@ def test_too_little_memory_is_no_verdict_on_a_configuration(
     (failure,) = done.failures
     assert "MemoryError: no memory" in failure.message
     assert (failure.refused, done.rows) == (False, [])
+    assert {row["chosen"] for row in lines(tmp_path / "out" / "trials.csv")} == {"no"}
 
 
 def test_a_seeds_folder_of_another_training(tiny_file: Path, tmp_path: Path) -> None:
