@@ -63,7 +63,7 @@ def read_attention(model: Model, tokens: Tensor, layers: dict[str, Any], use: Ca
 
         return read
 
-    with torch.inference_mode(), contextlib.ExitStack() as stack:
+    with torch.no_grad(), contextlib.ExitStack() as stack:
         if layers:
             for name, mixer in layers.items():
                 stack.callback(mixer.register_forward_pre_hook(hook(name)).remove)

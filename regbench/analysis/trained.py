@@ -56,7 +56,7 @@ class Trained:
 
     def logits(self, tokens: NDArray[Any] | Tensor) -> Tensor:
         """The logits (B, L, V) of tokens (B, L): those at t are for token t, and made without it. Of vectors, the predictions."""
-        with torch.inference_mode():
+        with torch.no_grad():
             out: Tensor = self.model.eval()(token_tensor(self._checked(tokens), device_of(self.model)))
         return out.cpu()
 
@@ -93,7 +93,7 @@ class Trained:
             raise UserError(f"'{self.architecture}' on {self.track.name} has no recurrent form to stream by")
         state, token, waiting = model.init_state(1), self.track.task.io.separator, iter(tokens)
         while True:
-            with torch.inference_mode():
+            with torch.no_grad():
                 logits, state = model.step(torch.tensor([token]), state)
             yield cast(FloatArray, logits[0].double().softmax(-1).numpy())
             try:

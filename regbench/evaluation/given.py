@@ -167,7 +167,7 @@ def _asking(function: Callable[[Tensor], Any], device: torch.device) -> Callable
     """Calls a module or a callable with tokens as a tensor, without gradients. Of several outputs `.logits` is taken."""
 
     def ask(inputs: NDArray[Any]) -> Any:
-        with torch.inference_mode():
+        with torch.no_grad():
             out = function(token_tensor(inputs, device))
         return getattr(out, "logits", out)
 

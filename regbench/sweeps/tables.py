@@ -147,8 +147,10 @@ def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chose
 def write_best(folder: Path, rows: Sequence[Row]) -> None:
     """Writes `best.yaml`, which `regbench run --config` takes: the best of a track by validation; of several tracks a file each.
 
-    Its trials are all that were made with its architecture on its track.
+    Its trials are all that were made with its architecture on its track. Those of an earlier form of the sweep are removed.
     """
+    for earlier in folder.glob("best*.yaml"):
+        earlier.unlink()
     tracks = list(dict.fromkeys(row.point.track.name for row in rows))
     for track in tracks:
         own = [row for row in rows if row.point.track.name == track]

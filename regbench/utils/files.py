@@ -84,7 +84,17 @@ def read_text(path: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):  # not the faster one in C: deep nesting ends the process there
-    """PyYAML's loader, which tells the line of a value that only looks like one of its type ("2024-13-45", "0b_")."""
+    """PyYAML's loader, which tells the line of a value that only looks like one of its type ("2024-13-45"), and of a key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in found:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'{key.value[:40]}' is there twice", key.start_mark
+                )
+            found.add(key.value)
+        return super().construct_mapping(node, deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

@@ -208,6 +208,7 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
         (["run", "--arch", "gone.py"], "no such file: gone.py"),
         (["ls", "archs"], "unknown choice 'archs'"),
         (["ls", "tracks", "x"], "a NAME goes with"),
+        (["data", "pfa-small-v1", "--fingerprint", "--to", "x"], "--to: not allowed with argument --fingerprint"),
         (["data", "pfa-small-v1", "--instance", "500"], "there is no test instance 500: they are numbered 0 to 499"),
     ],
 )

@@ -14,6 +14,7 @@ import torch
 import yaml
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import regbench
 from baselines.bayes import Bayes
@@ -112,6 +113,25 @@ def test_a_model_of_the_next_token_is_given_a_separator_first(tiny: Track, vocab
     assert result.architecture.name == "NextToken"
     assert result.architecture.parameters == sum(p.numel() for p in model.parameters())
     assert model.training, "a model is given back as it came"
+
+
+def test_a_predictor_may_take_gradient_steps(tiny: Track, vocab_size: int) -> None:
+    """A bigram table that learns from each token before the next, as models do that are trained at test time."""
+
+    def learner(tokens: Tensor) -> Tensor:
+        rows = []
+        with torch.enable_grad():
+            table = torch.zeros(len(tokens), vocab_size, vocab_size, requires_grad=True)
+            each = torch.arange(len(tokens))
+            for last, token in zip(tokens[:, :-1].T, tokens[:, 1:].T, strict=True):
+                rows.append(table[each, last])
+                (step,) = torch.autograd.grad(F.cross_entropy(rows[-1], token, reduction="sum"), table)
+                table = (table - 2 * step).detach().requires_grad_()
+            rows.append(table[each, tokens[:, -1]])
+        return torch.stack(rows, 1)
+
+    scores = regbench.evaluate(tiny, learner, predicts="next", kind="logits").seeds[0].scores
+    assert scores["nll"].value < np.log(vocab_size)
 
 
 def test_an_array_of_the_next_token_leaves_the_first_token_uniform(

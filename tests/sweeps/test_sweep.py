@@ -16,7 +16,7 @@ from regbench.config import Config, read_config
 from regbench.leaderboard.submit import submit
 from regbench.results import Code, read_result
 from regbench.sweeps.sweep import Sweep, Swept
-from regbench.sweeps.tables import Spread
+from regbench.sweeps.tables import Spread, write_best
 from regbench.sweeps.work import Ended, Job, Note, do
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors
@@ -146,6 +146,13 @@ def test_the_best_is_a_configuration_that_run_takes(swept: tuple[Sweep, Swept, H
     assert config.settings == best.point.settings
     assert config.seeds == (0, 1, 2)
     assert config.trials == 6, "all that was tried with this architecture"
+
+
+def test_the_best_of_an_earlier_form_of_the_sweep_goes(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:
+    """With a second track in the file the best of the first has another name."""
+    (tmp_path / "best-tiny-v1.yaml").write_text("")
+    write_best(tmp_path, swept[1].rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["best.yaml"]
 
 
 def test_a_run_folder_is_as_a_run_leaves_it(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_what_is_right_is_as_ever(text: str, value: object) -> None:
     [
         ("a: 1\nb: 2024-13-45\n", r"c.yaml:2: broken YAML: '2024-13-45' is no valid timestamp$"),
         ("a:\n  - 1\n  - x: 0b_\n", r"c.yaml:3: broken YAML: '0b_' is no valid int$"),
+        ("a: 1\nb: {x: 1}\na: 2\n", r"c.yaml:3: broken YAML: 'a' is there twice$"),
         ("[" * 3000, r"c.yaml: broken YAML: it is nested too deeply$"),
     ],
 )

@@ -15,11 +15,12 @@ from regbench.utils.errors import UserError
 def configure(data: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     data.add_argument("track", metavar="TRACK", help="a name from `regbench ls tracks`, or a YAML file")
-    data.add_argument("--fingerprint", action="store_true", help="print only the fingerprints of its splits")
-    data.add_argument(
+    what = data.add_mutually_exclusive_group()
+    what.add_argument("--fingerprint", action="store_true", help="print only the fingerprints of its splits")
+    what.add_argument(
         "--to", metavar="DIR", help="write every split there as Parquet, which `datasets.load_dataset` reads"
     )
-    data.add_argument("--instance", type=int, default=0, metavar="N", help="which test instance to draw (default: 0)")
+    what.add_argument("--instance", type=int, default=0, metavar="N", help="which test instance to draw (default: 0)")
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
