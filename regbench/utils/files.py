@@ -84,7 +84,7 @@ def read_text(path: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):  # not the faster one in C: deep nesting ends the process there
-    """PyYAML's loader, which tells the line of a value that only looks like one of its type ("2024-13-45"), and of a key twice."""
+    """PyYAML's loader. It tells the line of a value that only looks like one of its type ("2024-13-45"), and of a key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found: set[str] = set()

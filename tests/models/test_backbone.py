@@ -93,6 +93,22 @@ def test_predictor_gives_distributions_whatever_the_batch() -> None:
     np.testing.assert_allclose(whole, parts, atol=1e-6)
 
 
+def test_predictor_lets_a_model_learn_at_test_time() -> None:
+    """Its forward pass asks for gradients itself, and gets the same ones as outside of a prediction."""
+
+    class Learns(Identity):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.enable_grad():
+                w = torch.ones(x.shape[-1], requires_grad=True)
+                (step,) = torch.autograd.grad((w * x[:, :1]).square().sum(), w)
+            return x * (w - step).detach()
+
+    model = build(Learns, resolve_options(Learns, {}), IO).eval()
+    tokens = np.random.default_rng(0).integers(0, 5, (3, 9)).astype(np.uint8)
+    outside = model(torch.from_numpy(tokens.astype(np.int64))).detach().double().softmax(-1).numpy()
+    np.testing.assert_allclose(ModelPredictor(model).predict(tokens), outside, atol=1e-9)
+
+
 def test_loss_is_the_mean_over_scored_positions() -> None:
     model = build(Identity, resolve_options(Identity, {}), IO)
     tokens = torch.randint(5, (3, 6))
