@@ -133,7 +133,7 @@ def probe(
         announce: Is told what is being done.
 
     Raises:
-        UserError: See `check_probed`.
+        UserError: See `check_probed`; or the track's strings are too short for a target.
     """
     check_probed(trained, targets)
     io = trained.track.task.io
@@ -148,6 +148,9 @@ def probe(
         instances = trained.track.instances(split)[: limits[split]]
         generator = np.random.default_rng([seed, number, *sort[0].encode(), sort[1]])
         samples = _samples(instances, io, sort, generator)
+        if not len(samples):
+            target = groups[sort][0].name
+            raise UserError(f"{trained.track.name} has no position to probe for {target}: its strings are too short")
         return samples, _features(samples, instances, trained, bare, io.vocab_size)
 
     for sort, own in groups.items():

@@ -157,15 +157,15 @@ def predictions_of(one: Given, task: Task, instances: Instances) -> StoredPredic
 
 @contextmanager
 def _in_evaluation_mode(module: nn.Module | None) -> Iterator[None]:
-    """A module is in evaluation mode, and afterwards in the mode in which it was."""
-    training = module is not None and module.training
+    """A module and all its parts are in evaluation mode, and afterwards each in the mode in which it was."""
+    modes = {} if module is None else {part: part.training for part in module.modules()}
     if module is not None:
         module.eval()
     try:
         yield
     finally:
-        if module is not None:
-            module.train(training)
+        for part, training in modes.items():
+            part.training = training
 
 
 def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +178,19 @@ def test_a_state_that_holds_the_answer_is_read(pfa: Track, monkeypatch: pytest.M
     assert found.shuffled.value > 2 * found.trained.value
     assert (exists.metric, exists.layer, exists.linear_layer) == ("accuracy", 2, 2)
     assert exists.linear.value > 0.95
+
+
+def test_strings_of_one_symbol_have_no_2_grams(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tiny.instances
+
+    def instances(split: str) -> Instances:
+        found = given(split)
+        tokens = np.where(np.arange(found.tokens.shape[1]) % 2, tiny.task.io.separator, found.tokens)
+        return replace(found, tokens=tokens.astype(found.tokens.dtype))
+
+    monkeypatch.setattr(tiny, "instances", instances)
+    with pytest.raises(UserError, match="tiny-v1 has no position to probe for count-2: its strings are too short"):
+        probe(trained_of(tiny, "lstm", d_model=8), chosen_targets("counts"), steps=2)
 
 
 def test_the_test_split_is_read_after_every_choice(tiny: Track, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,7 @@ def test_a_run_a_model_and_an_array_get_scores_equal_to_the_bit(tiny: Track, tin
 
 def test_a_model_of_the_next_token_is_given_a_separator_first(tiny: Track, vocab_size: int) -> None:
     model, test = NextToken(vocab_size), tiny.instances("test")
+    model.gru.eval()
     result = regbench.evaluate(tiny, model, predicts="next", kind="logits")
     tokens = torch.from_numpy(test.tokens.astype(np.int64))
     with torch.inference_mode():
@@ -112,7 +113,7 @@ def test_a_model_of_the_next_token_is_given_a_separator_first(tiny: Track, vocab
         assert record.value == pytest.approx(array.seeds[0].scores[metric].value, rel=1e-4)
     assert result.architecture.name == "NextToken"
     assert result.architecture.parameters == sum(p.numel() for p in model.parameters())
-    assert model.training, "a model is given back as it came"
+    assert (model.training, model.gru.training) == (True, False), "a model is given back as it came"
 
 
 def test_a_predictor_may_take_gradient_steps(tiny: Track, vocab_size: int) -> None:
