@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regbench.models.backbone import held_bytes
+from regbench.models.backbone import StreamState, held_bytes
 from regbench.models.model import Model, shift_in
 from regbench.ops.backend import use_backend
 from regbench.tasks.base import VectorIO
@@ -99,30 +99,43 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
     """Bytes of state of one sequence in float32 after 128 and after 1,024 tokens, from what the recurrent form holds.
 
     The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes
-    at each token, and the rest follows. The state of n-gram heads grows with the text: it is not given.
+    at each token, and the rest follows. The state of n-gram heads grows with the number of different n-grams. So with such heads
+    all 1,024 random tokens are read.
 
     Args:
         model: a model in its evaluation form. One with positions that are learned need not have 1,024 of them.
 
     Returns:
-        Bytes by the number of tokens. Empty where there is no recurrent form, or where the state grows in another way.
+        Bytes by the number of tokens. Empty where there is no recurrent form, or where the state grows in another way. With
+        n-gram heads, without those for which the model has too few positions.
     """
-    short, held = (8, 16, 24), []
+    held, heads = _read(model, (8, 16, 24))
+    names: tuple[Literal["128", "1024"], ...] = ("128", "1024")
+    if heads:
+        held, _ = _read(model, (128, 1024))
+        return {name: held[int(name)] for name in names if int(name) in held}
+    if len(held) < 3 or held[24] - held[16] != held[16] - held[8]:
+        return {}
+    return {name: held[8] + (int(name) - 8) * (held[16] - held[8]) // 8 for name in names}
+
+
+def _read(model: Any, lengths: tuple[int, ...]) -> tuple[dict[int, int], bool]:
+    """Bytes of state after so many random tokens, and whether n-gram heads hold some of them.
+
+    Reading ends early where there is no recurrent form, where a stranger's fails (`regbench check` says why), or where learned
+    positions end.
+    """
     random, place = torch.Generator().manual_seed(0), next(model.parameters()).device
-    try:
+    held: dict[int, int] = {}
+    state: Any = None
+    with contextlib.suppress(Exception), torch.no_grad():
         state = model.init_state(1)
-        with torch.no_grad():
-            for t in range(1, short[-1] + 1):
-                if isinstance(model.io, VectorIO):
-                    token = torch.randn(1, model.io.d_in, generator=random)
-                else:
-                    token = torch.randint(model.io.vocab_size, (1,), generator=random)
-                _, state = model.step(token.to(place), state)
-                if t in short:
-                    held.append(held_bytes(state))
-    except Exception:  # there is no recurrent form, or a stranger's fails; `regbench check` says why
-        return {}
-    if held[2] - held[1] != held[1] - held[0]:
-        return {}
-    rate = (held[1] - held[0]) // (short[1] - short[0])
-    return {"128": held[0] + (128 - short[0]) * rate, "1024": held[0] + (1024 - short[0]) * rate}
+        for t in range(1, lengths[-1] + 1):
+            if isinstance(model.io, VectorIO):
+                token = torch.randn(1, model.io.d_in, generator=random)
+            else:
+                token = torch.randint(model.io.vocab_size, (1,), generator=random)
+            _, state = model.step(token.to(place), state)
+            if t in lengths:
+                held[t] = held_bytes(state)
+    return held, isinstance(state, StreamState) and state.ngram_bytes() > 0

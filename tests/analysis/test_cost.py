@@ -80,12 +80,32 @@ def test_a_state_that_grows_is_what_a_stream_holds(name: str) -> None:
         assert found == {"128": 4 * 2 * 2 * 16 * 128, "1024": 4 * 2 * 2 * 16 * 1024}
 
 
-def test_a_state_that_cannot_be_known_is_empty() -> None:
-    """N-gram heads hold what the text needs; a mixer without `step` has no stream; vectors are read too."""
-    cls = registry.load(registry.ARCHITECTURE, "transformer")
-    io = TokenIO(9, 8, 64, tuple("abcdefgh|"))
+@pytest.mark.parametrize(("heads", "most"), [({"ngram_heads": [1]}, 9), ({"extra_ngram_heads": [2]}, 81)])
+def test_the_state_of_ngram_heads_is_read_to_the_end(heads: dict[str, list[int]], most: int) -> None:
+    """It grows with the number of different n-grams, of which there are few; the transformer's cache grows all along."""
+    cls, io = registry.load(registry.ARCHITECTURE, "transformer"), TokenIO(9, 8, 2000, tuple("abcdefgh|"))
     small = {"d_model": 16, "n_heads": 2}
-    assert state_at(build(cls, resolve_options(cls, {**small, "ngram_heads": [1]}), io).eval()) == {}
+    model: Any = build(cls, resolve_options(cls, {**small, **heads}), io).eval()
+    found, bare = state_at(model), state_at(build(cls, resolve_options(cls, small), io).eval())
+    assert set(found) == {"128", "1024"}
+    own = {name: found[name] - bare[name] for name in found}
+    layers = 2 if "extra_ngram_heads" in heads else 1
+    assert 0 < own["128"] <= own["1024"] <= layers * 8 * (most + 4) * 20
+    tokens = torch.randint(9, (1, 1024), generator=torch.Generator().manual_seed(1))
+    assert found["1024"] == pytest.approx(stream_bytes(model, tokens), rel=0.02), "with other tokens"
+
+
+def test_what_learned_positions_do_not_reach_is_left_out() -> None:
+    cls = registry.load(registry.ARCHITECTURE, "transformer")
+    options = resolve_options(cls, {"d_model": 16, "n_heads": 2, "ngram_heads": [1]})
+    found = [state_at(build(cls, options, TokenIO(9, 8, length, tuple("abcdefgh|"))).eval()) for length in (64, 200)]
+    assert [list(held) for held in found] == [[], ["128"]]
+
+
+def test_a_state_that_cannot_be_known_is_empty() -> None:
+    """A mixer without `step` has no stream; vectors are read too."""
+    cls = registry.load(registry.ARCHITECTURE, "transformer")
+    small = {"d_model": 16, "n_heads": 2}
     assert state_at(Two()) == {}
     vectors = VectorIO(d_in=3, d_out=1, max_length=64)
     assert state_at(build(cls, resolve_options(cls, small), vectors).eval())["128"] == 4 * 2 * 2 * 16 * 128
