@@ -200,14 +200,15 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
         pairs = dict(zip(axes, combination, strict=True))
         shared = _joined({axis: value for axis, value in pairs.items() if not sweep.is_selected(axis)})
         found.setdefault(repr(shared), (shared, []))[1].append(_joined(pairs))
-    groups = []
+    groups: dict[tuple[str, ...], Group] = {}
     for shared, several in found.values():
         points = {made.digest: (made, values) for values in several for made in [point(values, {})]}
         more = sweep.select.settings if sweep.select is not None else {}
         trials = [Cell(point(values, more), SELECTION_SEED) for _, values in points.values()]
         chosen_among = tuple(made for made, _ in points.values())
-        groups.append(Group(chosen_among, tuple(trials) if len(trials) > 1 else (), tuple(sweep.seeds), shared))
-    return groups
+        group = Group(chosen_among, tuple(trials) if len(trials) > 1 else (), tuple(sweep.seeds), shared)
+        groups.setdefault(tuple(points), group)  # two groups of the same points are one
+    return list(groups.values())
 
 
 def _joined(settings: dict[str, Any]) -> dict[str, Any]:

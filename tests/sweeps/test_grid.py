@@ -74,6 +74,10 @@ def test_points_that_come_to_the_same_are_one(tiny_file: Path) -> None:
     (said,) = groups_of(tiny_file, grid={"arch": ["lstm"], "d_model": [64]}, options_of={}, select=None)
     (unsaid,) = groups_of(tiny_file, grid={"arch": ["lstm"]}, options_of={}, select=None)
     assert said.first.digest == unsaid.first.digest == group.points[0].digest
+    budgets = {"arch": ["lstm"], "training.train_tokens": [None, 6000, 3000]}
+    assert len(groups_of(tiny_file, grid=budgets, options_of={}, select=None)) == 2, (
+        "nothing chosen, the whole budget twice"
+    )
 
 
 def test_trials_may_be_trained_otherwise(tiny_file: Path) -> None:
