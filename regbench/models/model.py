@@ -185,7 +185,7 @@ class ModelPredictor:
         """(B, L) integers -> (B, L, V) float64."""
         self.model.eval()
         parts = []
-        with torch.no_grad():
+        with torch.no_grad():  # not in inference mode: a model that learns at test time records gradients
             for i in range(0, len(tokens), self.batch_size):
                 batch = token_tensor(tokens[i : i + self.batch_size], self.device)
                 out = self.model(batch).double()
