@@ -1,6 +1,7 @@
 """The command `regbench`: finds the command, lets it parse, call and print, and prints what went wrong.
 
 Exit codes: 0 done; 1 a check said no; 2 the input was wrong, said in one line; 130 interrupted, and can be resumed.
+SIGTERM, which job schedulers send, interrupts as Ctrl-C does.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import importlib
 import importlib.metadata
 import pkgutil
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from textwrap import fill
 from typing import NoReturn
 
@@ -45,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     threads.wait_asleep()  # before a command imports PyTorch
     console = Console(highlight=False)  # no colours for numbers and words that happen to be in a line
     try:
-        parsed = _parse(sys.argv[1:] if arguments is None else arguments)
-        code: int = parsed.command(parsed, console)
+        with _terminated_as_interrupted():
+            parsed = _parse(sys.argv[1:] if arguments is None else arguments)
+            code: int = parsed.command(parsed, console)
     except UserError as error:
         print(f"regbench: {escaped(str(error))}", file=sys.stderr)
         return 2
@@ -57,6 +62,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return code
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt meanwhile, so that the command says how to go on and leaves nothing behind."""
+    if threading.current_thread() is not threading.main_thread():  # only there can a handler be set
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -23,7 +23,13 @@ from regbench.results import ArchitectureRecord
 from regbench.utils.errors import UserError
 from regbench.utils.files import cache_root
 
-_COMMAND = "import sys; from regbench.cli import main; sys.exit(main(sys.argv[1:]))"
+# It ends with whoever runs it, however that ends: the input of the process is then at its end.
+_COMMAND = """
+import os, sys, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(143)), daemon=True).start()
+from regbench.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,8 @@ class Past:
     def command(self, arguments: list[str]) -> int:
         """Runs `regbench` as it was then, and returns its exit code. What it prints goes to standard error."""
         command = [sys.executable, "-P", "-c", _COMMAND, *arguments]
-        return subprocess.run(command, env=self._environment(), stdout=2, check=False).returncode
+        with subprocess.Popen(command, env=self._environment(), stdin=subprocess.PIPE, stdout=2) as process:
+            return process.wait()
 
     def _environment(self) -> dict[str, str]:
         """The cache is one of its own: what another version kept need not be of its form."""

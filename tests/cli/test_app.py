@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -364,17 +365,22 @@ def test_exit_code_reaches_the_shell(regbench: Callable[..., subprocess.Complete
     assert done.stderr == "regbench: unknown architecture 'manba'; did you mean 'mamba'?\n"
 
 
+@pytest.mark.parametrize("by", ["Ctrl-C", "SIGTERM"])
 def test_interruption_says_how_to_go_on(
-    capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+    by: str, capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        if by == "Ctrl-C":
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGTERM)
 
+    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("regbench.training.trainer.Trainer._step", interrupt)
     Path("same.py").write_text(PLUGIN)
     code, _, err = said(capsys, "run", "--arch", "same.py", "--track", str(tiny_file), "--out", "here")
     assert code == 130
     assert err.endswith("regbench: interrupted; go on with: regbench run --resume here\n")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_help_names_every_command_and_gives_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from regbench import cli
@@ -25,10 +27,22 @@ from regbench.leaderboard.tiers import read_evidence
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
+from tests.helpers.processes import wait_until
 from tests.leaderboard.conftest import SETTINGS, Made
 from tests.leaderboard.test_verify import commit_of
 
 ROOT = history.ROOT
+SLEEPER = """
+import os, pathlib, time
+def main(arguments):
+    pathlib.Path(arguments[0]).write_text(f"{os.getpid()}\\n")
+    time.sleep(300)
+"""
+PARENT = """
+import pathlib, sys
+from regbench.leaderboard.past import Past
+Past("a" * 40, pathlib.Path(sys.argv[1])).command(sys.argv[2:])
+"""
 
 
 def git(folder: Path, *words: str) -> str:
@@ -54,6 +68,21 @@ def test_the_tree_of_a_commit_holds_its_packages(tmp_path: Path, monkeypatch: py
         assert sorted(path.name for path in tree.iterdir()) == ["architectures", "regbench"]
     assert not tree.exists()
     assert git(tmp_path, "status", "--porcelain") == "", "the checkout is left as it was"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_of_then_ends_with_whoever_runs_it(sent: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "regbench").mkdir()
+    (tmp_path / "regbench" / "__init__.py").write_text("")
+    (tmp_path / "regbench" / "cli.py").write_text(SLEEPER)
+    pid = tmp_path / "pid"
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), str(pid)])
+    wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    child = psutil.Process(int(pid.read_text()))
+    parent.send_signal(sent)
+    assert parent.wait(60) == -sent
+    assert psutil.wait_procs([child], timeout=60)[1] == []
 
 
 def test_why_a_source_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from regbench.sweeps.local import LocalEngine, Share, share
 from regbench.sweeps.work import Ended, Job
 from regbench.utils import threads
 from regbench.utils.errors import UserError
+from tests.helpers.processes import wait_until
 from tests.helpers.sweeps import AVERAGE, cores_free, write_sweep
 
 two_cores = pytest.mark.skipif(not cores_free(2), reason="needs two cores")
@@ -195,13 +196,6 @@ def sweeping(folder: Path, out: str, jobs: int) -> subprocess.Popen[str]:
         # Tests that were begun in the background ignore Ctrl-C, and would hand that down.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-
-
-def wait_until(something: Callable[[], Any], seconds: float = 240.0) -> None:
-    until = time.monotonic() + seconds
-    while not something():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 @pytest.mark.ci
