@@ -181,8 +181,9 @@ def as_array(rows: Any, what: str) -> NDArray[Any]:
         UserError: They are something else.
     """
     if isinstance(rows, Tensor):
-        rows = rows.detach().cpu()
-        rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+        with blaming(f"the {what} must give a tensor that can become an array: this one raises"):
+            rows = rows.detach().cpu()  # of 16 and 8 bits NumPy knows but one
+            rows = (rows.float() if rows.is_floating_point() and rows.itemsize < 4 else rows).numpy()
     if not isinstance(rows, np.ndarray):
         part = "['logits']" if isinstance(rows, dict) and "logits" in rows else "[0]" if isinstance(rows, tuple) else ""
         hint = f"; wrap it: lambda tokens: {what}(tokens){part}" if part else ""
@@ -236,7 +237,7 @@ def _normalized(rows: NDArray[Any], kind: Kind | None) -> FloatArray:
             hint = (
                 "they are probabilities already: say kind='probabilities'"
                 if found == "probabilities"
-                else ("log_softmax them, or say kind='logits'")
+                else ("log_softmax them in float32, or say kind='logits'")
             )
             raise UserError(f"kind='log_probabilities', but {off}; {hint}")
         return cast(FloatArray, numbers.exp().numpy())
@@ -249,7 +250,8 @@ def _normalized(rows: NDArray[Any], kind: Kind | None) -> FloatArray:
         )
     if found != "probabilities":
         raise UserError(
-            f"predicted rows must sum to 1; one sums to {_worst(numbers.sum(-1)):.4g}: softmax them, or say kind='logits'"
+            f"predicted rows must sum to 1; one sums to {_worst(numbers.sum(-1)):.4g}: softmax them in float32, or say "
+            "kind='logits'"
         )
     return cast(FloatArray, numbers.numpy())
 

@@ -42,7 +42,7 @@ class SweepFile(Strict):
         track: one track, or several.
         base: settings of every run.
         grid: values by axis; `arch` is one of them.
-        options_of: further axes by architecture; they replace those of `grid`.
+        options_of: further axes by architecture; they replace those of `grid`, and settings of `base`.
         select: how one is chosen; without it every configuration trains all seeds and is scored.
         seeds: of what is scored on the test split.
         backend: as `regbench run --backend`.
@@ -144,6 +144,10 @@ def _fault(sweep: SweepFile) -> str | None:
             twice = next((v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])), None)
             if twice is not None:
                 return f"the axis {where}.{name} has the value {twice!r} twice"
+    fixed = {name for key in sweep.base for name in names_in(key)}
+    both = next((name for axis in sweep.grid for name in names_in(axis) if name in fixed), None)
+    if both is not None:
+        return f"'{both}' stands in base and in grid: leave one out"
     strange = next((a for a in sweep.architectures if not isinstance(a, str)), None)
     if strange is not None:
         return f"grid.arch: {strange!r} names no architecture"
@@ -163,7 +167,7 @@ def _fault(sweep: SweepFile) -> str | None:
             return f"select.over: '{name}' is no axis of the grid{nearest(name, axes_known)}"
     if sweep.select is not None:
         chosen = {name for axis in all_axes if sweep.is_selected(axis) for name in names_in(axis)}
-        fixed = next((key for key in sweep.select.settings if not chosen.isdisjoint(names_in(key))), None)
-        if fixed is not None:
-            return f"select.with sets '{fixed}', which is selected over: every trial would be the same"
+        moot = next((key for key in sweep.select.settings if not chosen.isdisjoint(names_in(key))), None)
+        if moot is not None:
+            return f"select.with sets '{moot}', which is selected over: every trial would be the same"
     return None

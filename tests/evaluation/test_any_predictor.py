@@ -362,7 +362,7 @@ def test_the_kind_of_rows_is_named(tiny: Track, rows: NDArray[np.float64]) -> No
     cases = {
         ("probabilities", "logits"): (logits, "softmax them, or say kind='logits'"),
         ("probabilities", "log_probabilities"): (np.log(smooth), "say kind='log_probabilities'"),
-        ("log_probabilities", "logits"): (logits, "log_softmax them, or say kind='logits'"),
+        ("log_probabilities", "logits"): (logits, "log_softmax them in float32, or say kind='logits'"),
         ("log_probabilities", "probabilities"): (smooth, "say kind='probabilities'"),
         ("logits", "probabilities"): (smooth, "say kind='probabilities'"),
     }
@@ -390,6 +390,21 @@ def test_floating_point_numbers_that_pytorch_does_not_know(tiny: Track, rows: ND
         for one in (rows.astype(np.float32), rows.astype(np.float32).astype(kind))
     ]
     assert scores[0] == scores[1]
+
+
+def test_tensors_that_numpy_does_not_know(tiny: Track, rows: NDArray[np.float64]) -> None:
+    words: dict[str, Any] = {"predicts": "this", "kind": "probabilities"}
+    tensor = torch.from_numpy(rows)
+    as_float32, as_float16 = (
+        regbench.evaluate(tiny, one, "this", "probabilities").seeds[0].scores
+        for one in (tensor.half().float(), tensor.half())
+    )
+    assert as_float32 == as_float16
+    uneven = torch.full_like(tensor, 0.9 / (rows.shape[-1] - 1))  # in bfloat16 these are 0.3 % too large
+    uneven[..., 0] = 0.1
+    for coarse in (torch.bfloat16, torch.float8_e5m2):
+        assert "softmax them in float32" in refused(tiny, uneven.to(coarse), **words)
+    assert "can become an array: this one raises TypeError: " in refused(tiny, tensor.to_sparse(), **words)
 
 
 def test_wrong_shapes_and_types(tiny: Track, rows: NDArray[np.float64], vocab_size: int) -> None:

@@ -79,6 +79,10 @@ def test_what_is_selected_over_is_found_by_any_of_its_names() -> None:
         ({"grid": {"arch": ["mamba"], "n_layers": []}}, "the axis grid.n_layers is empty"),
         ({"grid": {"arch": ["mamba"], "n_layers": 2}}, "grid.n_layers: input should be a valid list"),
         ({"grid": {"arch": ["mamba"], "n_layers": [2, 2]}}, "the axis grid.n_layers has the value 2 twice"),
+        (
+            {"base": {"n_layers": 1}, "grid": {"arch": ["mamba"], "n_layers, n_heads": [[2, 1]]}},
+            "'n_layers' stands in base and in",
+        ),
         ({"grid": {"n_layers": [2]}}, "grid has no 'arch'"),
         ({"grid": {"arch": [], "n_layers": [2]}}, "the axis grid.arch is empty"),
         ({"grid": {"arch": [3]}, "select": None}, "grid.arch: 3 names no architecture"),
