@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import pytest
 
@@ -180,19 +180,17 @@ def test_the_map_is_the_folders() -> None:
     assert named == rooms | loose | above
 
 
-@pytest.mark.parametrize(("curves", "file"), [("curves", "score_by_position"), ("shares", "share_of_bayes")])
-def test_the_figures_are_of_the_entries(curves: str, file: str) -> None:
+def test_the_figures_are_of_the_entries() -> None:
     """A figure carries the digest of the curves it was drawn from."""
     path = ROOT / "docs" / "figures" / "score_by_position.py"
-    script: dict[str, Any] = {"__file__": str(path), "__name__": "score_by_position"}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), script)
-    found = script[curves]()
-    drawn = path.with_name(f"{file}.svg").read_text(encoding="utf-8")
-    assert script["digest"](found) in drawn, "draw it again: make figures"
-    styles = script["STYLES" if curves == "curves" else "SHARES"]
-    assert len(script["draw"](found, styles, "", "", (0, 1)).axes[0].get_lines()) == 2 * len(styles)
-    assert set(found) == set(styles)
-    assert all(len(position) > 10 for position, _ in found.values())
+    script = runpy.run_path(str(path))
+    for file, drawing in script["DRAWINGS"].items():
+        found = script["curves"](drawing)
+        drawn = path.with_name(f"{file}.svg").read_text(encoding="utf-8")
+        assert script["digest"](found) in drawn, "draw it again: make figures"
+        assert len(script["draw"](drawing, found).axes[0].get_lines()) == 2 * len(drawing.lines)
+        assert set(found) == set(drawing.lines)
+        assert all(len(position) > 10 for position, _ in found.values())
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Draws score by position in the context on pfa-small-v1: the figure of the README, and the share of Bayes' gain.
+"""Draws legal accuracy by position in the context: the figure of the README, and the share of Bayes' gain.
 
 `make figures` writes score_by_position.svg and share_of_bayes.svg beside this file. The curves are those of the leaderboard's
 entries (the mean over their seeds) and of the baselines beside them. Nothing is trained.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -18,64 +18,114 @@ from matplotlib.ticker import PercentFormatter
 
 from regbench.leaderboard.store import stored_in
 
-TRACK, METRIC = "pfa-small-v1", "legal_accuracy"
+METRIC = "legal_accuracy"
 FOLDER = Path(__file__).resolve().parent
-ENTRIES = FOLDER.parents[1] / "leaderboard" / "entries" / TRACK
-
-# Okabe and Ito (2008): told apart by people who do not see red and green apart. Baselines are dashed, architectures are not.
-STYLES = {
-    "oracle": ("#000000", (0, (1, 1.5))),
-    "Bayes": ("#E69F00", (0, (6, 2))),
-    "retnet+ngh-1-2-3": ("#0072B2", "solid"),
-    "3-gram": ("#CC79A7", (0, (4, 2, 1, 2))),
-    "mamba": ("#56B4E9", "solid"),
-    "transformer+mimetic": ("#D55E00", "solid"),
-}
-SHARES = {
-    "retnet+ngh-1-2-3": ("#0072B2", "solid"),
-    "3-gram": ("#CC79A7", (0, (4, 2, 1, 2))),
-    "forgetting_transformer": ("#E69F00", "solid"),
-    "deltanet": ("#009E73", "solid"),
-    "mamba": ("#56B4E9", "solid"),
-    "transformer+mimetic": ("#D55E00", "solid"),
-    "lstm": ("#8A8A8A", "solid"),
-    "gla": ("#000000", "solid"),
-}
+ENTRIES = FOLDER.parents[1] / "leaderboard" / "entries"
 START, END = "unigram", "Bayes"
 LEAST_GAIN = 0.1
 """Shares are drawn from the position on at which Bayes is so far ahead of the unigram model. Before, they are noise."""
-LABELS = {
-    "oracle": "oracle (the truth)",
-    "retnet+ngh-1-2-3": "RetNet + n-gram heads",
-    "mamba": "Mamba",
-    "transformer+mimetic": "Transformer",
-    "forgetting_transformer": "Forgetting transformer",
-    "deltanet": "DeltaNet",
-    "lstm": "LSTM",
-    "gla": "GLA",
-}
+
+# Okabe and Ito (2008): told apart by people who do not see red and green apart. Baselines are dashed, architectures are not.
+BLACK, GREY, ORANGE, BLUE, SKY, GREEN, RED, PINK = (
+    *("#000000", "#8A8A8A", "#E69F00", "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7"),
+)
 Curve = tuple[list[float], list[float]]
 """Positions, and the score at each."""
 
 
-def curves(names: Iterable[str] = STYLES) -> dict[str, Curve]:
-    """The curve of each predictor, by its name."""
-    entries = [json.loads(one.path.read_text(encoding="utf-8")) for one in stored_in(ENTRIES)]
-    by_name = {entry["name"]: [seed["curves"][METRIC] for seed in entry["result"]["seeds"]] for entry in entries}
-    baselines = entries[0]["result"]["baselines"]
-    by_name |= {name: [record["curves"][METRIC]] for name, record in baselines.items()}
-    return {name: _mean(by_name[name]) for name in names}
+@dataclass(frozen=True)
+class Line:
+    """How one predictor is drawn.
+
+    Attributes:
+        label: Its name in the figure.
+        colour: Of the line.
+        dashes: Of the line.
+    """
+
+    label: str
+    colour: str
+    dashes: str | tuple[int, tuple[float, ...]] = "solid"
 
 
-def shares() -> dict[str, Curve]:
-    """By predictor, the share of Bayes' gain over the unigram model at each position: 0 at the unigram model, 1 at Bayes."""
-    found = curves([*SHARES, START, END])
+@dataclass(frozen=True)
+class Drawing:
+    """One figure.
+
+    Attributes:
+        track: Whose entries and baselines.
+        lines: By the name of the entry or baseline.
+        title: Above.
+        what: The vertical axis.
+        lowest: Where the vertical axis begins.
+        shares: Whether it has the share of Bayes' gain, and not the score.
+    """
+
+    track: str
+    lines: dict[str, Line]
+    title: str
+    what: str
+    lowest: float
+    shares: bool = False
+
+
+THREE_GRAM = Line("3-gram", PINK, (0, (4, 2, 1, 2)))
+DRAWINGS = {
+    "score_by_position": Drawing(
+        "pfa-medium-v1",
+        {
+            "oracle": Line("oracle (the truth)", BLACK, (0, (1, 1.5))),
+            "Bayes": Line("Bayes", ORANGE, (0, (6, 2))),
+            "gla+n_layers-4+ngh-1-2-3": Line("GLA + n-gram heads", BLUE),
+            "transformer+n_layers-4+mimetic": Line("Transformer", RED),
+            "3-gram": THREE_GRAM,
+            "mamba+n_layers-4": Line("Mamba", SKY),
+            "lstm+n_layers-4": Line("LSTM", GREY),
+        },
+        "How well each learns a new language from the prompt",
+        "legal accuracy",
+        0.5,
+    ),
+    "share_of_bayes": Drawing(
+        "pfa-small-v1",
+        {
+            "retnet+ngh-1-2-3": Line("RetNet + n-gram heads", BLUE),
+            "3-gram": THREE_GRAM,
+            "forgetting_transformer": Line("Forgetting transformer", ORANGE),
+            "deltanet": Line("DeltaNet", GREEN),
+            "mamba": Line("Mamba", SKY),
+            "transformer+mimetic": Line("Transformer", RED),
+            "lstm": Line("LSTM", GREY),
+            "gla": Line("GLA", BLACK),
+        },
+        "What each gains from the prompt, of what Bayes gains",
+        "share of Bayes' gain over the unigram model",
+        0.0,
+        shares=True,
+    ),
+}
+
+
+def curves(drawing: Drawing) -> dict[str, Curve]:
+    """The curve of each predictor of a figure, by its name."""
+    if not drawing.shares:
+        return _scores(drawing.track, drawing.lines)
+    found = _scores(drawing.track, [*drawing.lines, START, END])
     (position, start), (_, end) = found.pop(START), found.pop(END)
     first = next(i for i, (a, b) in enumerate(zip(start, end, strict=True)) if b - a >= LEAST_GAIN)
     return {
         name: (position[first:], [(v - a) / (b - a) for v, a, b in zip(value, start, end, strict=True)][first:])
         for name, (_, value) in found.items()
     }
+
+
+def _scores(track: str, names: Iterable[str]) -> dict[str, Curve]:
+    """The score by position of entries and baselines of a track."""
+    entries = [json.loads(one.path.read_text(encoding="utf-8")) for one in stored_in(ENTRIES / track)]
+    by_name = {entry["name"]: [seed["curves"][METRIC] for seed in entry["result"]["seeds"]] for entry in entries}
+    baselines = entries[0]["result"]["baselines"]
+    by_name |= {name: [record["curves"][METRIC]] for name, record in baselines.items()}
+    return {name: _mean(by_name[name]) for name in names}
 
 
 def _mean(seeds: list[dict[str, list[float]]]) -> Curve:
@@ -91,24 +141,25 @@ def digest(found: dict[str, Curve]) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
-def draw(
-    found: dict[str, Curve], styles: Mapping[str, Any], title: str, what: str, heights: tuple[float, float]
-) -> Figure:
+def draw(drawing: Drawing, found: dict[str, Curve]) -> Figure:
     """One line for each predictor; its name stands at the line's end, behind a piece of the same line."""
     figure = Figure(figsize=(8.4, 4.4), layout="constrained")
     axes = figure.subplots()
+    highest = 1.02
     for name, (position, value) in found.items():
-        colour, dashes = styles[name]
-        axes.plot(position, value, color=colour, linestyle=dashes, linewidth=2)
+        line = drawing.lines[name]
+        axes.plot(position, value, color=line.colour, linestyle=line.dashes, linewidth=2)
     ends = sorted((value[-1], name) for name, (_, value) in found.items())
-    apart = _apart([height for height, _ in ends], 0.052 * (heights[1] - heights[0]))
+    apart = _apart([height for height, _ in ends], 0.052 * (highest - drawing.lowest))
     longest = max(position[-1] for position, _ in found.values())
     for (_, name), height in zip(ends, apart, strict=True):
-        right, (colour, dashes) = found[name][0][-1], styles[name]
-        axes.plot((right + 2, right + 8), (height, height), color=colour, linestyle=dashes, linewidth=2, clip_on=False)
-        axes.text(right + 9.5, height, LABELS.get(name, name), va="center")
-    axes.set(xlabel="position in the context (tokens)", ylabel=what, xlim=(0, 1.02 * longest), ylim=heights)
-    axes.set_title(f"{title} ({TRACK}, test split)", loc="left", fontsize=11)
+        right, line = found[name][0][-1], drawing.lines[name]
+        piece = (right + 2, right + 8), (height, height)
+        axes.plot(*piece, color=line.colour, linestyle=line.dashes, linewidth=2, clip_on=False)
+        axes.text(right + 9.5, height, line.label, va="center")
+    axes.set(xlabel="position in the context (tokens)", ylabel=drawing.what)
+    axes.set(xlim=(0, 1.02 * longest), ylim=(drawing.lowest, highest))
+    axes.set_title(f"{drawing.title} ({drawing.track})", loc="left", fontsize=11)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
@@ -128,20 +179,11 @@ def _apart(heights: list[float], least: float) -> list[float]:
 
 def main() -> None:
     """Writes the figures."""
-    learns, gains = (
-        "How well each learns a new language from the prompt",
-        "What each gains from the prompt, of what Bayes gains",
-    )
-    with rc_context({"svg.hashsalt": TRACK, "font.size": 10}):
-        _write("score_by_position.svg", curves(), STYLES, learns, "legal accuracy", (0.5, 1.02))
-        _write(
-            "share_of_bayes.svg", shares(), SHARES, gains, "share of Bayes' gain over the unigram model", (0.0, 1.02)
-        )
-
-
-def _write(file: str, found: dict[str, Curve], *how: Any) -> None:
-    note = f"curves {digest(found)}"
-    draw(found, *how).savefig(FOLDER / file, metadata={"Date": None, "Description": note})
+    for file, drawing in DRAWINGS.items():
+        found = curves(drawing)
+        with rc_context({"svg.hashsalt": drawing.track, "font.size": 10}):
+            note = {"Date": None, "Description": f"curves {digest(found)}"}
+            draw(drawing, found).savefig(FOLDER / f"{file}.svg", metadata=note)
 
 
 if __name__ == "__main__":
