@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -18,12 +19,13 @@ from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.against_run import predict_built_in, read_weights, score_faults
 from regbench.leaderboard.case import Findings, Note
+from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.isolated import predict_isolated
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.plausible import copies
-from regbench.leaderboard.reference import find_reference
+from regbench.leaderboard.reference import Reference, find_reference
 from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.tiers import (
@@ -38,12 +40,13 @@ from regbench.leaderboard.tiers import (
 )
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.scores import Scores, score
-from regbench.metrics.significance import Change
+from regbench.metrics.significance import Change, Split, expected_elsewhere
 from regbench.results import ScoreRecord
 from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.provenance import describe_machine
 from regbench.utils import registry
+from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
@@ -58,14 +61,16 @@ class Outcome:
     Attributes:
         findings: What is wrong. Without a fault the entry is verified.
         number: The number from which the instances follow.
-        changes: By score how the weights did on fresh instances, against the claim. Empty where it did not come to that.
+        changes: By score how the weights did on fresh instances, against what is expected. Empty where it did not come to that.
         fresh: By score the mean over seeds on fresh instances.
+        expected: By score what is expected of the claim there, with the standard error of the difference.
     """
 
     findings: Findings
     number: int
     changes: dict[str, Change]
     fresh: dict[str, ScoreRecord]
+    expected: dict[str, ScoreRecord]
 
 
 def challenge(
@@ -106,7 +111,7 @@ def challenge(
     if not findings.faults:
         findings.take("copies", _copies(stored))
     if findings.faults:
-        return Outcome(findings, number, {}, {})
+        return Outcome(findings, number, {}, {}, {})
     entry = stored.entry
     architecture = entry.result.architecture
     if not (is_built_in(architecture) or run_their_code):
@@ -127,13 +132,15 @@ def challenge(
         except Refused as error:
             findings.take("checkpoint", [str(error)])
     if findings.faults:
-        return Outcome(findings, number, {}, {})
+        return Outcome(findings, number, {}, {}, {})
     means = {metric: _mean(scored, metric) for metric in entry.metrics}
-    changes = judge(entry, means, reference.track)
+    expected = _expected(entry, reference, scored, reference.controls_on(fresh))
+    changes = judge(entry, means, expected, reference.track)
     findings.take("challenge", differing(changes))
+    outcome = Outcome(findings, number, changes, means, expected)
     if not findings.faults:
-        _keep(stored, fresh, means, number, by)
-    return Outcome(findings, number, changes, means)
+        _keep(stored, fresh, outcome, by)
+    return outcome
 
 
 def _copies(stored: Stored) -> Iterator[str]:
@@ -167,19 +174,46 @@ def _predict(
 
 def _mean(scored: list[Scores], metric: str) -> ScoreRecord:
     """The mean over seeds. All seeds answer the same instances: the error is that of the mean answers."""
-    sums = np.mean([one.sums[metric] for one in scored], axis=0)
-    return ScoreRecord.of(sums, scored[0].counts_of(metric))
+    return ScoreRecord.of(_sums(scored, metric), scored[0].counts_of(metric))
 
 
-def _keep(stored: Stored, fresh: Instances, means: dict[str, ScoreRecord], number: int, by: str) -> None:
+def _sums(scored: list[Scores], metric: str) -> FloatArray:
+    """The sum over each instance's positions, averaged over seeds."""
+    return cast(FloatArray, np.mean([one.sums[metric] for one in scored], axis=0))
+
+
+def _expected(
+    entry: Entry, reference: Reference, scored: list[Scores], controls: list[Scores]
+) -> dict[str, ScoreRecord]:
+    """By score what is expected of a claim on fresh instances, as far as they are harder or easier than the test split.
+
+    Args:
+        entry: The claim.
+        reference: Of its track.
+        scored: For each seed what its weights scored on the fresh instances.
+        controls: What the baselines scored there.
+    """
+    expected = {}
+    for metric in entry.metrics:
+        then, now = (np.stack([one.sums[metric] for one in of], -1) for of in (reference.controls, controls))
+        value, error = expected_elsewhere(
+            Split(entry.instances.mean(metric), entry.instances.counts_of(metric), then),
+            Split(_sums(scored, metric), scored[0].counts_of(metric), now),
+        )
+        expected[metric] = ScoreRecord(value=value, stderr=error)
+    return expected
+
+
+def _keep(stored: Stored, fresh: Instances, outcome: Outcome, by: str) -> None:
     """Writes the evidence beside the entry."""
     found = Challenge(
         date=today(),
         by=by,
         machine=describe_machine(),
-        number=number,
+        number=outcome.number,
         instances=len(fresh),
         fingerprint=fresh.fingerprint,
-        scores=means,
+        scores=outcome.fresh,
+        expected=outcome.expected,
     )
     add_evidence(stored, challenge=found)

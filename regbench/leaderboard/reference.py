@@ -14,11 +14,12 @@ from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.evaluation.predictions import expected_arrays, scored_at_once
 from regbench.metrics.scores import Scores, score, score_records
-from regbench.models.predictor import predict_in_batches
+from regbench.models.predictor import Baseline, predict_in_batches
 from regbench.results import BaselineRecord, Curve, TrackRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import training_steps
+from regbench.utils import registry
 from regbench.utils.arrays import IntArray
 from regbench.utils.guard import Refused
 
@@ -66,10 +67,25 @@ class Reference:
     def truth(self) -> Scores | None:
         """The scores of the oracle, or None where the task has no known truth."""
         found = [baseline for baseline in default_baselines(self.track, self.test) if baseline.anchor == "end"]
-        if not found:
-            return None
-        at_once = scored_at_once(self.test.tokens.shape[1], self.packed.shape[1])
-        return score(self.track.task, self.test, predict_in_batches(found[0], self.test, at_once))
+        return self._score(found[0], self.test) if found else None
+
+    @cached_property
+    def controls(self) -> list[Scores]:
+        """`controls_on` the test split."""
+        return self.controls_on(self.test)
+
+    def controls_on(self, instances: Instances) -> list[Scores]:
+        """Scores of baselines that tell how hard each instance is: n-grams, and those that fix the normalized score.
+
+        The others take minutes, and add little.
+        """
+        ngram = registry.load(registry.BASELINE, "ngram")
+        found = default_baselines(self.track, instances)
+        return [self._score(one, instances) for one in found if one.anchor is not None or isinstance(one, ngram)]
+
+    def _score(self, baseline: Baseline, instances: Instances) -> Scores:
+        at_once = scored_at_once(instances.tokens.shape[1], self.packed.shape[1])
+        return score(self.track.task, instances, predict_in_batches(baseline, instances, at_once))
 
     @cached_property
     def curves(self) -> dict[str, Curve]:

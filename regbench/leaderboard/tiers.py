@@ -64,6 +64,8 @@ class Challenge(Strict):
         instances: How many there were.
         fingerprint: Of these instances.
         scores: The means over seeds, with standard errors over the instances.
+        expected: What is expected of the claim on these instances, with the standard error of the difference. Without it the
+            claim itself is expected: evidence of before November 2026 has none.
     """
 
     date: _Date
@@ -73,6 +75,7 @@ class Challenge(Strict):
     instances: int = pydantic.Field(ge=100)
     fingerprint: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
     scores: dict[str, ScoreRecord]
+    expected: dict[str, ScoreRecord] | None = None
 
 
 class Reproduced(Strict):
@@ -181,10 +184,12 @@ def evidence_faults(entry: Entry, evidence: Evidence, track: Track) -> Iterator[
     metrics = set(entry.metrics)
     if (challenge := evidence.challenge) is not None:
         fresh = fresh_split(track, fresh_seed(entry, challenge.number), challenge.instances)
-        if set(challenge.scores) != metrics or fresh.fingerprint != challenge.fingerprint:
+        named = [set(scores) for scores in (challenge.scores, challenge.expected) if scores is not None]
+        if any(names != metrics for names in named) or fresh.fingerprint != challenge.fingerprint:
             yield "the challenge was not of the instances or the scores that its number gives"
         else:
-            yield from differing(judge(entry, challenge.scores, track))
+            expected = challenge.expected or _claimed(entry, challenge.scores)
+            yield from differing(judge(entry, challenge.scores, expected, track))
     if (again := evidence.reproduced) is not None:
         yield from _reproduction_faults(entry, again, track)
         if evidence.submitted is not None and same_person(again.by, evidence.submitted.by):
@@ -244,17 +249,31 @@ def _identities(track: Track) -> frozenset[bytes]:
     return frozenset(one for split in SPLITS for one in track.task.identities(track.instances(split)))
 
 
-def judge(entry: Entry, fresh: dict[str, ScoreRecord], track: Track) -> dict[str, Change]:
-    """By score how the mean over seeds on fresh instances differs from the claimed one. The level is shared by the scores."""
+def judge(
+    entry: Entry, fresh: dict[str, ScoreRecord], expected: dict[str, ScoreRecord], track: Track
+) -> dict[str, Change]:
+    """By score how the mean over seeds on fresh instances differs from the expected one. The level is shared by the scores."""
     return {
         metric: compare_splits(
-            entry.instances.mean(metric),
-            entry.instances.counts_of(metric),
-            (fresh[metric].value, fresh[metric].stderr),
+            (expected[metric].value, expected[metric].stderr),
+            fresh[metric].value,
+            len(entry.instances.counts_of(metric)),
             higher_is_better=track.metrics[metric].higher_is_better,
             level=LEVEL / len(entry.metrics),
         )
         for metric in entry.metrics
+    }
+
+
+def _claimed(entry: Entry, fresh: dict[str, ScoreRecord]) -> dict[str, ScoreRecord]:
+    """What is expected where nothing but the claim is known."""
+    claims = {
+        metric: ScoreRecord.of(entry.instances.mean(metric), entry.instances.counts_of(metric))
+        for metric in entry.metrics
+    }
+    return {
+        metric: ScoreRecord(value=claim.value, stderr=math.hypot(claim.stderr, fresh[metric].stderr))
+        for metric, claim in claims.items()
     }
 
 

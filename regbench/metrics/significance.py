@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
+from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 
 LEVEL = 0.001
@@ -160,27 +161,55 @@ def compare(
     return Change(change if higher_is_better else -change, instances, seeds, freedom, level)
 
 
+@dataclass(frozen=True)
+class Split:
+    """How the same predictors scored on the N instances of one split.
+
+    Attributes:
+        sums: (N,), the sum over each instance's positions.
+        counts: (N,), the number of positions of each instance.
+        controls: (N, K), the same sums of K other predictors, which tell how hard each instance is. K may be 0.
+    """
+
+    sums: FloatArray
+    counts: NDArray[np.integer[Any]]
+    controls: FloatArray
+
+
+def expected_elsewhere(then: Split, now: Split) -> tuple[float, float]:
+    """What predictors that scored so on the one split are expected to score on another that shares no instance with it.
+
+    A split is a draw, and some are easier than others. So the score is moved by what the controls score on both splits, times
+    the slopes of a linear regression (the control variates of Glasserman 2003, "Monte Carlo Methods in Financial Engineering",
+    section 4.1). The slopes are those of `now`: whoever claims `then` has no hand in them.
+
+    Returns:
+        The expected score, and the standard error of its difference from the score on `now`.
+    """
+    near, own = _off_mean(now.controls, now.counts), _off_mean(now.sums, now.counts)
+    near[:, np.abs(near).max(0, initial=0.0) < 1e-9 * now.counts.mean()] = 0.0  # what never varies tells nothing
+    solve = np.linalg.pinv(near)
+    slopes = solve @ own
+    move = now.controls.sum(0) / now.counts.sum() - then.controls.sum(0) / then.counts.sum()
+    errors = [_paired_error(one.sums - one.controls @ slopes, one.counts) for one in (then, now)]
+    of_slopes = np.linalg.norm((move @ solve) * (own - near @ slopes))
+    return float(then.sums.sum() / then.counts.sum() + move @ slopes), math.hypot(*errors, of_slopes)
+
+
 def compare_splits(
-    expected: NDArray[np.float64],
-    counts: NDArray[np.integer[Any]],
-    got: tuple[float, float],
-    *,
-    higher_is_better: bool,
-    level: float,
+    expected: tuple[float, float], got: float, instances: int, *, higher_is_better: bool, level: float
 ) -> Change:
-    """Compares the scores of the same trained models on two splits that share no instance: their errors add.
+    """Compares a score on a split with the one that is expected there.
 
     Args:
-        expected: (N,), the sum over each instance's positions on the one split, averaged over models.
-        counts: (N,), the number of positions of each instance.
-        got: The score on the other split and its standard error over instances.
+        expected: The expected score and the standard error of the difference, as `expected_elsewhere` gives them.
+        got: The score.
+        instances: How many the expectation rests on.
         higher_is_better: Whether the score is better when it is higher.
         level: The probability with which chance alone may be called a change, on one side.
     """
-    value = float(expected.sum() / counts.sum())
-    change = got[0] - value
-    error = math.hypot(_paired_error(expected, counts), got[1])
-    return Change(change if higher_is_better else -change, error, 0.0, max(1, len(counts) - 1), level)
+    change = got - expected[0]
+    return Change(change if higher_is_better else -change, expected[1], 0.0, max(1, instances - 1), level)
 
 
 def expected_spread(*scores: float) -> float:
@@ -213,10 +242,15 @@ def student_quantile(level: float, freedom: int) -> float:
     return float(-stdtrit(freedom, level))
 
 
-def _paired_error(difference: NDArray[np.float64], counts: NDArray[np.integer[Any]]) -> float:
+def _paired_error(difference: FloatArray, counts: NDArray[np.integer[Any]]) -> float:
     """The standard error over instances of the ratio sum(difference) / sum(counts)."""
     n = len(counts)
     if n < 2:
         return 0.0
-    residual = difference - difference.sum() / counts.sum() * counts
-    return float(np.sqrt((residual**2).sum() / (n * (n - 1))) / counts.mean())
+    return float(np.sqrt((_off_mean(difference, counts) ** 2).sum() / (n * (n - 1))) / counts.mean())
+
+
+def _off_mean(sums: FloatArray, counts: NDArray[np.integer[Any]]) -> FloatArray:
+    """Sums (N,) or (N, K) less what each instance's positions would have at the mean score."""
+    off: FloatArray = sums - np.multiply.outer(counts, sums.sum(0) / counts.sum())
+    return off

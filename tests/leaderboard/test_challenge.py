@@ -47,6 +47,7 @@ def test_honest_weights_are_verified_and_anyone_can_repeat_it(lstm: Made, tmp_pa
     assert verify_entry(Stored(path), track=lstm.track).faults == []
     again = challenge(Stored(path), lstm.run, by="another", track=lstm.track, instances=200, number=found.number)
     assert again.fresh == found.fresh
+    assert again.expected == found.expected == evidence.challenge.expected
 
 
 def test_fresh_instances_are_in_no_split(tiny: Track, lstm: Made) -> None:
@@ -71,6 +72,7 @@ def test_a_difference_without_noise_is_told() -> None:
         (lambda e: e["challenge"].update(number=1), "not of the instances"),
         (lambda e: e["challenge"]["scores"]["tvd"].update(value=0.9), "tvd is worse on fresh instances"),
         (lambda e: e["challenge"]["scores"].pop("tvd"), "not of the instances or the scores"),
+        (lambda e: e["challenge"]["expected"].pop("tvd"), "not of the instances or the scores"),
         (lambda e: e["challenge"].update(by="x\x1b[2J"), "not printable"),
         (lambda e: e.update(tier="reproduced"), "unknown key 'tier'"),
     ],

@@ -12,8 +12,10 @@ from regbench.metrics.significance import (
     SEED_NOISE_WEIGHT,
     Change,
     Sample,
+    Split,
     compare,
     compare_splits,
+    expected_elsewhere,
     seed_error,
     student_quantile,
 )
@@ -125,16 +127,41 @@ def test_degrees_of_freedom_are_those_of_the_larger_part() -> None:
 
 
 def test_on_two_splits_the_errors_of_both_count() -> None:
-    """Nothing is paired: the one error follows from the instances, the other is given."""
+    """Without controls nothing is paired, and the score then is what is expected now."""
     rng = np.random.default_rng(0)
-    sums, counts = 7 * (0.5 + 0.1 * rng.normal(size=50)), np.full(50, 7)
+    then, now = (Split(7 * (0.5 + 0.1 * rng.normal(size=n)), np.full(n, 7), np.empty((n, 0))) for n in (50, 80))
+    value, error = expected_elsewhere(then, now)
+    assert value == pytest.approx(then.sums.sum() / 350)
+    assert error == pytest.approx(np.hypot(stats.sem(then.sums / 7), stats.sem(now.sums / 7)))
     higher, lower = (
-        compare_splits(sums, counts, (sums.sum() / 350 - 0.1, 0.02), higher_is_better=higher, level=0.001)
-        for higher in (True, False)
+        compare_splits((0.5, 0.02), 0.4, 50, higher_is_better=higher, level=0.001) for higher in (True, False)
     )
     assert (higher.change, lower.change) == (pytest.approx(-0.1), pytest.approx(0.1))
-    assert higher.noise == pytest.approx(np.hypot(stats.sem(sums / 7), 0.02))
-    assert (higher.seeds, higher.freedom) == (0.0, 49)
+    assert (higher.noise, higher.seeds, higher.freedom) == (0.02, 0.0, 49)
+
+
+def test_controls_tell_how_hard_a_split_is() -> None:
+    """The score is twice the first control and less the second; the third never varies. The one split is far easier."""
+    rng = np.random.default_rng(0)
+
+    def split(instances: int, ease: float, noise: float) -> Split:
+        counts = rng.integers(5, 10, instances)
+        first, second = ease + rng.normal(size=instances), rng.normal(size=instances)
+        own = 2 * first - second + noise * rng.normal(size=instances)
+        controls = np.stack([first, second, np.full(instances, 0.3)], 1)
+        return Split(own * counts, counts, controls * counts[:, None])
+
+    easy, hard = split(300, 1.0, 0.0), split(200, 0.0, 0.0)
+    value, error = expected_elsewhere(easy, hard)
+    assert value == pytest.approx(hard.sums.sum() / hard.counts.sum(), abs=1e-9)
+    assert error < 1e-9
+    off = []
+    for _ in range(300):
+        easy, hard = split(300, 1.0, 0.5), split(200, 0.0, 0.5)
+        value, error = expected_elsewhere(easy, hard)
+        off.append((hard.sums.sum() / hard.counts.sum() - value) / error)
+    assert abs(np.mean(off)) < 4 / np.sqrt(300)
+    assert np.std(off) == pytest.approx(1.0, abs=0.15)
 
 
 @pytest.mark.parametrize(("option", "value"), [("level", 0.0), ("level", 0.5), ("seed_noise", -0.1)])

@@ -58,10 +58,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         announce=stderr().print,
     )
     for metric, change in found.changes.items():
-        fresh = found.fresh[metric]
+        fresh, expected = found.fresh[metric], found.expected[metric]
         print_line(
-            f"{label(metric)}: {fresh.value:.4f} ± {fresh.stderr:.4f} on fresh instances, "
-            f"{change.change / max(change.noise, 1e-12):+.1f} standard errors from the claim (+ is better)",
+            f"{label(metric)}: {fresh.value:.4f} on fresh instances, {expected.value:.4f} ± {expected.stderr:.4f} expected, "
+            f"{change.change / max(change.noise, 1e-12):+.1f} standard errors (+ is better)",
             console,
         )
     print_line(f"{stored.path}: {'REFUSED' if found.findings.faults else 'verified'}, number {found.number}", console)
