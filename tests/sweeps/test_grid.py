@@ -175,6 +175,7 @@ COUNTS = {
     "icll-table-2": (2160, 60),
     "mesanet-table-7": (1050, 9),
     "laptop": (24, 36),
+    "icll-figure-3": (0, 105),
     "board-grid": (324, 189),
     "s3-one-layer": (6, 6),
     "short-conv": (0, 21),
