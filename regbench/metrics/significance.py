@@ -188,7 +188,7 @@ def expected_elsewhere(then: Split, now: Split) -> tuple[float, float]:
     """
     near, own = _off_mean(now.controls, now.counts), _off_mean(now.sums, now.counts)
     near[:, np.abs(near).max(0, initial=0.0) < 1e-9 * now.counts.mean()] = 0.0  # what never varies tells nothing
-    solve = np.linalg.pinv(near)
+    solve = np.linalg.pinv(near, rcond=1e-9)
     slopes = solve @ own
     move = now.controls.sum(0) / now.counts.sum() - then.controls.sum(0) / then.counts.sum()
     errors = [_paired_error(one.sums - one.controls @ slopes, one.counts) for one in (then, now)]

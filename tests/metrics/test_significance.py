@@ -141,14 +141,18 @@ def test_on_two_splits_the_errors_of_both_count() -> None:
 
 
 def test_controls_tell_how_hard_a_split_is() -> None:
-    """The score is twice the first control and less the second; the third never varies. The one split is far easier."""
+    """The score is twice the first control and less the second. The third never varies, the last is the first once more.
+
+    One split is far easier.
+    """
     rng = np.random.default_rng(0)
 
     def split(instances: int, ease: float, noise: float) -> Split:
         counts = rng.integers(5, 10, instances)
         first, second = ease + rng.normal(size=instances), rng.normal(size=instances)
         own = 2 * first - second + noise * rng.normal(size=instances)
-        controls = np.stack([first, second, np.full(instances, 0.3)], 1)
+        again = first + 1e-13 * rng.normal(size=instances)
+        controls = np.stack([first, second, np.full(instances, 0.3), again], 1)
         return Split(own * counts, counts, controls * counts[:, None])
 
     easy, hard = split(300, 1.0, 0.0), split(200, 0.0, 0.0)
