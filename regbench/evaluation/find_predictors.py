@@ -155,6 +155,8 @@ def _find(
 ) -> list[ComparedPredictor]:
     """The predictors that one argument stands for."""
     label, name = _split(spec)
+    if label is not None and board is not None and spec in board.names(track):  # the name of an entry may have a "="
+        label, name = None, spec
     if Path(name).is_dir():
         return [_run(Path(name), label, track, test)]
     chosen = defaults_of(name, track, test) if registry.is_file(name) else [b for b in baselines if b.name == name]

@@ -21,7 +21,7 @@ from regbench.leaderboard.plausible import copies
 from regbench.leaderboard.rank import Board, rank
 from regbench.leaderboard.reference import find_reference, todays_track
 from regbench.leaderboard.store import Stored, stored_entries
-from regbench.leaderboard.tiers import Evidence, read_evidence
+from regbench.leaderboard.tiers import Evidence, check_evidence, read_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.metric import METRICS
 from regbench.results import BaselineRecord
@@ -31,6 +31,8 @@ from regbench.utils.guard import Folder, Refused, parse_json
 
 BASELINES, RETIRED = "baselines.json", "retired.json"
 _FILE_BYTES = 16 << 20
+_MOST_POSITIONS = 2**48
+"""Of a test split. Sums and squares of fewer are exact enough, and do not overflow."""
 
 Known = Mapping[str, Mapping[str, BaselineRecord]]
 """By the digest of a track's definition the baselines on its test split."""
@@ -106,12 +108,16 @@ def retired_faults(entry: Entry) -> Iterator[str]:
     if unknown := sorted(set(entry.metrics) - set(METRICS)):
         yield f"{unknown[0][:60]} is no score"
         return
-    lengths = {len(column) for one in instances.sums for column in one.values()} | {len(instances.counts)}
-    if len(lengths) != 1 or len(instances.sums) != len(result.seeds) or not sum(instances.counts):
+    counted = [instances.counts, *instances.group_counts.values()]
+    lengths = {len(column) for one in instances.sums for column in one.values()} | {len(counts) for counts in counted}
+    if len(lengths) != 1 or len(instances.sums) != len(result.seeds) or not all(map(any, counted)):
         yield "not every instance has a score"
         return
     if any(set(one) != set(entry.metrics) for one in instances.sums):
         yield "not every seed has the scores of every instance"
+        return
+    if max(map(sum, counted)) >= _MOST_POSITIONS:
+        yield "the instances have more positions than a track can have"
         return
     for place, seed in enumerate(result.seeds):
         for metric, record in seed.scores.items():
@@ -140,7 +146,8 @@ def _faults(
         return
     yield from (f"form: {fault}" for fault in stored.faults)
     if digest in retired.get(name, ()):
-        yield from retired_faults(stored.entry)
+        faults = list(retired_faults(stored.entry))
+        yield from faults or (f"tier: {fault}" for fault in check_evidence(stored, None))
     else:
         yield (
             f"track: {name} with the digest {digest[:12]!a} is no track of today, and {RETIRED} does not list it; "

@@ -177,21 +177,26 @@ def _highest(means: Mapping[str, float]) -> str:
 
 
 def _ahead(purpose: str, lines: Sequence[Line], own: Sequence[Line], place: int, track: str) -> str:
-    """Which of them are ahead on the one track of a purpose, by the significance test."""
+    """Which of them are ahead on the one track of a purpose: those to which the test finds the fewest of them better.
+
+    What is given counts is left out: it may be better than one of two that are level with each other.
+    """
     cells = {line.name: line.ranked[place] for line in own}
-    least = min(cell.rank for cell in cells.values())
-    level = {name: cell.score for name, cell in cells.items() if cell.rank == least}
+    worse = {name: sum(other.row.name in cell.row.better for other in cells.values()) for name, cell in cells.items()}
+    least = min(worse.values())
+    level = {name: cells[name].score for name, count in worse.items() if count == least}
     first = sorted(level, key=lambda name: (-level[name], name))
     return (
         f"{purpose.capitalize()} ({track}): {_listed(first)} {'are level' if first[1:] else 'is ahead'}, "
-        f"of {len(cells)} architectures, with a normalized score of {100 * level[first[0]]:.0f}.{_counts(lines, place, least)}"
+        f"of {len(cells)} architectures, with a normalized score of {100 * level[first[0]]:.0f}."
+        f"{_counts(lines, place, [cells[name] for name in first])}"
     )
 
 
-def _counts(lines: Sequence[Line], place: int, least: int) -> str:
-    """Which of those that are given counts are before the best of the others."""
+def _counts(lines: Sequence[Line], place: int, first: Sequence[Cell]) -> str:
+    """Which of those that are given counts are better than each of the first of the others."""
     given = [line for line in _run_on(lines, [place]) if line.family == COUNTS]
-    before = [line.name for line in given if line.ranked[place].rank < least]
+    before = [line.name for line in given if all(line.ranked[place].row.name in cell.row.better for cell in first)]
     if not before:
         return ""
     return f" Given counts of n-grams, {_listed(before)} {'are' if len(before) > 1 else 'is'} before them."

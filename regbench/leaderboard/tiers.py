@@ -16,6 +16,7 @@ import pydantic
 from regbench.data.instances import Instances
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.store import Stored
+from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import Change, compare_splits, expected_spread, seed_error
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
@@ -174,8 +175,11 @@ def write_evidence(stored: Stored, evidence: Evidence) -> None:
         file.write(canonical(evidence.model_dump(mode="json")))
 
 
-def evidence_faults(entry: Entry, evidence: Evidence, track: Track) -> Iterator[str]:
-    """What is wrong with an entry's evidence: another entry, other instances than the number gives, or scores that differ."""
+def evidence_faults(entry: Entry, evidence: Evidence, track: Track | None) -> Iterator[str]:
+    """What is wrong with an entry's evidence: another entry, other instances than the number gives, or scores that differ.
+
+    Where the track is gone (None), no instances are drawn.
+    """
     if evidence == Evidence(entry=evidence.entry):  # there is none
         return
     if evidence.entry != entry.digest:
@@ -183,20 +187,27 @@ def evidence_faults(entry: Entry, evidence: Evidence, track: Track) -> Iterator[
         return
     metrics = set(entry.metrics)
     if (challenge := evidence.challenge) is not None:
-        fresh = fresh_split(track, fresh_seed(entry, challenge.number), challenge.instances)
         named = [set(scores) for scores in (challenge.scores, challenge.expected) if scores is not None]
-        if any(names != metrics for names in named) or fresh.fingerprint != challenge.fingerprint:
+        if any(names != metrics for names in named) or not _drawn_so(entry, challenge, track):
             yield "the challenge was not of the instances or the scores that its number gives"
         else:
             expected = challenge.expected or _claimed(entry, challenge.scores)
             yield from differing(judge(entry, challenge.scores, expected, track))
     if (again := evidence.reproduced) is not None:
-        yield from _reproduction_faults(entry, again, track)
+        yield from _reproduction_faults(entry, again)
         if evidence.submitted is not None and same_person(again.by, evidence.submitted.by):
             yield "it was reproduced by who submitted it"
 
 
-def _reproduction_faults(entry: Entry, again: Reproduced, track: Track) -> Iterator[str]:
+def _drawn_so(entry: Entry, challenge: Challenge, track: Track | None) -> bool:
+    """Whether the number of a challenge gives its instances. It counts as so where the track is gone."""
+    if track is None:
+        return True
+    fresh = fresh_split(track, fresh_seed(entry, challenge.number), challenge.instances)
+    return fresh.fingerprint == challenge.fingerprint
+
+
+def _reproduction_faults(entry: Entry, again: Reproduced) -> Iterator[str]:
     """Where a second training is not of all seeds, or its scores are beyond noise.
 
     The scores of its instances are not kept. So the noise is that of two predictions which have nothing in common: more than
@@ -250,15 +261,16 @@ def _identities(track: Track) -> frozenset[bytes]:
 
 
 def judge(
-    entry: Entry, fresh: dict[str, ScoreRecord], expected: dict[str, ScoreRecord], track: Track
+    entry: Entry, fresh: dict[str, ScoreRecord], expected: dict[str, ScoreRecord], track: Track | None
 ) -> dict[str, Change]:
     """By score how the mean over seeds on fresh instances differs from the expected one. The level is shared by the scores."""
+    known = METRICS if track is None else track.metrics
     return {
         metric: compare_splits(
             (expected[metric].value, expected[metric].stderr),
             fresh[metric].value,
             len(entry.instances.counts_of(metric)),
-            higher_is_better=track.metrics[metric].higher_is_better,
+            higher_is_better=known[metric].higher_is_better,
             level=LEVEL / len(entry.metrics),
         )
         for metric in entry.metrics
@@ -291,8 +303,8 @@ def differing(changes: dict[str, Change]) -> list[str]:
     ]
 
 
-def check_evidence(stored: Stored, track: Track) -> Iterator[str]:
-    """What is wrong with the evidence beside an entry, if there is any."""
+def check_evidence(stored: Stored, track: Track | None) -> Iterator[str]:
+    """What is wrong with the evidence beside an entry, if there is any. See `evidence_faults`."""
     try:
         yield from evidence_faults(stored.entry, read_evidence(stored), track)
     except (Refused, UserError) as error:

@@ -155,9 +155,11 @@ def compare(
     parts = [(1 / len(then), expected.trained), (1 / len(now), got.trained)]
     seeds *= math.sqrt(sum(part for part, trained in parts if trained) / sum(part for part, _ in parts))
     instances = _paired_error(got.instances - expected.instances, counts)
-    total = seeds**2 + instances**2
+    exponent = math.frexp(max(seeds, instances))[1]  # fourth powers of a very large score would overflow
+    one, other = math.ldexp(seeds, -exponent), math.ldexp(instances, -exponent)
+    total = one**2 + other**2
     if total > 0.0:  # of a sum of two variances, by Satterthwaite
-        freedom = max(1, int(total**2 / (seeds**4 / freedom + instances**4 / max(1, len(counts) - 1))))
+        freedom = max(1, int(total**2 / (one**4 / freedom + other**4 / max(1, len(counts) - 1))))
     return Change(change if higher_is_better else -change, instances, seeds, freedom, level)
 
 

@@ -104,8 +104,10 @@ def _is_number(value: Any) -> bool:
 
 
 def write_curves(folder: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
-    """Writes `curves.csv` and `curves.png`; where no axis has a curve, neither."""
+    """Writes `curves.csv` and `curves.png`; where no axis has a curve, neither. Those of an earlier form of the sweep go."""
     if not curves:
+        for earlier in ("curves.csv", "curves.png"):
+            (folder / earlier).unlink(missing_ok=True)
         return
     lines: list[dict[str, Any]] = []
     for curve in curves:

@@ -210,6 +210,7 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
         (["ls", "archs"], "unknown choice 'archs'"),
         (["ls", "tracks", "x"], "a NAME goes with"),
         (["data", "pfa-small-v1", "--fingerprint", "--to", "x"], "--to: not allowed with argument --fingerprint"),
+        (["tint", "--track", "mine.yaml"], "--track is of a run: it goes with --size-of"),
         (["data", "pfa-small-v1", "--instance", "500"], "there is no test instance 500: they are numbered 0 to 499"),
     ],
 )

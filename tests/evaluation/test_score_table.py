@@ -17,7 +17,7 @@ from regbench import cli
 from regbench.cli.commands.run import _say_what_next
 from regbench.config import Config
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
-from regbench.evaluation.find_predictors import find_predictors
+from regbench.evaluation.find_predictors import KnownScores, find_predictors
 from regbench.evaluation.score_table import score_table
 from regbench.leaderboard.standing import Entries, standing_of
 from regbench.leaderboard.store import stored_in
@@ -107,6 +107,26 @@ def test_a_model_from_elsewhere_counts_as_it_is(tiny: Track, tiny_file: Path, tm
     assert mine.change.seeds == 0.0
     with pytest.raises(UserError, match="is of the validation split"):
         find_predictors(["2-gram", str(tmp_path / "other")], str(tiny_file))
+
+
+class OneEntry:
+    """A board with one entry, whose name has a "="."""
+
+    known = KnownScores("lstm=wide", {}, Sample([0.5], np.zeros(24)))
+
+    def names(self, track: Track) -> list[str]:
+        return [self.known.name]
+
+    def scores(self, name: str, track: Track) -> KnownScores | None:
+        return self.known if name == self.known.name else None
+
+    def track_of(self, file: str) -> None:
+        return None
+
+
+def test_the_name_of_an_entry_may_have_an_equals_sign(tiny_file: Path) -> None:
+    assert find_predictors(["2-gram", "lstm=wide"], str(tiny_file), OneEntry()).names == ["2-gram", "lstm=wide"]
+    assert find_predictors(["2-gram", "mine=lstm=wide"], str(tiny_file), OneEntry()).names == ["2-gram", "mine"]
 
 
 def test_entries_of_the_board(tmp_path: Path) -> None:

@@ -118,6 +118,19 @@ def test_findings_follow_from_the_entries() -> None:
     assert of(OTHER).findings == ()
 
 
+def test_what_is_given_counts_does_not_set_two_others_apart() -> None:
+    """It is better than the second, and chance explains how far it is from the first. So these two are level."""
+    rows = [
+        row("gla+ngh-1", 0.7, 1, ngram_heads=[1]),
+        row("mamba", 0.68, 2),
+        row("transformer", 0.66, 3, "gla+ngh-1"),
+        row("lstm", 0.5, 4, "gla+ngh-1 mamba transformer"),
+    ]
+    assert of(SimpleNamespace(track="pfa-small-v1", rows=rows)).findings == (
+        "Automata (pfa-small-v1): mamba and transformer are level, of 3 architectures, with a normalized score of 68.",
+    )
+
+
 def test_a_track_of_few_architectures_leaves_the_findings_as_they_are() -> None:
     two = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1), row("transformer", 0.8, 2, "mamba")])
     before_it = "gla+ngh-1 mamba mamba+n_layers-4 transformer gla"

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from regbench.leaderboard.load import load_boards
 from regbench.leaderboard.publish import PAGE, outdated, render, write
 from regbench.leaderboard.rank import Board, rank
 from regbench.leaderboard.store import Stored
+from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced, write_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.tracks import Track, load_track
 from tests.leaderboard.attacks import seal, store
@@ -215,6 +217,48 @@ def test_a_made_up_track_is_refused(folder: Path, lstm: Made, capsys: pytest.Cap
     store(seal(content), folder / "entries")
     assert cli.main(["leaderboard", "--board", str(folder)]) == 1
     assert "an instance's sum is more than its positions can give" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("counts", "fault"),
+    [
+        (lambda n: [0] * n, "not every instance has a score"),
+        (lambda n: [1], "not every instance has a score"),
+        (lambda n: [2**62] * n, "the instances have more positions than a track can have"),
+    ],
+)
+def test_counts_of_a_track_that_is_gone(entries: list[Entry], tmp_path: Path, counts: Any, fault: str) -> None:
+    content = entries[0].content()
+    content["instances"]["group_counts"] = {"tvd": counts(len(content["instances"]["counts"]))}
+    path = store(seal(content), tmp_path / "entries")
+    (tmp_path / "retired.json").write_text(json.dumps({entries[0].track: [entries[0].result.track.digest]}))
+    assert load_boards(tmp_path) == ([], [f"{path.name}: {fault}"])
+
+
+def test_evidence_counts_where_the_track_is_gone_too(entries: list[Entry], tmp_path: Path) -> None:
+    entry = entries[0]
+    stored = Stored(store(entry.content(), tmp_path / "entries"))
+    (tmp_path / "retired.json").write_text(json.dumps({entry.track: [entry.result.track.digest]}))
+    scores = [{metric: record.value for metric, record in seed.scores.items()} for seed in entry.result.seeds]
+    again = Reproduced(
+        date="2026-01-31", by="a reader", machine="a machine", seeds=[0, 1, 2], scores=scores, identical=[]
+    )
+    fresh = {metric: entry.instances.score(0, metric) for metric in entry.metrics}
+    asked = Challenge(
+        date="2026-01-31", by="a", machine="m", number=1, instances=100, fingerprint="0" * 64, scores=fresh
+    )
+    write_evidence(stored, Evidence(entry=entry.digest, challenge=asked, reproduced=again))
+    (board,), faults = load_boards(tmp_path)
+    assert faults == []
+    assert board.rows[0].tier == "reproduced" or board.rows[1].tier == "reproduced"
+    write_evidence(stored, Evidence(entry="0" * 64, challenge=asked, reproduced=again))
+    assert load_boards(tmp_path)[1] == [
+        f"{stored.path.name}: tier: it is of another entry, or the entry has changed since"
+    ]
+    worse = [{**one, "nll": 2 * one["nll"]} for one in scores]
+    write_evidence(stored, Evidence(entry=entry.digest, reproduced=again.model_copy(update={"scores": worse})))
+    (fault,) = load_boards(tmp_path)[1]
+    assert "tier: the nll of the second training is " in fault
 
 
 @pytest.mark.parametrize("name", ["RULES", "README", "rules-v1<script>", "../x-v1", "Tiny-v1", "x|y-v1", "tiny-v1\n"])

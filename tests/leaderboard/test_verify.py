@@ -200,6 +200,9 @@ def test_on_the_command_line(
         (["{entry}", "--track", "{track}", "--run", "nowhere"], "no such folder: nowhere"),
         (["{entry}", "--track", "{track}", "--run", "{run}/seed-0"], "seed-0 holds no run: there is no result.json"),
         (["{entry}", "--track", "{track}", "--predictions", "nowhere"], "no such folder: nowhere"),
+        (["{run}", "--track", "{track}", "--run", "nowhere"], "--run goes with an entry, and {run} is a run"),
+        (["{run}", "--track", "{track}", "--predictions", "x"], "--predictions goes with an entry, and {run} is a run"),
+        (["{entry}", "--track", "{track}", "--source", "mine.py"], "--source goes with a run, and "),
     ],
 )
 def test_wrong_arguments_are_said_in_one_line(

@@ -126,6 +126,21 @@ def test_degrees_of_freedom_are_those_of_the_larger_part() -> None:
     assert of_instances.freedom in (98, 99)  # a float a hair below 99 is 98
 
 
+@pytest.mark.parametrize("unit", [1e-90, 1e90])
+def test_the_unit_of_a_score_does_not_matter(unit: float) -> None:
+    """A squared error has no upper limit: one of 1e80 in a file must not end in an overflow."""
+    plain, scaled = (
+        compare(
+            Sample([0.5 * u, 0.6 * u], u * np.array([1.0, 2.0, 4.0])),
+            Sample([0.7 * u, 0.9 * u], u * np.array([3.0, 2.0, 5.0])),
+            np.array([2, 4, 6]),
+            higher_is_better=False,
+        )
+        for u in (1.0, unit)
+    )
+    assert (scaled.freedom, scaled.p) == (plain.freedom, pytest.approx(plain.p))
+
+
 def test_on_two_splits_the_errors_of_both_count() -> None:
     """Without controls nothing is paired, and the score then is what is expected now."""
     rng = np.random.default_rng(0)

@@ -15,6 +15,7 @@ from regbench import runner
 from regbench.config import Config, read_config
 from regbench.leaderboard.submit import submit
 from regbench.results import Code, read_result
+from regbench.sweeps.curves import write_curves
 from regbench.sweeps.sweep import Sweep, Swept
 from regbench.sweeps.tables import Spread, write_best
 from regbench.sweeps.work import Ended, Job, Note, do
@@ -153,6 +154,14 @@ def test_the_best_of_an_earlier_form_of_the_sweep_goes(swept: tuple[Sweep, Swept
     (tmp_path / "best-tiny-v1.yaml").write_text("")
     write_best(tmp_path, swept[1].rows)
     assert [path.name for path in tmp_path.iterdir()] == ["best.yaml"]
+
+
+def test_the_curves_of_an_earlier_form_of_the_sweep_go(tmp_path: Path) -> None:
+    """Where an axis has fewer values now, the old curves would stand beside the new table."""
+    for name in ("curves.csv", "curves.png", "table.csv"):
+        (tmp_path / name).write_text("")
+    write_curves(tmp_path, [], [])
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
 def test_a_run_folder_is_as_a_run_leaves_it(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:

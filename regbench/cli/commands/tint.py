@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from regbench.cli.arguments import refuse_unused
 from regbench.utils.errors import UserError, nearest
 
 DESCRIPTION = (
@@ -42,6 +43,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
     from regbench.utils import registry
 
+    if arguments.size_of is None:
+        refuse_unused(arguments, ("track",), "is of a run: it goes with --size-of")
     cls = registry.load(registry.ARCHITECTURE, "tint")
     if arguments.size_of is None:
         sizes = cls.sizes_of(**_sizes(arguments.size))

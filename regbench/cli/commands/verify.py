@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from regbench.cli.arguments import add_own_track, own_track
+from regbench.cli.arguments import add_own_track, own_track, refuse_unused
 from regbench.cli.lines import print_findings, print_line, stderr
 from regbench.utils.errors import UserError
 
@@ -57,12 +57,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     track = own_track(arguments)
     run = Path(arguments.run) if arguments.run else None
     if path.is_dir() and any((path / name).exists() for name in ("result.json", "config.yaml")):
+        refuse_unused(arguments, ("run", "predictions"), f"goes with an entry, and {path} is a run")
         require_finished(path)
         run = path
         source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
         found = {path: verify_run(path, track, source, announce)[1]}
     else:
         entries = _entries(arguments)
+        refuse_unused(arguments, ("source",), f"goes with a run, and {path} is none: an entry's source lies beside it")
         predictions = Path(arguments.predictions) if arguments.predictions else None
         if run is not None:
             require_finished(run)
