@@ -210,6 +210,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("progress", "(40, 12) of float64", said_otherwise("progress", lambda p: p / 2)),
     ("progress", "progress comes to 20000", said_otherwise("progress", lambda p: p * 10_000)),
     ("progress", "no progress_label says of what", {"progress_label": ""}),
+    ("progress", "negative wherever 'late' is scored", said_otherwise("progress", lambda p: np.where(p < 2, p, -1))),
     (
         "true_distributions",
         "sums to 1.1, not 1, at position 4 of test instance 0",
