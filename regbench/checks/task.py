@@ -325,6 +325,16 @@ def examine_task(track: Track) -> None:
     _EXAMINED.add(track)
 
 
+def require_scored(track: Track) -> None:
+    """Runs the check `scored` on a track. Parameters of a built-in task may leave a split, or a group, with nothing to score.
+
+    Raises:
+        UserError: they do.
+    """
+    made = {split: track.instances(split) for split in SPLITS}
+    refuse(TaskSubject(track.task, track.definition.splits, made), (scored,), track.name)
+
+
 def examine_task_once(track: Track) -> None:
     """Runs `examine_task` on a task that is not built in, unless that was done. Built-in tasks are examined by tests.
 
