@@ -169,7 +169,7 @@ def _make(baseline: Baseline, track: Track, instances: Instances, progress: Prog
             some = instances[first : first + at_once]
             with blaming_baseline(baseline):
                 started, processor_started = time.perf_counter(), time.process_time()
-                predicted = baseline.predict(some.tokens)
+                predicted = baseline.predict_instances(some)
                 seconds += time.perf_counter() - started
                 processor_seconds += time.process_time() - processor_started
                 check_predictions(predicted, some.tokens, io)
@@ -177,7 +177,7 @@ def _make(baseline: Baseline, track: Track, instances: Instances, progress: Prog
             progress(first + len(some), len(instances))
 
     with blaming_baseline(baseline):
-        baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
+        baseline.predict_instances(instances[:1])  # what is compiled is compiled before the clock runs
     stored = store(track.task, batches(), instances, np.float64)
     return BaselinePredictions(stored, round(seconds, 3), round(processor_seconds, 3), threads.available())
 

@@ -74,6 +74,10 @@ class Baseline:
         """(B, L) integers -> (B, L, V) probabilities. Every row sums to 1."""
         raise NotImplementedError
 
+    def predict_instances(self, instances: Instances) -> FloatArray:
+        """The predictions that are scored. The oracle alone reads more of instances than their tokens."""
+        return self.predict(instances.tokens)
+
 
 def check_tokens(tokens: IntArray, vocab_size: int) -> IntArray:
     """`tokens` as a contiguous (B, L) array of int64.
