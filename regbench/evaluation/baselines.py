@@ -147,7 +147,7 @@ def baseline_key(baseline: Baseline, track: Track, instances: Instances) -> str:
         "baseline": [cls.__module__ if built_in else registry.source_digest(cls), cls.__name__, cls.version],
         "options": baseline.options,
         "instances": instances.fingerprint,
-        "task": [track.definition.task, task.parameters.model_dump(), task.version, track.task_code],
+        "task": [track.definition.task, task.parameters.model_dump(mode="json"), task.version, track.task_code],
         "scores": [[name, task.group_scores.get(name)] for name in task.scores],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -63,7 +63,7 @@ class Baseline:
         for name in [field.name for field in fields(cls) if field.name not in ("vocab_size", "separator")]:
             value: Any = getattr(self, name)
             if isinstance(value, Parameters):
-                found |= value.model_dump()
+                found |= value.model_dump(mode="json")
             elif is_dataclass(value):
                 found |= asdict(value)  # type: ignore[arg-type]
             else:
