@@ -125,11 +125,13 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
         settings: The settings that were asked for, as the record will keep them.
 
     Raises:
-        UserError: The folder holds no finished run, the run is on another track, or its predictions are not those that its
-            scores were computed from.
+        UserError: The folder holds no finished run, the run is on another track or another split, or its predictions are not
+            those that its scores were computed from.
     """
     result = read_result(folder)
     _check_track(result.track.name, result.track.digest, result.track.fingerprints["test"], track, str(folder))
+    if result.split != "test":
+        raise UserError(f"the scores in {folder} are of the {result.split} split, and records are of the test split")
     if metric not in result.metrics:
         raise UserError(f"the run in {folder} has no score '{metric}'{nearest(metric, result.metrics)}")
     totals = []

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+from baselines.uniform import Uniform
 from regbench.evaluation.regression import (
     Measurement,
     Outcome,
@@ -20,8 +22,12 @@ from regbench.evaluation.regression import (
     read_record,
     write_record,
 )
-from regbench.tracks import Track
+from regbench.runner import evaluate
+from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
+from tests.conftest import TINY
+
+SAME_LENGTH = {**TINY["parameters"], "min_strings": 3, "min_length": 8}  # type: ignore[dict-item]
 
 
 def made(tiny: Track, score: float = 0.8, **changes: Any) -> Measurement:
@@ -138,6 +144,16 @@ def test_the_metric(tiny: Track) -> None:
 def test_measuring_where_there_is_no_run(tiny: Track, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no run: there is no result\.json"):
         measure(tmp_path, tiny, "tvd", None)
+
+
+def test_scores_of_the_validation_split_are_no_measurement(tmp_path: Path) -> None:
+    """Where both splits have the same lengths, its predictions would be taken for those of the test split."""
+    equal = {"splits": {"train": 10, "validation": 10, "test": 10, "seed": 0}, "name": "equal-v1"}
+    (tmp_path / "equal-v1.yaml").write_text(yaml.safe_dump(TINY | equal | {"parameters": SAME_LENGTH}))
+    track = load_track(tmp_path / "equal-v1.yaml")
+    evaluate(track, Uniform(5, 4), split="validation", out=tmp_path / "run")
+    with pytest.raises(UserError, match="run are of the validation split, and records are of the test split"):
+        measure(tmp_path / "run", track, "nll", None)
 
 
 @pytest.mark.parametrize(("score", "verdict"), [(0.7, "worse"), (0.795, "the same"), (0.9, "better")])
