@@ -283,11 +283,12 @@ def disjoint(subject: TaskSubject) -> str | None:
 
 
 def statistics(subject: TaskSubject) -> str | None:
-    """`statistics` gives finite numbers by name."""
-    figures = subject.fresh().statistics(subject.test)
-    for name, value in figures.items():
-        if not isinstance(value, int | float | np.number) or not np.isfinite(value):
-            return f"statistics gives {value!r} for '{name}', not a finite number"
+    """`statistics` gives finite numbers by name, of every split."""
+    task = subject.fresh()
+    for instances in subject.made.values():
+        for name, value in task.statistics(instances).items():
+            if not isinstance(value, int | float | np.number) or not np.isfinite(value):
+                return f"statistics gives {value!r} for '{name}', not a finite number"
     return None
 
 

@@ -263,6 +263,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("disjoint", "share 1 of", said_otherwise("identities", lambda names: [b"all"] * len(names))),
     ("disjoint", "40 of the 40 test instances stand in the training split token for token", {"generate": renamed}),
     ("statistics", "'b' for 'a', not a finite number", {"statistics": lambda self, i: {"a": "b"}}),
+    ("statistics", "inf for 'a'", {"statistics": lambda self, i: {"a": float("inf") if len(i) == 60 else 1.0}}),
     ("statistics", "nan for 'a'", {"statistics": lambda self, i: {"a": float("nan")}}),
 ]
 
