@@ -127,6 +127,10 @@ class TestWhatDoesNotCompare:
 
 def test_settings_are_kept_as_json_keeps_them() -> None:
     assert plain_settings({"ngram_heads": (1, 2)}) == {"ngram_heads": [1, 2]}
+    assert plain_settings({"training.learning_rate": np.float32(0.5), "d_model": np.int64(8)}) == {
+        "training.learning_rate": 0.5,
+        "d_model": 8,
+    }
     assert plain_settings(None) == {}
     with pytest.raises(UserError, match="settings cannot be recorded"):
         plain_settings({"device": object()})
