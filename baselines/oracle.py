@@ -20,8 +20,8 @@ from regbench.utils.errors import UserError
 class Oracle(Baseline):
     """The upper bound of all predictors.
 
-    It recognises an instance by its content, without trailing separators. So a batch may be cut or padded. Positions that are not
-    scored have no truth: there the oracle is uniform over the symbols, and zero for vectors.
+    `predict` recognises an instance by its content, without trailing separators. So a batch may be cut or padded. Positions
+    that are not scored have no truth: there the oracle is uniform over the symbols, and zero for vectors.
 
     Attributes:
         task: The task of the instances.
@@ -32,6 +32,7 @@ class Oracle(Baseline):
     instances: Instances
 
     name = "oracle"
+    version = 2
     takes = ("tokens", "vectors")
     anchor = "end"
     options: ClassVar[dict[str, Any]] = {}
@@ -64,15 +65,23 @@ class Oracle(Baseline):
         Raises:
             UserError: A row is none of the instances.
         """
-        io = self.task.io
         found = [self._index.get(key) for key in self._keys(tokens)]
         if None in found:
             raise UserError(
                 f"row {found.index(None)} is none of the {len(self.instances)} instances that the oracle knows"
             )
         # The chosen instances are cut to the longest of them, which may be shorter or longer than `tokens`.
-        truth = self.task.truth(self.instances[np.array(found, np.int64)])[:, : tokens.shape[1]]
-        probs = np.zeros((*tokens.shape[:2], truth.shape[-1]))
+        return self._truth(self.instances[np.array(found, np.int64)], tokens.shape[1])
+
+    def predict_instances(self, instances: Instances) -> FloatArray:
+        """The true distributions of these instances. Two that have the same tokens may differ in their hidden values."""
+        return self._truth(instances, instances.tokens.shape[1])
+
+    def _truth(self, instances: Instances, length: int) -> FloatArray:
+        """The true distributions (B, length, V), uniform where there are none; for vectors (B, length, d_out)."""
+        io = self.task.io
+        truth = self.task.truth(instances)[:, :length]
+        probs = np.zeros((len(truth), length, truth.shape[-1]))
         probs[:, : truth.shape[1]] = truth
         if isinstance(io, VectorIO):
             return probs

@@ -40,14 +40,18 @@ class Config(pydantic.BaseModel):
     @pydantic.field_validator("settings", "seeds", mode="before")
     @classmethod
     def _plain(cls, value: Any) -> Any:
-        """Numbers and arrays of NumPy become Python's, and paths text: `config.yaml` holds no others."""
-        if isinstance(value, dict):
-            return {key: cls._plain(member) for key, member in value.items()}
-        if isinstance(value, list | tuple):
-            return [cls._plain(member) for member in value]
-        if isinstance(value, Path):
-            return str(value)
-        return value.tolist() if hasattr(value, "tolist") else value
+        return plain(value)
+
+
+def plain(value: Any) -> Any:
+    """Numbers and arrays of NumPy become Python's, and paths text: `config.yaml` holds no others."""
+    if isinstance(value, dict):
+        return {key: plain(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(member) for member in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def read_config(path: Path) -> Config:

@@ -91,6 +91,13 @@ def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> lis
             fault = _options_fault(baseline) or fault_of(baseline, task.io, instances)
         if fault:
             raise UserError(f"baseline '{shown}' cannot be scored: {fault}")
+    for number, one in enumerate(found):
+        twin = next((other for other in found[:number] if other.options == one.options), None)
+        if twin is not None:  # the cache would give both the same scores
+            raise UserError(
+                f"baselines '{twin.name}' and '{one.name}' have the same options: what tells them apart must be a field of the "
+                "dataclass, or in options"
+            )
     return found
 
 

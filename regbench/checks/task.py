@@ -16,6 +16,7 @@ import numpy as np
 from regbench.checks.contract import Check, refuse
 from regbench.data.instances import Instances
 from regbench.metrics.metric import POSITION_METRICS
+from regbench.metrics.scores import counted_positions
 from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.tracks.form import arrays_of, ill_formed
@@ -128,15 +129,19 @@ def scored(subject: TaskSubject) -> str | None:
 
 
 def progress(subject: TaskSubject) -> str | None:
-    """`progress` is None, or (N, L) integers up to the longest length, with a label."""
-    steps, shape = subject.fresh().progress(subject.test), subject.test.scored.shape
+    """`progress` is None, or (N, L) integers up to the longest length, with a label. Every score has a position with a step."""
+    task, shape = subject.fresh(), subject.test.scored.shape
+    steps = task.progress(subject.test)
     if steps is None:
         return None
     if not isinstance(steps, np.ndarray) or steps.shape != shape or not np.issubdtype(steps.dtype, np.integer):
         return f"progress must give {shape} integers or None, not {_described(steps)}"
     if steps.max(initial=0) > subject.task.io.max_length:
         return f"progress comes to {int(steps.max())}, beyond io.max_length, {subject.task.io.max_length}"
-    return None if subject.task.progress_label else "it tells progress, and no progress_label says of what"
+    for name, counted in counted_positions(task, subject.test).items():
+        if not (counted & (steps >= 0)).any():
+            return f"progress is negative wherever '{name}' is scored on the test split: its curve would be empty"
+    return None if task.progress_label else "it tells progress, and no progress_label says of what"
 
 
 def true_distributions(subject: TaskSubject) -> str | None:
@@ -278,11 +283,12 @@ def disjoint(subject: TaskSubject) -> str | None:
 
 
 def statistics(subject: TaskSubject) -> str | None:
-    """`statistics` gives finite numbers by name."""
-    figures = subject.fresh().statistics(subject.test)
-    for name, value in figures.items():
-        if not isinstance(value, int | float | np.number) or not np.isfinite(value):
-            return f"statistics gives {value!r} for '{name}', not a finite number"
+    """`statistics` gives finite numbers by name, of every split."""
+    task = subject.fresh()
+    for instances in subject.made.values():
+        for name, value in task.statistics(instances).items():
+            if not isinstance(value, int | float | np.number) or not np.isfinite(value):
+                return f"statistics gives {value!r} for '{name}', not a finite number"
     return None
 
 
@@ -318,6 +324,16 @@ def examine_task(track: Track) -> None:
     made = {split: track.instances(split) for split in SPLITS}
     refuse(TaskSubject(track.task, track.definition.splits, made), CONTRACT, f"task '{track.task_name}'")
     _EXAMINED.add(track)
+
+
+def require_scored(track: Track) -> None:
+    """Runs the check `scored` on a track. Parameters of a built-in task may leave a split, or a group, with nothing to score.
+
+    Raises:
+        UserError: they do.
+    """
+    made = {split: track.instances(split) for split in SPLITS}
+    refuse(TaskSubject(track.task, track.definition.splits, made), (scored,), track.name)
 
 
 def examine_task_once(track: Track) -> None:

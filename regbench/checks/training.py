@@ -43,6 +43,9 @@ def trains(subject: Subject) -> str | None:
     # The second half repeats the first. In a large vocabulary no n-gram occurs twice by chance, and heads would learn nothing.
     half = tokens.shape[1] // 2
     tokens = torch.cat([tokens[:, :half], tokens[:, : tokens.shape[1] - half]], dim=1)
+    if subject.io.bottleneck is not None:  # what stands after it is not read: half of the repetition comes before it
+        tokens = torch.where(tokens == subject.io.bottleneck, others(tokens, subject.io), tokens)
+        tokens[:, max(0, min(3 * half // 2, tokens.shape[1] - 2))] = subject.io.bottleneck
     model.train()
     batch = tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
     small = min(subject.training.learning_rate, LARGEST_RATE)

@@ -147,7 +147,7 @@ def baseline_key(baseline: Baseline, track: Track, instances: Instances) -> str:
         "baseline": [cls.__module__ if built_in else registry.source_digest(cls), cls.__name__, cls.version],
         "options": baseline.options,
         "instances": instances.fingerprint,
-        "task": [track.definition.task, task.parameters.model_dump(), task.version, track.task_code],
+        "task": [track.definition.task, task.parameters.model_dump(mode="json"), task.version, track.task_code],
         "scores": [[name, task.group_scores.get(name)] for name in task.scores],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
@@ -169,7 +169,7 @@ def _make(baseline: Baseline, track: Track, instances: Instances, progress: Prog
             some = instances[first : first + at_once]
             with blaming_baseline(baseline):
                 started, processor_started = time.perf_counter(), time.process_time()
-                predicted = baseline.predict(some.tokens)
+                predicted = baseline.predict_instances(some)
                 seconds += time.perf_counter() - started
                 processor_seconds += time.process_time() - processor_started
                 check_predictions(predicted, some.tokens, io)
@@ -177,7 +177,7 @@ def _make(baseline: Baseline, track: Track, instances: Instances, progress: Prog
             progress(first + len(some), len(instances))
 
     with blaming_baseline(baseline):
-        baseline.predict(instances[:1].tokens)  # what is compiled is compiled before the clock runs
+        baseline.predict_instances(instances[:1])  # what is compiled is compiled before the clock runs
     stored = store(track.task, batches(), instances, np.float64)
     return BaselinePredictions(stored, round(seconds, 3), round(processor_seconds, 3), threads.available())
 

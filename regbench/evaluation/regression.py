@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pydantic
 
+from regbench.config import plain
 from regbench.evaluation.predictions import read_predictions
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.metrics.scores import score
@@ -96,10 +97,10 @@ def plain_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
         UserError: A value cannot be written as JSON.
     """
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), allow_nan=False))
+        kept: dict[str, Any] = json.loads(json.dumps(plain(dict(settings or {})), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise UserError(f"settings cannot be recorded: {error}") from None
-    return plain
+    return kept
 
 
 def choose_metric(track: Track, metric: str | None) -> str:

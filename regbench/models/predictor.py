@@ -63,7 +63,7 @@ class Baseline:
         for name in [field.name for field in fields(cls) if field.name not in ("vocab_size", "separator")]:
             value: Any = getattr(self, name)
             if isinstance(value, Parameters):
-                found |= value.model_dump()
+                found |= value.model_dump(mode="json")
             elif is_dataclass(value):
                 found |= asdict(value)  # type: ignore[arg-type]
             else:
@@ -73,6 +73,10 @@ class Baseline:
     def predict(self, tokens: IntArray) -> FloatArray:
         """(B, L) integers -> (B, L, V) probabilities. Every row sums to 1."""
         raise NotImplementedError
+
+    def predict_instances(self, instances: Instances) -> FloatArray:
+        """The predictions that are scored. The oracle alone reads more of instances than their tokens."""
+        return self.predict(instances.tokens)
 
 
 def check_tokens(tokens: IntArray, vocab_size: int) -> IntArray:

@@ -61,6 +61,10 @@ def plan_of(config: Config, reporter: Reporter) -> Plan:
 
         reporter.phase(f"examining the task {track.task_name}")
         examine_task_once(track)
+    elif track.frozen is None:  # one that is, with parameters that no test has examined
+        from regbench.checks.task import require_scored
+
+        require_scored(track)
     lengths = track.instances("train").lengths
     for seed in config.seeds:  # a budget below one batch is refused
         next(training_steps(lengths, training, track.definition.budget.train_tokens, seed))

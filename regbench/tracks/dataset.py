@@ -134,5 +134,5 @@ def _card(track: Track, fingerprints: dict[str, str]) -> str:
         "A row is an instance: `tokens`, and `scored` for the positions that count. Row t of a prediction is of token t, "
         "given the tokens before it.\n\n"
         f"| split | fingerprint |\n| --- | --- |\n{prints}\n"
-        f"```json\n{json.dumps(track.definition.model_dump(), indent=1)}\n```\n"
+        f"```json\n{json.dumps(track.definition.model_dump(mode='json'), indent=1)}\n```\n"
     )

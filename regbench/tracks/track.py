@@ -62,7 +62,7 @@ class Definition(Strict):
     @property
     def digest(self) -> str:
         """SHA-256 of the content. Another digest under the same name is an edited track."""
-        text = json.dumps(self.model_dump(), sort_keys=True, allow_nan=False)
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -136,7 +136,7 @@ class Track:
         config: dict[str, Any] = {
             "task": d.task,
             "task_version": self.task.version,
-            "parameters": self.task.parameters.model_dump(),
+            "parameters": self.task.parameters.model_dump(mode="json"),
             "splits": asdict(d.splits),
             "split": split,
         }

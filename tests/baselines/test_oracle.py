@@ -36,6 +36,17 @@ def test_finds_an_instance_in_any_batch_cut_or_padded(instances):
     assert (oracle.predict(padded)[:, -1] == uniform(SEPARATOR, VOCAB)).all()
 
 
+def test_is_scored_on_the_truth_of_each_where_two_have_the_same_tokens():
+    """Short strings of different automata may be equal."""
+    short = PFA(TASK.parameters.model_copy(update={"min_strings": 1, "max_strings": 1, "max_length": 3}))
+    instances = short.generate(Splits(train=1, validation=1, test=200, seed=4), "test")
+    assert len(set(instances.as_bytes())) < 200
+    oracle = Oracle(short, instances)
+    probs, truth = oracle.predict_instances(instances), short.truth(instances)
+    np.testing.assert_array_equal(probs[instances.scored], truth[instances.scored])
+    assert (probs[~instances.scored] == uniform(SEPARATOR, VOCAB)).all()
+
+
 def test_an_instance_it_does_not_know_is_refused_by_its_row(instances):
     tokens = instances.tokens.copy()
     tokens[2, 0] = (tokens[2, 0] + 1) % 5

@@ -110,6 +110,10 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("^baseline 'own' needs a name for its row in tables, not 'a.nb'", {"name": "a\nb"}),
     ("^baseline 'last' cannot be scored: it has no options", {"options": Baseline.options}),
     ("'last' cannot be scored: its options are NoneType, not a dictionary", {"options": None}),
+    (
+        "^baselines 'last' and 'last' have the same options: what tells them apart must be",
+        {"defaults": classmethod(lambda cls, task, _: [cls(task.io), cls(task.io)])},
+    ),
     ("its options cannot be written as JSON: Object of type ndarray", {"options": {"a": np.zeros(2)}}),
     ("its options cannot be written as JSON: Out of range float", {"options": {"a": np.nan}}),
     ("^baseline 'last' raises .*: ValueError: in the$", says(lambda said, tokens: int("in the\nmiddle"))),

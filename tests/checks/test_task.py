@@ -210,6 +210,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("progress", "(40, 12) of float64", said_otherwise("progress", lambda p: p / 2)),
     ("progress", "progress comes to 20000", said_otherwise("progress", lambda p: p * 10_000)),
     ("progress", "no progress_label says of what", {"progress_label": ""}),
+    ("progress", "negative wherever 'late' is scored", said_otherwise("progress", lambda p: np.where(p < 2, p, -1))),
     (
         "true_distributions",
         "sums to 1.1, not 1, at position 4 of test instance 0",
@@ -262,6 +263,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("disjoint", "share 1 of", said_otherwise("identities", lambda names: [b"all"] * len(names))),
     ("disjoint", "40 of the 40 test instances stand in the training split token for token", {"generate": renamed}),
     ("statistics", "'b' for 'a', not a finite number", {"statistics": lambda self, i: {"a": "b"}}),
+    ("statistics", "inf for 'a'", {"statistics": lambda self, i: {"a": float("inf") if len(i) == 60 else 1.0}}),
     ("statistics", "nan for 'a'", {"statistics": lambda self, i: {"a": float("nan")}}),
 ]
 

@@ -26,7 +26,7 @@ from regbench.report.baseline_table import measure
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray, IntArray
-from tests.conftest import MARKOV
+from tests.conftest import MARKOV, TINY
 
 
 def packed(baseline: Baseline, track: Track, split: str = "test") -> FloatArray:
@@ -263,3 +263,18 @@ def test_scores_of_an_older_way_of_scoring_are_not_used(
     score_baselines(tiny, test, announced.append)
     assert "2-gram" in announced
     assert calls == []
+
+
+def test_the_oracle_has_no_distance_from_the_truth_where_two_instances_are_equal(tmp_path: Path) -> None:
+    """Its row is the upper end of the normalized score."""
+    shortest = {"min_strings": 1, "max_strings": 1, "max_length": 3}
+    splits = {"train": 10, "validation": 10, "test": 200, "seed": 3}
+    path = tmp_path / "short-v1.yaml"
+    path.write_text(
+        yaml.safe_dump(TINY | {"name": "short-v1", "parameters": TINY["parameters"] | shortest, "splits": splits})
+    )
+    track = load_track(str(path))
+    test = track.instances("test")
+    assert len(set(test.as_bytes())) < len(test)
+    oracle = score_baselines(track, test, lambda name: None, anchors=True)["oracle"].scores
+    assert (oracle["legal_accuracy"].value, oracle["tvd"].value) == (1.0, 0.0)

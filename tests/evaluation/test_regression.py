@@ -23,6 +23,9 @@ from regbench.evaluation.regression import (
 )
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
+from tests.conftest import TINY
+
+SAME_LENGTH = {**TINY["parameters"], "min_strings": 3, "min_length": 8}  # type: ignore[dict-item]
 
 
 def made(tiny: Track, score: float = 0.8, **changes: Any) -> Measurement:
@@ -122,6 +125,10 @@ class TestWhatDoesNotCompare:
 
 def test_settings_are_kept_as_json_keeps_them() -> None:
     assert plain_settings({"ngram_heads": (1, 2)}) == {"ngram_heads": [1, 2]}
+    assert plain_settings({"training.learning_rate": np.float32(0.5), "d_model": np.int64(8)}) == {
+        "training.learning_rate": 0.5,
+        "d_model": 8,
+    }
     assert plain_settings(None) == {}
     with pytest.raises(UserError, match="settings cannot be recorded"):
         plain_settings({"device": object()})

@@ -12,7 +12,7 @@ import regbench
 from regbench.checks.architecture import CONTRACT, streams
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
-from regbench.checks.training import overfits
+from regbench.checks.training import overfits, trains
 from regbench.models.backbone import held_bytes
 from regbench.models.bottleneck import Bottleneck
 from regbench.models.build import build, resolve_options
@@ -89,6 +89,16 @@ def test_every_architecture_keeps_the_contract_with_a_bottleneck(name: str) -> N
         )
         checks = [check for check in CONTRACT if check is not overfits]  # its instances are those of another task
         assert [outcome for outcome in examine(subject, checks) if outcome.fault] == []
+
+
+@pytest.mark.parametrize(("n_symbols", "length"), [(16, 33), (2, 3)])
+def test_n_gram_heads_may_be_trained_with_a_bottleneck(n_symbols: int, length: int) -> None:
+    """The check asks for a gradient, so the tokens that it trains on repeat something before the bottleneck."""
+    names = (*map(str, range(n_symbols)), ".", ">", "|")
+    io = TokenIO(n_symbols + 3, n_symbols + 2, length, names, bottleneck=n_symbols + 1)
+    options = resolve_options(mixer("lstm"), {"d_model": 16, "ngram_heads": (1, 2, 3) if length > 3 else ()})
+    with torch.no_grad():
+        assert trains(Subject(mixer("lstm"), options, io)) is None
 
 
 def test_n_gram_heads_stream_through_a_bottleneck() -> None:

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import regbench
 from regbench import runner
 from regbench.utils.errors import UserError
 from regbench.utils.files import exclusive
+from tests.conftest import TINY
 from tests.runner.conftest import PLUGIN, QUICK
 
 
@@ -110,6 +112,16 @@ class TestRefusals:
         with pytest.raises(UserError, match=message) as caught:
             go(**changes)
         assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out").exists()
+
+    def test_a_track_that_leaves_nothing_to_score(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
+        """Of a list of strings the first symbol is not scored, and here the one validation instance has no other."""
+        shortest = {"min_strings": 1, "max_strings": 2, "max_length": 1}
+        splits = {"train": 60, "validation": 1, "test": 24, "seed": 0}
+        changed = TINY | {"name": "short-v1", "parameters": TINY["parameters"] | shortest, "splits": splits}
+        (tmp_path / "short-v1.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
+        with pytest.raises(UserError, match="^short-v1 cannot be scored: nothing is scored in the validation split$"):
+            go(track=str(tmp_path / "short-v1.yaml"), settings=QUICK | {"training.train_tokens": 100})
         assert not (tmp_path / "out").exists()
 
     def test_no_gpu(self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch) -> None:

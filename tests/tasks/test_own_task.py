@@ -187,6 +187,15 @@ def test_a_broken_task_is_refused_in_one_line_and_leaves_nothing(
     assert not (own / "out").exists()
 
 
+def test_a_split_need_not_have_the_statistics_of_the_others(
+    edit: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = 'return {f"of {len(instances)}": 1.5}'
+    edit("    def identities", f"    def statistics(self, instances):\n        {sizes}\n\n    def identities")
+    assert cli.main(["data", "repeating-v1.yaml"]) == 0
+    assert len([line for line in capsys.readouterr().out.splitlines() if "1.500" in line]) == 3
+
+
 def test_what_fails_in_showing_is_said_too(
     edit: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
+from baselines.ngram import NGram
+from regbench.evaluation.baselines import baseline_key
 from regbench.tracks import SPLITS, Track, freeze, load_track, track, track_names
 from regbench.tracks.track import Definition, frozen_tracks
 from regbench.utils.errors import UserError
@@ -113,6 +116,34 @@ def test_a_changed_field_without_a_new_version_is_refused(tmp_path: Path, path: 
     content["name"] = "pfa-small-v99"
     edited.write_text(yaml.safe_dump(content))
     assert load_track(str(edited)).version == 99
+
+
+DATED = """
+import datetime
+from pathlib import Path
+
+from regbench.tasks.pfa import PFA
+
+
+class Dated(PFA):
+    class Parameters(PFA.Parameters):
+        source: Path
+        since: datetime.date
+"""
+
+
+def test_parameters_may_be_paths_and_dates(tmp_path: Path) -> None:
+    """JSON, in which digests and cache keys are written, has neither."""
+    (tmp_path / "dated.py").write_text(DATED)
+    digests = []
+    for day in (1, 2):
+        parameters = TINY["parameters"] | {"source": "words.txt", "since": datetime.date(2024, 1, day)}  # type: ignore[operator]
+        content = TINY | {"name": "dated-v1", "task": "dated.py", "parameters": parameters}
+        (tmp_path / "dated-v1.yaml").write_text(yaml.safe_dump(content))
+        dated = load_track(str(tmp_path / "dated-v1.yaml"))
+        test = dated.instances("test")
+        digests.append((dated.definition.digest, baseline_key(NGram(1, 5, 4), dated, test)))
+    assert len({*digests[0], *digests[1]}) == 4
 
 
 def test_instances_that_changed_since_freezing_are_refused(fresh: Track, monkeypatch: pytest.MonkeyPatch) -> None:

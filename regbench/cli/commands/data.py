@@ -49,9 +49,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     table.add_column("")
     for split in SPLITS:
         table.add_column(split, justify="right")
-    for name in record["statistics"]["train"]:
-        values = (record["statistics"][split][name] for split in SPLITS)
-        table.add_row(name.replace("_", " "), *(f"{v:,.0f}" if float(v).is_integer() else f"{v:,.3f}" for v in values))
+    for name in dict.fromkeys(name for split in SPLITS for name in record["statistics"][split]):
+        values = (record["statistics"][split].get(name) for split in SPLITS)  # a split need not have all of them
+        table.add_row(name.replace("_", " "), *map(_number, values))
     table.add_row("fingerprint", *(record["fingerprints"][split][:12] for split in SPLITS))
     console.print(table)
     overlap = ", ".join(f"{pair.replace('/', ' and ')} {count}" for pair, count in record["overlap"].items())
@@ -66,3 +66,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         shown = track.task.show(test, arguments.instance)
     console.print(shown)
     return 0
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"
