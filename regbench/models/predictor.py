@@ -140,7 +140,8 @@ def rows_at_once(io: IO, length: int, most: int) -> int:
 def predict_in_batches(predictor: Predictor, instances: Instances, batch_size: int = 64) -> Iterable[FloatArray]:
     """Predicts the instances, a batch at a time. Each batch is cut to its longest instance."""
     for start in range(0, len(instances), batch_size):
-        yield predictor.predict(instances[start : start + batch_size].tokens)
+        some = instances[start : start + batch_size]
+        yield predictor.predict_instances(some) if isinstance(predictor, Baseline) else predictor.predict(some.tokens)
 
 
 def check_vocabulary(vocab_size: int, separator: int) -> None:
