@@ -155,6 +155,7 @@ class RegbenchScore:
             plain_settings,
             read_record,
         )
+        from regbench.metrics.significance import require_noise
         from regbench.tracks import load_track
         from regbench.utils.errors import UserError
 
@@ -164,6 +165,7 @@ class RegbenchScore:
         path = self._record_path(asked.name or f"{architecture}-{track.name}")
         record = None
         # Before anything is trained: what cannot be compared is said at once.
+        require_noise(**asked.test)
         if not self._request.config.getoption("--regbench-update"):
             if not path.exists():
                 raise UserError(f"no score is recorded in {path}; record it with {UPDATE}")

@@ -267,6 +267,13 @@ class TestBeforeAnythingIsTrained:
         assert message in text
         assert "\n" not in text
 
+    def test_a_wrong_level_is_said_before_anything_is_trained(
+        self, pytester: pytest.Pytester, write: Callable[..., None]
+    ) -> None:
+        write("lstm", level=0.7)
+        said = "regbench: level must be above 0 and below 0.5, not 0.7"
+        assert failure(run(pytester, "--regbench-update")) == said
+
     def test_a_run_of_another_architecture_or_track(
         self, pytester: pytest.Pytester, write: Callable[..., None], good: Path
     ) -> None:

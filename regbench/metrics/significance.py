@@ -142,10 +142,7 @@ def compare(
     Raises:
         UserError: The level is no probability below one half, or seed_noise is negative.
     """
-    if not 0.0 < level < 0.5:
-        raise UserError(f"level must be above 0 and below 0.5, not {level}")
-    if seed_noise is not None and not (seed_noise >= 0.0 and math.isfinite(seed_noise)):
-        raise UserError(f"seed_noise must be 0 or more, not {seed_noise}")
+    require_noise(level, seed_noise)
     change = got.mean - expected.mean
     of_trained = [sample.mean for sample in (expected, got) if sample.trained]
     prior = expected_spread(*of_trained) if seed_noise is None else seed_noise
@@ -161,6 +158,18 @@ def compare(
     if total > 0.0:  # of a sum of two variances, by Satterthwaite
         freedom = max(1, int(total**2 / (one**4 / freedom + other**4 / max(1, len(counts) - 1))))
     return Change(change if higher_is_better else -change, instances, seeds, freedom, level)
+
+
+def require_noise(level: float = LEVEL, seed_noise: float | None = None) -> None:
+    """Checks what a caller of `compare` says of the noise.
+
+    Raises:
+        UserError: The level is no probability below one half, or seed_noise is negative.
+    """
+    if not 0.0 < level < 0.5:
+        raise UserError(f"level must be above 0 and below 0.5, not {level}")
+    if seed_noise is not None and not (seed_noise >= 0.0 and math.isfinite(seed_noise)):
+        raise UserError(f"seed_noise must be 0 or more, not {seed_noise}")
 
 
 @dataclass(frozen=True)
