@@ -9,6 +9,7 @@ from typing import Any
 from regbench.checks.architecture import SCORABLE
 from regbench.checks.contract import refuse
 from regbench.checks.subject import Subject
+from regbench.checks.task import examine_task_once, require_scored
 from regbench.checks.training import trains
 from regbench.config import Config
 from regbench.models.model import Model, find_device
@@ -57,14 +58,9 @@ def plan_of(config: Config, reporter: Reporter) -> Plan:
     options, training = resolve_settings(cls, config.settings)
     device = find_device(config.device)
     if track.task_code is not None:  # a task that is not built in
-        from regbench.checks.task import examine_task_once
-
         reporter.phase(f"examining the task {track.task_name}")
         examine_task_once(track)
-    elif track.frozen is None:  # one that is, with parameters that no test has examined
-        from regbench.checks.task import require_scored
-
-        require_scored(track)
+    require_scored(track, "train", "validation")
     lengths = track.instances("train").lengths
     for seed in config.seeds:  # a budget below one batch is refused
         next(training_steps(lengths, training, track.definition.budget.train_tokens, seed))

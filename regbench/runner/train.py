@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from regbench.analysis.cost import state_at
+from regbench.checks.task import require_scored
 from regbench.config import Config, read_run
 from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.models.model import parameter_count
@@ -171,6 +172,7 @@ def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[
         raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
     folder = unused(out, f"choose another --out, or go on with --resume {out}")
     plan = plan_of(config, reporter)
+    require_scored(plan.track, "test")
     return plan, folder or new_folder(plan)
 
 

@@ -114,13 +114,16 @@ class TestRefusals:
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "out").exists()
 
-    def test_a_track_that_leaves_nothing_to_score(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
-        """Of a list of strings the first symbol is not scored, and here the one validation instance has no other."""
+    @pytest.mark.parametrize("split", ["validation", "test"])
+    def test_a_track_that_leaves_nothing_to_score(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, split: str
+    ) -> None:
+        """Of a list of strings the first symbol is not scored, and here the one instance of a split has no other."""
         shortest = {"min_strings": 1, "max_strings": 2, "max_length": 1}
-        splits = {"train": 60, "validation": 1, "test": 24, "seed": 0}
+        splits = {"train": 60, "validation": 24, "test": 24, "seed": 9} | {split: 1}
         changed = TINY | {"name": "short-v1", "parameters": TINY["parameters"] | shortest, "splits": splits}
         (tmp_path / "short-v1.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
-        with pytest.raises(UserError, match="^short-v1 cannot be scored: nothing is scored in the validation split$"):
+        with pytest.raises(UserError, match=f"^short-v1 cannot be scored: nothing is scored in the {split} split$"):
             go(track=str(tmp_path / "short-v1.yaml"), settings=QUICK | {"training.train_tokens": 100})
         assert not (tmp_path / "out").exists()
 
