@@ -87,7 +87,7 @@ class RegbenchScore:
 
     def __call__(
         self,
-        arch: str | Path | None = None,
+        arch: str | Path | type | None = None,
         *,
         track: str | Path | None = None,
         seeds: Sequence[int] | None = None,
@@ -104,7 +104,7 @@ class RegbenchScore:
         """Fails the test if the score is worse than recorded, beyond the noise that `regbench.metrics.significance` states.
 
         Args:
-            arch: a registered name, or `path/to/file.py[:Class]`, as seen from the test's folder.
+            arch: a registered name, `path/to/file.py[:Class]` as seen from the test's folder, or a class.
             track: a built-in track's name (default `pfa-small-v1`), or the path of a YAML file as seen from the test's folder.
             seeds: one model is trained for each (default: 0).
             record_seeds: the seeds to train where the score is recorded, by default `seeds`: more of them make a better record,
@@ -121,9 +121,12 @@ class RegbenchScore:
         Returns:
             The measurement beside its record. Under `--regbench-update` the record is the measurement.
         """
+        from regbench.utils import registry
         from regbench.utils.errors import UserError
 
         here = self._request.path.parent
+        if isinstance(arch, type):
+            arch = registry.name_of(registry.ARCHITECTURE, arch)
         asked = _Asked(
             arch=_resolved(arch, here, ".py"),
             track=_resolved(track, here, ".yaml", ".yml"),

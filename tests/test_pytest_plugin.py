@@ -137,6 +137,17 @@ def test_the_example_of_the_page(pytester: pytest.Pytester, tiny_file: Path) -> 
     assert path.read_bytes() == before
 
 
+def test_a_class_is_named_as_in_a_run(pytester: pytest.Pytester, tiny_file: Path) -> None:
+    mixer = (
+        "import regbench\n\n\nclass Passes(regbench.Mixer):\n    def forward(self, x):\n        return x.cumsum(1)\n"
+    )
+    call = f"regbench_score(Passes, track={str(tiny_file)!r}, settings={{'d_model': 8, 'training.train_tokens': 4000}})"
+    pytester.makepyfile(test_own=f"{mixer}\n\ndef test_it(regbench_score):\n    {call}\n")
+    run(pytester, "--regbench-update").assert_outcomes(passed=1)
+    assert record_of(pytester).name == "test_own.test_it.Passes-tiny-v1.json"
+    run(pytester).assert_outcomes(passed=1)
+
+
 class TestOutcomes:
     def test_a_worse_score_fails_and_is_explained(
         self, pytester: pytest.Pytester, write: Callable[..., None], good: Path, bad: Path

@@ -185,7 +185,7 @@ class _Reading:
         return out, ends
 
     def _score(self, read: Callable[[Tensor, IntArray, IntArray], Tensor]) -> ScoreRecord:
-        """The mean over the scored positions of all texts, with its standard error over instances."""
+        """The mean over the scored positions of all texts. Its error is over instances, or over problems that they share."""
         sums, counts = np.zeros(len(self.instances)), np.zeros(len(self.instances), np.int64)
         for begin in range(0, len(self.parts), self.size):
             chosen = np.arange(begin, min(begin + self.size, len(self.parts)))
@@ -199,7 +199,7 @@ class _Reading:
             values = score_positions(out, truth, rows.tokens[there, at])[self.metric]
             np.add.at(sums, part.row, (values * scored).sum(1))
             np.add.at(counts, part.row, scored.sum(1))
-        return mean_over(sums, counts, None)
+        return mean_over(sums, counts, self.instances.problem)
 
 
 def _text(tokens: Tensor, at: IntArray) -> Tensor:

@@ -13,7 +13,7 @@ from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import compare
-from regbench.results import BaselineRecord, ScoreRecord
+from regbench.results import BaselineRecord, Result, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, track_names
 from regbench.utils.errors import UserError
 
@@ -234,7 +234,7 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
             {metric: e.result.score(metric) for metric in e.metrics},
             entry=e,
             evidence=evidence.get(e.digest, Evidence(entry=e.digest)),
-            budget_share=budget_share(e, track),
+            budget_share=budget_share(e.result, track),
         )
         for e in entries
     ]
@@ -280,11 +280,11 @@ def _with_ranks(rows: Sequence[Row], main: Metric) -> list[Row]:
     return [replace(row, **places.get(row.name, {})) for row in rows]
 
 
-def budget_share(entry: Entry, track: Track | None) -> float:
-    """The share of the track's budget that the entry's longest training saw. 1 where the track is gone."""
+def budget_share(result: Result, track: Track | None) -> float:
+    """The share of the track's budget that the shortest training saw. 1 where the track is gone."""
     if track is None:
         return 1.0
-    return entry.result.tokens / track.definition.budget.train_tokens
+    return min(seed.tokens for seed in result.seeds) / track.definition.budget.train_tokens
 
 
 def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[tuple[int, int], frozenset[str]]]:

@@ -109,7 +109,7 @@ def standing_of(result: Result, track: Track) -> Standing | None:
     main = result.track.main_score
     if main not in METRICS:
         return None
-    entries = [entry for entry in whole_entries(result.track) if budget_share(entry, track) >= FULL]
+    entries = [entry for entry in whole_entries(result.track) if budget_share(entry.result, track) >= FULL]
     if not entries:
         return None
     sign = METRICS[main].sign

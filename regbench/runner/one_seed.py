@@ -13,7 +13,7 @@ from regbench.results import BaselineRecord, CheckpointRecord, SeedRecord
 from regbench.runner.plan import Plan
 from regbench.training import provenance
 from regbench.training.checkpoint import TrainingRecord, load_tensors, read_trained, save_tensors
-from regbench.training.progress import Reporter
+from regbench.training.progress import POINT, Reporter
 from regbench.training.provenance import peak_memory
 from regbench.training.trainer import Trainer
 from regbench.utils.files import atomic_write, write_json
@@ -88,7 +88,6 @@ def _score(
     predictions = predict(plan.track.task, ModelPredictor(model, plan.subject.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
-    known = ("step", "tokens", "validation_loss")
     return SeedRecord(
         seed=seed,
         scores=scores,
@@ -98,7 +97,7 @@ def _score(
             CheckpointRecord(
                 step=int(row["step"]),
                 tokens=int(row["tokens"]),
-                loss={name: float(value) for name, value in row.items() if name not in known},
+                loss={name: float(value) for name, value in row.items() if name not in POINT},
                 validation_loss=float(row["validation_loss"]),
             )
             for row in progress.curve

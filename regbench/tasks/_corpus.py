@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Self
 
 import numpy as np
 import pydantic
@@ -181,14 +181,6 @@ class Task(base.Task):
                 f"{' and cut' if needed == 2 else ''}"
             )
         return found[np.argsort(index.topic[found], kind="stable")]
-
-    def truth(self, instances: Instances) -> NoReturn:
-        """Raises an error: the true distribution of text is unknown.
-
-        Raises:
-            UserError: Always.
-        """
-        raise UserError(f"{type(self).__module__.rpartition('.')[2]}: the true distribution of text is unknown")
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The documents of each instance, so that a document that two splits share is found."""

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from regbench.data.instances import Instances
 from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.errors import UserError
 from regbench.utils.settings import Settings
 
 Parameters = Settings
@@ -202,7 +203,6 @@ class Task(ABC):
         """
         return self.generate(Splits(train=0, validation=0, test=count, seed=seed), "test")
 
-    @abstractmethod
     def truth(self, instances: Instances) -> FloatArray:
         """The true next-token distributions of instances.
 
@@ -213,6 +213,7 @@ class Task(ABC):
         Raises:
             UserError: The task has no known truth (`knows_truth`).
         """
+        raise UserError(f"{type(self).__module__.rpartition('.')[2]}: the true distributions are unknown")
 
     @abstractmethod
     def identities(self, instances: Instances) -> list[bytes]:
@@ -290,9 +291,11 @@ def unfinished(cls: type[Any]) -> str | None:
     Returns:
         The end of an error message: "it lacks ...".
     """
-    lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+    lacking = set(getattr(cls, "__abstractmethods__", ()))
+    if cls.knows_truth and cls.truth is Task.truth:
+        lacking.add("truth")
     if lacking:
-        return f"it lacks {', '.join(lacking)}"
+        return f"it lacks {', '.join(sorted(lacking))}"
     parameters, version = getattr(cls, "Parameters", None), getattr(cls, "version", None)
     if not (isinstance(parameters, type) and issubclass(parameters, Parameters)):
         return "it needs a class Parameters that subclasses regbench.Parameters"

@@ -11,6 +11,12 @@ from regbench.training.options import TrainingOptions
 MEASURED = "measured."
 """Before the name of each figure of `Model.measured`, in the rows of `metrics.jsonl`."""
 
+POINT = ("step", "tokens", "validation_loss")
+"""What a row of the training curve holds beside the terms of the loss."""
+
+TAKEN = (*POINT, "learning_rate", "tokens_per_second")
+"""What a row of `metrics.jsonl` holds beside them. No term may be called so."""
+
 
 @dataclass
 class Progress:

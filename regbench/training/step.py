@@ -11,6 +11,7 @@ from torch import Tensor
 from regbench.data.instances import Instances
 from regbench.models.model import Model, token_tensor
 from regbench.training.options import TrainingOptions
+from regbench.training.progress import TAKEN
 from regbench.utils.errors import UserError
 
 
@@ -56,6 +57,8 @@ def _require_terms(model: Model, terms: Any) -> None:
     if not isinstance(terms, Mapping):
         raise UserError(f"{who} {type(terms).__name__}, not a dictionary of the terms by name")
     for name, term in terms.items():
+        if name in TAKEN:
+            raise UserError(f"{who} a term '{name}', and the log has another figure of that name: rename the term")
         if not isinstance(term, Tensor) or term.numel() != 1:
             got = f"the shape {tuple(term.shape)}" if isinstance(term, Tensor) else type(term).__name__
             raise UserError(f"{who} for '{name}' {got}, not a tensor of one number")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,21 @@ def test_the_scores_are_those_of_single_texts_read_one_by_one(trained: Trained) 
     assert {name: score.value for name, score in scores.items()} == pytest.approx(
         {name: np.mean(each) for name, each in hits.items()}
     )
+
+
+def test_errors_are_over_the_problems_that_instances_share(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = {name: trained.track.instances(name) for name in ("validation", "test")}
+    apart = task_vectors(trained, "test", 7).prompted
+    for name, instances in split.items():
+        twice = instances[np.arange(8) // 2]
+        split[name] = replace(twice, truth=twice.truth | {"problem": np.arange(8) // 2})
+    monkeypatch.setattr(type(trained.track), "instances", lambda self, name: split[name])
+    first = task_vectors(trained, "test", 8).prompted
+    monkeypatch.undo()
+    alone = task_vectors(trained, "test", 4).prompted
+    assert first.value == pytest.approx(alone.value)
+    assert first.stderr == pytest.approx(alone.stderr), "a copy of an instance says nothing new"
+    assert first.stderr != apart.stderr
 
 
 def test_the_block_is_chosen_on_validation(trained: Trained) -> None:

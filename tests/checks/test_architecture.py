@@ -462,6 +462,10 @@ def test_experts_that_a_batch_does_not_reach_may_be_marked() -> None:
             lambda terms: terms | {"balance": torch.ones(2)},
             "gives for 'balance' the shape (2,), not a tensor of one number",
         ),
+        (
+            lambda terms: terms | {"tokens": torch.zeros(())},
+            "gives a term 'tokens', and the log has another figure of that name: rename the term",
+        ),
     ],
 )
 def test_losses_that_are_no_terms_are_told_so(losses: Callable[[dict[str, Tensor]], Any], message: str) -> None:

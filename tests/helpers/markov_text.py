@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
-from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError
+from regbench.utils.arrays import IntArray
 
 
 class MarkovParameters(Parameters):
@@ -58,9 +57,6 @@ class MarkovText(Task):
             "markov_text/1",
             {"cut": cut.astype(np.int32), "topic": topic.astype(np.int32)},
         )
-
-    def truth(self, instances: Instances) -> FloatArray:
-        raise UserError("nobody knows the truth of this text")
 
     def identities(self, instances: Instances) -> list[bytes]:
         return [row.tobytes() for row in instances.tokens]

@@ -284,16 +284,16 @@ def test_steps_below_zero_are_in_no_curve_and_many_steps_are_binned() -> None:
 
 
 class Unknown(Halves):
-    """The same, of which nobody knows the truth."""
+    """The same, with a truth that is not known."""
 
     knows_truth = False
-
-    def truth(self, instances: Instances) -> np.ndarray:
-        raise UserError("nobody knows")
+    truth = Task.truth
 
 
 def test_without_truth_the_scores_are_those_that_need_none() -> None:
     task, instances = Unknown(None), Halves(None).generate(Splits(1, 1, 40, 0), "test")
+    with pytest.raises(UserError, match="the true distributions are unknown"):
+        task.truth(instances)
     predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
     assert score(task, instances, [predicted]).table() == score(Halves(None), instances, [predicted]).table()
     compact = [

@@ -183,7 +183,7 @@ def test_what_does_not_fit(folder: Path) -> None:
         UserError, match="n_label_tokens is 399, but the training documents have [0-9]+ different tokens"
     ):
         Classification(ClassificationParameters(**source, excerpt=8, n_label_tokens=399)).generate(SPLITS, "test")
-    with pytest.raises(UserError, match="classification: the true distribution of text is unknown"):
+    with pytest.raises(UserError, match="classification: the true distributions are unknown"):
         Classification(ClassificationParameters(**source)).truth(None)  # type: ignore[arg-type]
 
 

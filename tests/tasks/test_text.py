@@ -86,7 +86,7 @@ def test_too_long_a_window(folder: Path) -> None:
         UserError, match="have 60000 tokens or more, but an instance needs one: take more text, or a smaller length$"
     ):
         task.generate(SPLITS, "test")
-    with pytest.raises(UserError, match="text: the true distribution of text is unknown"):
+    with pytest.raises(UserError, match="text: the true distributions are unknown"):
         task.truth(None)  # type: ignore[arg-type]
 
 

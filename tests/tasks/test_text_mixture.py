@@ -135,7 +135,7 @@ def test_progress_groups_and_what_is_scored(task: TextMixture, made: dict[str, I
     assert instances.scored.all()
     assert (instances.lengths == 64).all()
     assert not task.knows_truth
-    with pytest.raises(UserError, match="the true distribution of text is unknown"):
+    with pytest.raises(UserError, match="the true distributions are unknown"):
         task.truth(instances)
     for name in task.scores:
         metric = task.group_scores.get(name, (name, ""))[0]

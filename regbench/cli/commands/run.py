@@ -104,14 +104,14 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     from regbench.config import read_run
     from regbench.leaderboard.entry import command_of
     from regbench.leaderboard.figures import FEWEST_SEEDS
-    from regbench.leaderboard.rank import FULL
+    from regbench.leaderboard.rank import FULL, budget_share
     from regbench.leaderboard.standing import standing_of
     from regbench.tracks import load_track
 
     config = read_run(folder)
     track = load_track(config.track)
-    budget, used = track.definition.budget.train_tokens, min(seed.tokens for seed in result.seeds)
-    whole, standing = used >= FULL * budget, standing_of(result, track)
+    budget, used = track.definition.budget.train_tokens, budget_share(result, track)
+    whole, standing = used >= FULL, standing_of(result, track)
     if standing is not None and whole:
         beside = (("above", standing.above[::-1]), ("below", standing.below))
         near = [
@@ -121,7 +121,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         ]
         rank = f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
         print_line(rank, console)
-    share = f"{100 * used / budget:.0f}" if used >= budget / 100 else "less than 1"
+    share = f"{100 * used:.0f}" if used >= 0.01 else "less than 1"
     print_line(f"{share} % of the track's budget of {budget:,} training tokens used", console)
     if standing is not None and not whole:
         print_line(f"an entry of less than {100 * FULL:.0f} % of the budget has no rank on the leaderboard", console)

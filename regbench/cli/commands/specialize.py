@@ -48,7 +48,6 @@ def configure(specialize: argparse.ArgumentParser) -> None:
     specialize.add_argument(
         "--temperature",
         type=float,
-        default=1.0,
         metavar="T",
         help="of generation (default: 1; 0: always the most likely token)",
     )
@@ -63,8 +62,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     rate = arguments.moving_average
     if rate is not None and not 0.0 < rate <= 1.0:
         raise UserError(f"--moving-average {rate:g} is not above 0 and at most 1")
-    if rate is not None and arguments.generate is None:
-        raise UserError("--moving-average is for generated text: give --generate too")
+    for option, value in (("--moving-average", rate), ("--temperature", arguments.temperature)):
+        if value is not None and arguments.generate is None:
+            raise UserError(f"{option} is for generated text: give --generate too")
     named = {"architecture": arguments.arch, "track": arguments.track}
     trained = load_named(arguments.folder, arguments.seed, "validation", **named, read_track=True)
     name = "specialised" if arguments.seed is None else f"specialised-seed-{arguments.seed}"
@@ -74,7 +74,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         Path(arguments.out) if arguments.out else trained.folder / f"{name}.safetensors",
         generate=arguments.generate,
         rate=rate,
-        temperature=arguments.temperature,
+        temperature=1.0 if arguments.temperature is None else arguments.temperature,
         console=console,
     )
     return 0

@@ -165,11 +165,15 @@ def test_the_command_generates(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--moving-average", "0.1"], "give --generate too"),
+        (["--moving-average", "0.1"], "--moving-average is for generated text: give --generate too"),
+        (["--temperature", "0.5"], "--temperature is for generated text: give --generate too"),
         (["--generate", "3", "--moving-average", "1.5"], "--moving-average 1.5 is not above 0 and at most 1"),
-        (["--temperature", "-1"], "--temperature -1 is neither 0, the most likely, nor a finite 0.001 or more"),
-        (["--temperature", "nan"], "--temperature nan is neither 0"),
-        (["--temperature", "inf"], "--temperature inf is neither 0"),
+        (
+            ["--generate", "3", "--temperature", "-1"],
+            "--temperature -1 is neither 0, the most likely, nor a finite 0.001 or more",
+        ),
+        (["--generate", "3", "--temperature", "nan"], "--temperature nan is neither 0"),
+        (["--generate", "3", "--temperature", "inf"], "--temperature inf is neither 0"),
         (["--generate", "3", "--temperature", "1e-320"], "is neither 0, the most likely, nor a finite 0.001 or more"),
         (["--generate", "-1"], "--generate -1 is not a number of tokens: 1 or more"),
         (["--generate", "0"], "--generate 0 is not a number of tokens: 1 or more"),
