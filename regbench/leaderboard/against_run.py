@@ -19,7 +19,7 @@ from regbench.leaderboard.reference import Reference, find_reference
 from regbench.leaderboard.run_folder import RunFolder
 from regbench.metrics.scores import score, score_records
 from regbench.models.model import ModelPredictor
-from regbench.results import Curve, SeedRecord
+from regbench.results import Curve, ScoreRecord, SeedRecord
 from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model
@@ -49,14 +49,8 @@ def predictions(case: Case) -> Iterator[str]:
         if one.digest != seed.predictions_sha256:
             yield f"seed {seed.seed}: the predictions are not those that were scored: their SHA-256 is {one.digest[:12]}"
         scores, curves = score_records(one.scores)
-        for metric, record in scores.items():
-            given = seed.scores[metric]
-            for what, claimed, real in (
-                (metric, given.value, record.value),
-                (f"the standard error of {metric}", given.stderr, record.stderr),
-            ):
-                if not abs(claimed - real) <= _EXACT * max(1.0, abs(real)):
-                    yield f"seed {seed.seed}: {what} is {claimed:.7g}, and the predictions give {real:.7g}"
+        yield from (f"seed {seed.seed}: {fault}" for fault in rescored(seed.scores, scores))
+        for metric in scores:
             if not _same_curve(seed.curves[metric], curves[metric]):
                 yield f"seed {seed.seed}: the curve of {metric} is not that of the predictions"
     if case.instances is not None:
@@ -65,6 +59,18 @@ def predictions(case: Case) -> Iterator[str]:
             for metric in sums:
                 if not np.allclose(claimed_sums[metric], sums[metric], rtol=1.1e-6, atol=1e-12):
                     yield f"seed {seed.seed}: instances: {metric} is not that of the predictions"
+
+
+def rescored(claimed: Mapping[str, ScoreRecord], real: Mapping[str, ScoreRecord]) -> Iterator[str]:
+    """Where claimed scores or their standard errors are not those of the stored predictions."""
+    for metric, record in real.items():
+        given = claimed[metric]
+        for what, one, other in (
+            (metric, given.value, record.value),
+            (f"the standard error of {metric}", given.stderr, record.stderr),
+        ):
+            if not abs(one - other) <= _EXACT * max(1.0, abs(other)):
+                yield f"{what} is {one:.7g}, and the predictions give {other:.7g}"
 
 
 def logs(case: Case) -> Iterator[str]:

@@ -5,6 +5,7 @@ They have no rank: they were trained elsewhere, on other data. Their files lie i
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import statistics
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regbench.evaluation.predictions import read_predictions
+from regbench.leaderboard.against_run import rescored
 from regbench.leaderboard.entry import canonical, check_name, digest_of
 from regbench.leaderboard.reference import find_reference
 from regbench.metrics.scores import normalized_scores, score, score_records
@@ -102,7 +104,7 @@ def submit_language_model(run: Path, result: Result, board: Path, *, name: str |
     """
     name = result.architecture.name.lower() if name is None else name
     check_name(name)
-    for fault in (*_faults(result), *_rescored(run, result)):
+    for fault in itertools.chain(_faults(result), _rescored(run, result)):
         raise UserError(f"{run}: {fault}")
     if not any((board / "entries" / result.track.name).glob("*.json")):
         raise UserError(f"{result.track.name} has no entries: a language model stands below those of its track")
@@ -191,5 +193,5 @@ def _rescored(run: Path, result: Result) -> Iterator[str]:
         test = test[: result.evaluation.limit]
     for seed in result.seeds:
         found = read_predictions(run, seed.seed, task, test)
-        if score_records(score(task, test, found.batches()))[0] != seed.scores:
-            yield f"mapping {seed.seed}: the scores are not those of predictions.npz"
+        real = score_records(score(task, test, found.batches()))[0]
+        yield from (f"mapping {seed.seed}: {fault}" for fault in rescored(seed.scores, real))
