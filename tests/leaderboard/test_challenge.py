@@ -153,9 +153,21 @@ def seen():
         found.append("network")
     except OSError:
         pass
+    for path in ("/usr/written", "/proc/sys/kernel/core_pattern"):
+        try:
+            open(path, "a")
+            found.append(path)
+        except OSError:
+            pass
+    if os.system("mount -o remount,bind,rw /usr 2>/job/said") == 0:
+        found.append("mount")
     try:
-        open("/usr/written", "w")
-        found.append("written")
+        os.mkdir("/tmp/root")
+        os.chroot("/tmp/root")  # what lies above it is then outside
+        for _ in range(64):
+            os.chdir("..")
+        os.chroot(".")
+        found += [path for path in ({secret!r}, "/home") if os.path.exists(path)]
     except OSError:
         pass
     return found
