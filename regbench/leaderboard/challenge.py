@@ -29,6 +29,8 @@ from regbench.leaderboard.reference import Reference, find_reference
 from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.tiers import (
+    FEWEST,
+    MOST,
     Challenge,
     add_evidence,
     check_by,
@@ -50,8 +52,8 @@ from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
-INSTANCES, FEWEST, MOST = 500, 100, 20_000
-"""How many fresh instances are asked about: by default, at least, at most."""
+INSTANCES = 500
+"""How many fresh instances are asked about by default."""
 
 SEEN = 0.005
 """By how much a prediction may change with what it must not depend on: rounding. Vectors in standard deviations."""

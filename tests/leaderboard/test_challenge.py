@@ -74,6 +74,12 @@ def test_a_difference_without_noise_is_told() -> None:
         (lambda e: e["challenge"]["scores"].pop("tvd"), "not of the instances or the scores"),
         (lambda e: e["challenge"]["expected"].pop("tvd"), "not of the instances or the scores"),
         (lambda e: e["challenge"].update(by="x\x1b[2J"), "not printable"),
+        (lambda e: e["challenge"].update(by=" "), "challenge.by"),
+        (lambda e: e["challenge"].update(date="2026-02-31"), "challenge.date: day is out of range for month"),
+        (
+            lambda e: e["challenge"].update(instances=2**62),
+            "challenge.instances: input should be less than or equal to 20000",
+        ),
         (lambda e: e.update(tier="reproduced"), "unknown key 'tier'"),
     ],
 )

@@ -145,6 +145,7 @@ CHANGES: dict[str, Change] = {
     "a count of zero": lambda c: c["seeds"][0]["curves"]["tvd"].update(
         count=[0] * len(c["seeds"][0]["curves"]["tvd"]["count"])
     ),
+    "scores whose sum is none": lambda c: [seed["scores"]["nll"].update(value=1.7e308) for seed in c["seeds"]],
     "no losses": lambda c: c["seeds"][0]["training_curve"][0].update(loss={}),
     "a seed of 30 digits": lambda c: c["seeds"][0].update(seed=10**30),
     "a terminal's escape codes": lambda c: c["architecture"].update(name="\x1b[2J"),
