@@ -158,7 +158,8 @@ def _language_models(board: Board) -> str:
         cells["instances"] = f"{evaluation.limit or board.n_instances:,}"
         rows.append({head: cell.translate(_escape_markdown) for head, cell in cells.items()})
     commands = "\n".join(one.command for one in board.language_models)
-    return f"\n## Language models\n\n{ABOUT}\n\n{_list(rows)}\n\n```\n{commands}\n```\n"
+    fence = max(["``", *re.findall("`{3,}", commands)]) + "`"  # longer than any in a prompt
+    return f"\n## Language models\n\n{ABOUT}\n\n{_list(rows)}\n\n{fence}\n{commands}\n{fence}\n"
 
 
 def latex(board: Board) -> str:
