@@ -197,6 +197,15 @@ def test_a_strange_result_is_shown_or_refused_in_a_line(
         assert line.startswith("regbench: ")
 
 
+def test_a_name_is_no_markup(folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads((folder / "result.json").read_text())
+    content["architecture"]["name"] = "[/]"
+    (folder / "result.json").write_text(json.dumps(content))
+    for command in (["errors"], ["compare", "uniform"]):
+        assert cli.main([*command, str(folder), "--track", str(tiny_file)]) == 0
+    assert "[/]" in capsys.readouterr().out
+
+
 @pytest.mark.ci
 def test_memory_stays_below_a_gigabyte(folder: Path, tiny_file: Path) -> None:
     (folder / "seed-4" / "predictions.npz").write_bytes(b"PK" + bytes(1 << 20))
