@@ -21,7 +21,7 @@ from regbench.metrics.significance import Change, compare_splits, expected_sprea
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.files import atomic_write, explain_full_disk
 from regbench.utils.guard import Refused, of_schema, parse_json
 from regbench.utils.settings import Strict
 
@@ -181,8 +181,13 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
 
 
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
-    """Writes the evidence beside an entry."""
-    with atomic_write(stored.path.with_name(stored.evidence_name)) as file:
+    """Writes the evidence beside an entry.
+
+    Raises:
+        UserError: Nothing can be written there.
+    """
+    path = stored.path.with_name(stored.evidence_name)
+    with explain_full_disk(path), atomic_write(path) as file:
         file.write(canonical(evidence.model_dump(mode="json")))
 
 

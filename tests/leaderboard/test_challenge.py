@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,18 @@ def test_honest_weights_are_verified_and_anyone_can_repeat_it(lstm: Made, tmp_pa
     again = challenge(Stored(path), lstm.run, by="another", track=lstm.track, instances=200, number=found.number)
     assert again.fresh == found.fresh
     assert again.expected == found.expected == evidence.challenge.expected
+
+
+def test_where_nothing_can_be_written_there_is_a_line(
+    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    path = board_of(lstm, tmp_path)
+    monkeypatch.setattr(tempfile, "mkstemp", read_only)
+    with pytest.raises(UserError, match=r"cannot write .*evidence\.json: the file system is read-only"):
+        challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, instances=100)
 
 
 def test_fresh_instances_are_in_no_split(tiny: Track, lstm: Made) -> None:
