@@ -15,7 +15,8 @@ from regbench.utils.files import runs_in
 from regbench.utils.guard import Folder, Refused, parse_json
 
 ENTRY_BYTES = 2 << 20
-SOURCE_BYTES = 1 << 20
+SOURCE_BYTES = 1 << 18
+"""Parsed Python takes a thousand times the memory of its text."""
 EVIDENCE = ".evidence.json"
 
 

@@ -127,7 +127,7 @@ def read_source(run: RunFolder, given: Path | None) -> bytes:
                 f"{path} imports {others} beside it: an entry is one file, so put them into one and train it"
             )
         return content
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UserError(f"{path} is no Python that parses") from None
     except Refused as error:
         raise UserError(
