@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens, check_vectors
-from regbench.results import TrackRecord, read_result
+from regbench.results import RESULT_BYTES, TrackRecord, read_result
 from regbench.tasks.base import VectorIO
 from regbench.tracks import Track, load_track, track_names
 from regbench.training.checkpoint import fits, load_notes, load_tensors
@@ -26,7 +25,7 @@ from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
-from regbench.utils.guard import YAML_BYTES, Folder, Refused, parse_plain_yaml
+from regbench.utils.guard import YAML_BYTES, Folder, Refused, parse_json, parse_plain_yaml
 
 
 @dataclass(frozen=True)
@@ -323,12 +322,12 @@ def _check_track(folder: Path, record: TrackRecord, track: Track, split: str) ->
 
 def _check_provenance(folder: Path, track: Track) -> None:
     """Refuses a seed of an unfinished run whose provenance names another track or text. Older runs have no provenance."""
-    try:
-        parts = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        digest, text = parts["track"], parts.get("text")
-    except FileNotFoundError:
+    if not Folder(folder).has(FILE):
         return
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    try:
+        parts = parse_json(Folder(folder).read(FILE, RESULT_BYTES), FILE)
+        digest, text = parts["track"], parts.get("text")
+    except (Refused, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / FILE} does not say of what this seed was made") from None
     if digest != track.definition.digest:
         raise UserError(f"{folder} is of another track: {track.name} was changed since")

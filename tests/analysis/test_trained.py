@@ -134,8 +134,14 @@ def test_weights_that_are_no_regular_file_are_refused(run_folder: Path, tmp_path
     os.mkfifo(path)
     with pytest.raises(UserError, match=r"cannot read the checkpoint .*: not a regular file"):
         load_trained(folder)
+    (folder / "result.json").unlink()
+    (folder / "seed-0" / FILE).unlink()
+    os.mkfifo(folder / "seed-0" / FILE)
     path.unlink()
     path.symlink_to(run_folder / "seed-0" / "checkpoint.safetensors")
+    with pytest.raises(UserError, match="does not say of what this seed was made"):
+        load_trained(folder)
+    (folder / "seed-0" / FILE).unlink()
     with pytest.raises(UserError, match="links are not followed"):
         load_trained(folder)
 
