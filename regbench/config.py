@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import pydantic
 
 from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.files import read_mapping, runs_in
+from regbench.utils.guard import YAML_BYTES, Folder, Refused, parse_plain_yaml
 
 Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
 """A whole number that the generators of NumPy and PyTorch both take."""
@@ -68,13 +70,20 @@ def read_config(path: Path) -> Config:
 
 
 def read_run(folder: Path) -> Config:
-    """Reads the configuration of a run, from the `config.yaml` of its folder.
+    """Reads the configuration of a run, from the `config.yaml` of its folder, which may be a stranger's.
 
     Raises:
         UserError: the folder holds no run, or the file is broken.
     """
     path = folder / "config.yaml"
-    if not path.exists():
+    if not os.path.lexists(path):
         kept = "; what `regbench.evaluate` leaves has none" if (folder / "result.json").exists() else ""
         raise UserError(f"{folder} holds no run: there is no config.yaml{kept or runs_in(folder)}")
-    return read_config(path)
+    try:
+        content = parse_plain_yaml(Folder(folder).read(path.name, YAML_BYTES), path.name)
+    except Refused as error:
+        raise UserError(f"{folder}/{error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a configuration is a mapping of fields, not {type(content).__name__}")
+    with explain_validation(str(path), Config.model_fields):
+        return Config(**content)

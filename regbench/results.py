@@ -283,6 +283,8 @@ class Result(Strict):
         for record in records:
             if set(record.scores) != wanted or set(record.curves) != wanted:
                 raise ValueError("a seed or a baseline has not exactly the scores and curves of the others")
+            if not all(max(abs(score.value), score.stderr) < 1e100 for score in record.scores.values()):
+                raise ValueError("a score is beyond measure")
             for curve in record.curves.values():
                 columns = {len(column) for column in (curve.position, curve.value, curve.count)}
                 if len(columns) != 1 or min(curve.count, default=0) < 1:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from regbench import cli
-from regbench.config import Config, read_config
+from regbench.config import Config, read_config, read_run
 from regbench.utils.errors import UserError
 
 PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
@@ -123,6 +125,22 @@ def test_so_is_what_is_wrong_on_the_command_line(
 
 def test_seeds_up_to_the_largest_train(config_file: Path) -> None:
     assert ran("--config", "mine.yaml", "--seed", str(2**63 - 1)).seeds == (2**63 - 1,)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "config.yaml: not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "config.yaml: a link, and links are not followed"),
+        (lambda path: path.write_bytes(bytes(9000)), "config.yaml: 9,000 bytes, more than the 8,192 it can need"),
+        (lambda path: path.write_text("settings:\n- &a [x, x]\n- *a\n"), "config.yaml: broken YAML: 'an alias'"),
+        (lambda path: path.write_text("- 1\n"), "config.yaml: a configuration is a mapping of fields, not list"),
+    ],
+)
+def test_that_of_a_run_folder_may_be_a_strangers(make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    make(tmp_path / "config.yaml")
+    with pytest.raises(UserError, match=message):
+        read_run(tmp_path)
 
 
 def test_there_must_be_such_a_file(tmp_path: Path) -> None:

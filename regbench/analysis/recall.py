@@ -8,7 +8,7 @@ Bietti et al. 2023, arXiv:2306.00802). `divergence.NAME` is in nats.
 from __future__ import annotations
 
 import itertools
-import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +20,10 @@ from regbench.report.palette import COLOURS, DASHES
 from regbench.training.progress import MEASURED
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import write_rows
+from regbench.utils.guard import Folder, Refused, parse_json
 
 RECALL, CHANCE = "recall.", "chance."
+_LOG_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,16 @@ def read_measured(folder: str | Path) -> list[Measured]:
     config, found = read_run(folder), []
     for seed in config.seeds:
         path = folder / f"seed-{seed}" / "metrics.jsonl"
+        if not os.path.lexists(path):
+            raise UserError(f"{folder} has not trained seed {seed}: there is no seed-{seed}/metrics.jsonl")
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            raise UserError(f"{folder} has not trained seed {seed}: there is no seed-{seed}/metrics.jsonl") from None
-        try:
-            rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+            lines = Folder(folder).read(f"seed-{seed}/metrics.jsonl", _LOG_BYTES).splitlines()
+            rows: list[dict[str, Any]] = [parse_json(line, path.name) for line in lines]
             rows = [row for row in rows if any(name.startswith(MEASURED) for name in row)]
             names = [name for name in rows[0] if name.startswith(MEASURED)] if rows else []
             figures = {name.removeprefix(MEASURED): tuple(float(row[name]) for row in rows) for name in names}
             steps = tuple(int(row["step"]) for row in rows)
-        except (ValueError, KeyError, TypeError):
+        except (Refused, KeyError, TypeError, ValueError):
             raise UserError(f"{path} is no log of a training") from None
         if not any(name.startswith(RECALL) for name in figures):
             raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,15 +17,15 @@ from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens, check_vectors
-from regbench.results import TrackRecord, read_result
+from regbench.results import RESULT_BYTES, TrackRecord, read_result
 from regbench.tasks.base import VectorIO
 from regbench.tracks import Track, load_track, track_names
-from regbench.training.checkpoint import load_tensors
+from regbench.training.checkpoint import fits, load_notes, load_tensors
 from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
-from regbench.utils.guard import YAML_BYTES, Folder, parse_plain_yaml
+from regbench.utils.guard import YAML_BYTES, Folder, Refused, parse_json, parse_plain_yaml
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,8 @@ def load_trained(
         seed = config.seeds[0]
     if seed not in config.seeds:
         raise UserError(f"{folder} has no seed {seed}; its seeds are {', '.join(map(str, config.seeds))}")
-    path = folder / f"seed-{seed}" / "checkpoint.safetensors"
+    name = f"seed-{seed}/checkpoint.safetensors"
+    path = folder / name
     if not path.exists():
         raise UserError(f"{folder} has not trained seed {seed} to the end: there is no {path.name}")
     loaded = load_track(track or config.track)
@@ -252,13 +252,20 @@ def load_trained(
     else:
         _check_provenance(path.parent, loaded)
         options, _ = split_settings(config.settings)
-    model = build(cls, resolve_options(cls, options), loaded.task.io)
-    tensors, notes = load_tensors(path)
-    owner = notes.get("architecture", config.architecture)
+    try:
+        sizes = Folder(folder).tensor_sizes(name)
+    except Refused as error:
+        raise UserError(f"cannot read the checkpoint {path}: {str(error).removeprefix(f'{name}: ')}") from None
+    owner = load_notes(path).get("architecture", config.architecture)
     if owner != config.architecture:
         raise UserError(f"the weights in {path} are those of '{owner}', not of '{config.architecture}'")
+    own, io = resolve_options(cls, options), loaded.task.io
+    built_in = cls.__module__.startswith(f"{registry.ARCHITECTURE.package}.")  # others need not build without memory
     try:
-        model.load_state_dict(tensors)
+        if built_in and not fits(sizes, cls, own, io):
+            raise RuntimeError
+        model = build(cls, own, io)
+        model.load_state_dict(load_tensors(path)[0])
     except RuntimeError:
         raise UserError(f"the weights in {path} are not those of '{config.architecture}' as it is now") from None
     return Trained(folder, config.architecture, seed, loaded, model.eval())
@@ -305,21 +312,22 @@ def _check_track(folder: Path, record: TrackRecord, track: Track, split: str) ->
             f"{folder} is of another track: {track.name} was changed since (digest {record.digest[:12]}, now "
             f"{track.definition.digest[:12]})"
         )
-    if record.fingerprints[split] != (now := track.instances(split).fingerprint):
+    then = record.fingerprints.get(split, "none")
+    if then != (now := track.instances(split).fingerprint):
         raise UserError(
             f"{folder} is of other {split} instances of {track.name}: its text or what makes them has changed since "
-            f"(fingerprint {record.fingerprints[split][:12]}, now {now[:12]})"
+            f"(fingerprint {then[:12]}, now {now[:12]})"
         )
 
 
 def _check_provenance(folder: Path, track: Track) -> None:
     """Refuses a seed of an unfinished run whose provenance names another track or text. Older runs have no provenance."""
-    try:
-        parts = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        digest, text = parts["track"], parts.get("text")
-    except FileNotFoundError:
+    if not Folder(folder).has(FILE):
         return
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    try:
+        parts = parse_json(Folder(folder).read(FILE, RESULT_BYTES), FILE)
+        digest, text = parts["track"], parts.get("text")
+    except (Refused, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / FILE} does not say of what this seed was made") from None
     if digest != track.definition.digest:
         raise UserError(f"{folder} is of another track: {track.name} was changed since")

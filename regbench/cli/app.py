@@ -7,6 +7,7 @@ SIGTERM, which job schedulers send, interrupts as Ctrl-C does.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.metadata
 import pkgutil
@@ -61,6 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # e.g. `regbench ls | head`
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        print(f"regbench: {escaped(str(error.filename)[:60])}... is longer than a file's name can be", file=sys.stderr)
+        return 2
     return code
 
 

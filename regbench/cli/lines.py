@@ -47,7 +47,7 @@ def announcing(console: Console) -> Announce:
     def announce(name: str, done: int, total: int) -> None:
         if done == total and name not in told:
             told.add(name)
-            console.print(f"predicted by {name}: {total} instances")
+            print_line(f"predicted by {name}: {total} instances", console)
 
     return announce
 

@@ -1,7 +1,7 @@
 """A challenge: an entry's weights are asked about instances that nobody has seen, and are held against what the entry claims.
 
 Weights that were trained on the test split, predictions that were mixed with the truth, and code that looks answers up all
-score lower there.
+score lower there. Code that sees what it predicts does not. So a stranger's is asked again, about changed instances.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +29,8 @@ from regbench.leaderboard.reference import Reference, find_reference
 from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.tiers import (
+    FEWEST,
+    MOST,
     Challenge,
     add_evidence,
     check_by,
@@ -46,12 +48,15 @@ from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.provenance import describe_machine
 from regbench.utils import registry
-from regbench.utils.arrays import FloatArray
+from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
-INSTANCES, FEWEST, MOST = 500, 100, 20_000
-"""How many fresh instances are asked about: by default, at least, at most."""
+INSTANCES = 500
+"""How many fresh instances are asked about by default."""
+
+SEEN = 0.005
+"""By how much a prediction may change with what it must not depend on: rounding. Vectors in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +128,18 @@ def challenge(
     with past_of(architecture, entry.result.code.commit) if is_built_in(architecture) else nullcontext() as past:
         if past is not None:
             announce(f"{architecture.source} has changed: that of commit {past.commit[:12]} is run")
-        predicted = _predict(stored, RunFolder(run), past, reference.track.task, (reference.test, fresh), announce)
+        folder, task = RunFolder(run), reference.track.task
+        changed, rows = _changed(fresh, number)
+        predicted = _predict(stored, folder, past, task, (reference.test, fresh), announce)
+        again = _predict(stored, folder, past, task, (changed,), announce)  # by a process that has seen no others
         try:
             for seed in entry.result.seeds:
                 announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
                 findings.take("checkpoint", score_faults(seed, next(predicted), reference))
-                scored.append(score(reference.track.task, fresh, next(predicted).batches()))
+                answers = next(predicted)
+                scored.append(score(task, fresh, answers.batches()))
+                if not is_built_in(architecture):
+                    findings.take("challenge", _sees(seed.seed, answers, next(again), rows))
         except Refused as error:
             findings.take("checkpoint", [str(error)])
     if findings.faults:
@@ -170,6 +181,26 @@ def _predict(
     job = Job(class_name or "", entry.result.architecture.options, task, stored.source)
     weights = [read_weights(run, seed.seed) for seed in entry.result.seeds]
     yield from predict_isolated(job, weights, asked, announce)
+
+
+def _changed(fresh: Instances, number: int) -> tuple[Instances, IntArray]:
+    """Instances with the tokens of others from a scored place on, and the rows of these places among all predictions."""
+    rng, tokens = np.random.default_rng(number), fresh.tokens.copy()
+    rows, ends = [], np.cumsum(fresh.lengths)
+    for i, scored in enumerate(fresh.scored):
+        if scored.any():
+            place = rng.choice(np.flatnonzero(scored))
+            tokens[i, place:] = fresh.tokens[i - 1, place:]
+            rows.append(ends[i] - fresh.lengths[i] + place)
+    return replace(fresh, tokens=tokens), np.array(rows)
+
+
+def _sees(seed: int, answers: Predictions, again: Predictions, rows: IntArray) -> Iterator[str]:
+    """Whether predictions have changed with the token that they are of, or with later ones."""
+    first, second = (one.packed[rows].astype(np.float64) for one in (answers, again))
+    apart = float(np.abs(first - second).max()) / (float(first.std()) if answers.of_vectors else 1.0)
+    if not apart <= SEEN:
+        yield f"seed {seed}: a prediction depends on the token that it is of, or on later ones: it changes by {apart:.2g}"
 
 
 def _mean(scored: list[Scores], metric: str) -> ScoreRecord:

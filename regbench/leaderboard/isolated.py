@@ -2,7 +2,8 @@
 
 The process runs in user, mount, network and process namespaces of its own (`unshare` of util-linux). Its root holds the system's
 libraries and Python, read-only, and one folder with the job. There is no network, no home directory, no cache, no track and no
-generator. Memory and processor time are limited. Where the system has no such namespaces, nothing is run.
+generator. It has no capabilities (`setpriv` of util-linux): with those of the namespace it could leave its root, or mount.
+Memory and processor time are limited. Where the system has no such namespaces, nothing is run.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ shift
 while [ "$1" != -- ]; do mount -t tmpfs -o ro,size=4k none "$root$1"; shift; done
 shift
 mkdir -p "$root/proc" "$root/job" "$root/tmp"
-mount -t proc none "$root/proc"
+mount -t proc -o ro none "$root/proc"
 mount --bind "$job" "$root/job"
-exec chroot "$root" "$@"
+exec chroot "$root" setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
 """
 """Arguments: the new root, the job's folder, what is shown --, what is hidden --, the command."""
 
 
 def available() -> bool:
     """Whether this system lets a process have namespaces of its own."""
-    if sys.platform != "linux" or shutil.which("unshare") is None:
+    if sys.platform != "linux" or not all(map(shutil.which, ("unshare", "setpriv"))):
         return False
     probe = [*_unshare(), "sh", "-c", "mount -t tmpfs none /mnt"]
     return subprocess.run(probe, capture_output=True, check=False, timeout=60).returncode == 0
@@ -74,7 +75,7 @@ def predict_isolated(
     """
     if not available():
         raise UserError(
-            "this system cannot isolate a process (unshare with user namespaces): a stranger's code is not run"
+            "this system cannot isolate a process (unshare with user namespaces, setpriv): a stranger's code is not run"
         )
     announce("running the stranger's code in a process of its own")
     try:

@@ -12,11 +12,13 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regbench.evaluation.predictions import read_predictions
 from regbench.leaderboard.against_run import rescored
 from regbench.leaderboard.entry import canonical, check_name, digest_of
 from regbench.leaderboard.reference import find_reference
+from regbench.leaderboard.store import members_of
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.results import RESULT_BYTES, BaselineRecord, Result, read_result
 from regbench.tracks import track_names
@@ -118,17 +120,24 @@ def submit_language_model(run: Path, result: Result, board: Path, *, name: str |
 
 
 def read_language_models(board: Path) -> tuple[dict[tuple[str, str], list[LanguageModelEntry]], list[str]]:
-    """The language models of a board by the name and the digest of their track, best first, and a line for each fault."""
+    """The language models of a board by the name and the digest of their track, best first, and a line for each fault.
+
+    Raises:
+        UserError: Something lies in the folder that is neither a folder of a track nor a file in it, such as a link.
+    """
     found: dict[tuple[str, str], list[LanguageModelEntry]] = {}
     faults = []
-    for path in sorted((board / FOLDER).glob("*/*.json")):
+    folders = members_of(board / FOLDER, folders=True)
+    for path in (file for folder in folders for file in members_of(folder, folders=False) if file.suffix == ".json"):
         try:
             entry = _read(path)
-            faults += [f"{path.name}: {fault}" for fault in _faults(entry.result)]
+            wrong = list(_faults(entry.result))
         except UserError as error:
-            faults.append(f"{path.name}: {error}")
-            continue
-        found.setdefault((entry.result.track.name, entry.result.track.digest), []).append(entry)
+            wrong = [str(error)]
+        if wrong:
+            faults += [f"{path.name}: {fault}" for fault in wrong]
+        else:
+            found.setdefault((entry.result.track.name, entry.result.track.digest), []).append(entry)
     for entries in found.values():
         reference, main = find_reference(entries[0].result.track.name), entries[0].result.track.main_score
         sign = reference.track.metrics[main].sign
@@ -172,6 +181,11 @@ def _faults(result: Result) -> Iterator[str]:
     if set(result.metrics) != set(reference.metrics):
         yield f"it has not exactly the scores of {result.track.name}"
         return
+    if evaluation.limit is not None and evaluation.limit > len(reference.test):
+        yield f"it is of {evaluation.limit:,} instances, more than the test split has"
+    for name in ("separator", "prompt"):
+        if not _is_text(result.architecture.options.get(name, '""')):
+            yield f"the {name} is no text in JSON"
     mappings = [str(seed.seed) for seed in result.seeds]
     if sorted(mappings) != sorted(set(mappings)) or set(evaluation.outside) != set(mappings):
         yield "a mapping is there twice, or has no probability of other tokens"
@@ -182,6 +196,15 @@ def _faults(result: Result) -> Iterator[str]:
             lowest, highest = reference.track.metrics[metric].limits
             if not lowest <= record.value <= highest:
                 yield f"mapping {seed.seed}: {metric} is {record.value:g}, outside {lowest:g} to {highest:g}"
+
+
+def _is_text(option: Any) -> bool:
+    """Whether an option is a string in JSON that can be shown, apart from new lines and tabs."""
+    try:
+        text = json.loads(option)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(text, str) and text.translate({ord(space): None for space in "\n\r\t"}).isprintable()
 
 
 def _rescored(run: Path, result: Result) -> Iterator[str]:

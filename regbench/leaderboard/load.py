@@ -6,6 +6,7 @@ them and not with each other. `retired.json` lists the definitions that are gone
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from regbench.utils.errors import UserError
 from regbench.utils.guard import Folder, Refused, parse_json
 
 BASELINES, RETIRED = "baselines.json", "retired.json"
+_DIGEST = re.compile("[0-9a-f]{64}")
 _FILE_BYTES = 16 << 20
 _MOST_POSITIONS = 2**48
 """Of a test split. Sums and squares of fewer are exact enough, and do not overflow."""
@@ -125,6 +127,8 @@ def retired_faults(entry: Entry) -> Iterator[str]:
             fault = sums_fault(METRICS[metric], sums, counts) or mean_fault(record, sums, counts)
             if fault:
                 yield f"seed {seed.seed}: {metric}: {fault}"
+    if not all(0 <= value < 1e100 for seed in result.seeds for value in (seed.seconds, seed.tokens_per_second)):
+        yield "seconds or tokens per second are beyond measure"
     for name, baseline in result.baselines.items():
         for metric, record in baseline.scores.items():
             lowest, highest = METRICS[metric].limits
@@ -158,7 +162,8 @@ def _faults(
 def _retired(folder: Path) -> dict[str, Any]:
     """By the name of a track the digests of its definitions that are gone."""
     found = _mapping(folder, RETIRED)
-    if not all(isinstance(digests, list) for digests in found.values()):
+    known = [digest for digests in found.values() for digest in (digests if isinstance(digests, list) else [None])]
+    if not all(isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in known):  # it names files
         raise Refused(f"{RETIRED}: it must map the name of a track to a list of digests")
     return found
 

@@ -9,8 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 import pydantic
-import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from regbench.analysis.cost import state_at
 from regbench.config import Config
@@ -18,7 +16,7 @@ from regbench.leaderboard import history
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import canonical, command_of
 from regbench.leaderboard.stranger import source_faults, telling_lines
-from regbench.models.build import build, split_settings
+from regbench.models.build import build, build_without_memory, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.report.content import human_growth
@@ -30,7 +28,6 @@ from regbench.utils.errors import UserError, describe_validation
 _MOST_PARAMETERS = 10**8
 """Of a model that is built to measure its state."""
 
-_MOST_PARTS = 10_000
 _LARGEST_OPTION = 65_536
 _MOST_MEMBERS = 64
 
@@ -260,18 +257,5 @@ def _counts(case: Case, cls: type[Any], options: Options) -> tuple[int, int | No
     Raises:
         UserError: The model cannot be built, or has very many parts.
     """
-    parts = 0
-
-    def count(*_: Any) -> None:
-        nonlocal parts
-        parts += 1
-        if parts > _MOST_PARTS:
-            raise UserError(f"a model of more than {_MOST_PARTS:,} modules")
-
-    hook = register_module_module_registration_hook(count)
-    try:
-        with torch.device("meta"):
-            model = build(cls, options, case.reference.track.task.io)
-        return parameter_count(model), model.state_bytes()
-    finally:
-        hook.remove()
+    model = build_without_memory(cls, options, case.reference.track.task.io)
+    return parameter_count(model), model.state_bytes()

@@ -97,9 +97,14 @@ def write(folder: Path, files: dict[str, str]) -> None:
 def outdated(folder: Path, files: dict[str, str]) -> list[str]:
     """The names of generated files that are missing, differ, or should not be there."""
     there = {path.name: path for path in folder.iterdir() if path.is_file()}
-    differ = [name for name, text in files.items() if name not in there or there[name].read_bytes() != text.encode()]
+    differ = [name for name, text in files.items() if name not in there or not _holds(there[name], text.encode())]
     old = [name for name, path in there.items() if name not in files and _TABLE.fullmatch(name) and _is_generated(path)]
     return sorted([*differ, *old])
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a file has this content. One of another size is not read."""
+    return path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def _is_generated(path: Path) -> bool:
@@ -158,7 +163,8 @@ def _language_models(board: Board) -> str:
         cells["instances"] = f"{evaluation.limit or board.n_instances:,}"
         rows.append({head: cell.translate(_escape_markdown) for head, cell in cells.items()})
     commands = "\n".join(one.command for one in board.language_models)
-    return f"\n## Language models\n\n{ABOUT}\n\n{_list(rows)}\n\n```\n{commands}\n```\n"
+    fence = max(["``", *re.findall("`{3,}", commands)]) + "`"  # longer than any in a prompt
+    return f"\n## Language models\n\n{ABOUT}\n\n{_list(rows)}\n\n{fence}\n{commands}\n{fence}\n"
 
 
 def latex(board: Board) -> str:

@@ -43,7 +43,8 @@ class Entries:
         for stored in _of_track(track.name):
             try:
                 content = json.loads(stored.folder.read(stored.path.name, ENTRY_BYTES))
-                found += [float(seed["seconds"]) for seed in content["result"]["seeds"]]
+                each = [seed["seconds"] for seed in content["result"]["seeds"]]
+                found += [s for s in each if isinstance(s, int | float) and 0 < s < 2**53]  # not NaN
             except (Refused, ValueError, LookupError, TypeError, RecursionError):
                 continue
         return statistics.median(found) if found else None

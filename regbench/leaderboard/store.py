@@ -15,7 +15,8 @@ from regbench.utils.files import runs_in
 from regbench.utils.guard import Folder, Refused, parse_json
 
 ENTRY_BYTES = 2 << 20
-SOURCE_BYTES = 1 << 20
+SOURCE_BYTES = 1 << 18
+"""Parsed Python takes a thousand times the memory of its text."""
 EVIDENCE = ".evidence.json"
 
 
@@ -151,7 +152,7 @@ def stored_entries(board: Path) -> list[Stored]:
     Raises:
         Refused: Among them lies a link, or something that is neither a folder nor a file.
     """
-    return [stored for folder in _members(board / "entries", folders=True) for stored in _of_track(folder)]
+    return [stored for folder in members_of(board / "entries", folders=True) for stored in _of_track(folder)]
 
 
 def stored_in(folder: Path) -> list[Stored]:
@@ -166,11 +167,16 @@ def stored_in(folder: Path) -> list[Stored]:
 
 
 def _of_track(folder: Path) -> list[Stored]:
-    paths = _members(folder, folders=False)
+    paths = members_of(folder, folders=False)
     return [Stored(path) for path in paths if path.suffix == ".json" and not path.name.endswith(EVIDENCE)]
 
 
-def _members(folder: Path, *, folders: bool) -> list[Path]:
+def members_of(folder: Path, *, folders: bool) -> list[Path]:
+    """The folders or the files in a folder, by name, without those that are hidden. Empty where it is no folder.
+
+    Raises:
+        Refused: Something else is there, such as a link.
+    """
     if not folder.is_dir():
         return []
     try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import codecs
+import io
+import tokenize
 import unicodedata
 from collections.abc import Iterator
 
@@ -33,6 +36,13 @@ def source_faults(content: bytes) -> Iterator[str]:
             if hidden or unicodedata.bidirectional(character) in ("R", "AL"):
                 yield f"line {number} has the character U+{ord(character):04X}, which is not shown or runs from right to left"
                 return
+    try:
+        encoding = codecs.lookup(tokenize.detect_encoding(io.BytesIO(content).readline)[0]).name
+    except SyntaxError:
+        encoding = "unknown"
+    if encoding != "utf-8":  # in another a comment can be code
+        yield "it names an encoding of its own: only UTF-8 is read as it is run"
+        return
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

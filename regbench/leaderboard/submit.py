@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from regbench.leaderboard.verify import verify_run
 from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk
 from regbench.utils.guard import Folder, Refused
 from regbench.utils.imports import modules_beside
 
@@ -88,14 +89,15 @@ def submit(
     if len(canonical(entry.content())) > ENTRY_BYTES:
         findings.take("form", [f"an entry has at most {ENTRY_BYTES:,} bytes"])
         return Submission(findings)
-    stored, earlier = Stored(board / "entries" / entry.track / entry.file_name), _replaced(board, entry)
-    for other in earlier:
-        if not replace:
-            raise UserError(f"{other.path} is the same configuration: --replace puts this run in its place")
-        if (tier := read_evidence(other).tier) != "claimed":
-            raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
-    before = sorted({path for other in (stored, *earlier) for path in other.files})
-    with explain_full_disk(board):
+    stored = Stored(board / "entries" / entry.track / entry.file_name)
+    with explain_full_disk(board), exclusive(board, patience=math.inf):  # else two at once would not see each other
+        earlier = _replaced(board, entry)
+        for other in earlier:
+            if not replace:
+                raise UserError(f"{other.path} is the same configuration: --replace puts this run in its place")
+            if (tier := read_evidence(other).tier) != "claimed":
+                raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
+        before = sorted({path for other in (stored, *earlier) for path in other.files})
         written = _write(stored, entry, case, publish_predictions, by)
         gone = [old for old in before if old not in written]
         for old in gone:
@@ -127,7 +129,7 @@ def read_source(run: RunFolder, given: Path | None) -> bytes:
                 f"{path} imports {others} beside it: an entry is one file, so put them into one and train it"
             )
         return content
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UserError(f"{path} is no Python that parses") from None
     except Refused as error:
         raise UserError(

@@ -21,7 +21,7 @@ from regbench.metrics.significance import Change, compare_splits, expected_sprea
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write
+from regbench.utils.files import atomic_write, explain_full_disk
 from regbench.utils.guard import Refused, of_schema, parse_json
 from regbench.utils.settings import Strict
 
@@ -34,12 +34,23 @@ LEVEL = 0.001
 SAME = 0.0005
 """One-sided. An entry that reproduces is called different once in a thousand times, for each score."""
 
+FEWEST, MOST = 100, 20_000
+"""Fresh instances of a challenge: at least, at most."""
+
 EVIDENCE_BYTES = 1 << 16
 LONGEST_BY = 200
 
-_Date = Annotated[str, pydantic.Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+def _of_the_calendar(date: str) -> str:
+    datetime.date.fromisoformat(date)
+    return date
+
+
+_Date = Annotated[
+    str, pydantic.Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"), pydantic.AfterValidator(_of_the_calendar)
+]
 _Text = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
-_By = Annotated[str, pydantic.Field(min_length=1, max_length=LONGEST_BY)]
+_By = Annotated[str, pydantic.Field(min_length=1, max_length=LONGEST_BY, pattern=r"\S")]
 
 
 class Submitted(Strict):
@@ -73,7 +84,7 @@ class Challenge(Strict):
     by: _By
     machine: _Text
     number: int = pydantic.Field(ge=0, lt=2**63)
-    instances: int = pydantic.Field(ge=100)
+    instances: int = pydantic.Field(ge=FEWEST, le=MOST)
     fingerprint: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
     scores: dict[str, ScoreRecord]
     expected: dict[str, ScoreRecord] | None = None
@@ -170,8 +181,13 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
 
 
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
-    """Writes the evidence beside an entry."""
-    with atomic_write(stored.path.with_name(stored.evidence_name)) as file:
+    """Writes the evidence beside an entry.
+
+    Raises:
+        UserError: Nothing can be written there.
+    """
+    path = stored.path.with_name(stored.evidence_name)
+    with explain_full_disk(path), atomic_write(path) as file:
         file.write(canonical(evidence.model_dump(mode="json")))
 
 
@@ -217,6 +233,9 @@ def _reproduction_faults(entry: Entry, again: Reproduced) -> Iterator[str]:
     whole = again.seeds == seeds and len(again.scores) == len(seeds) and set(again.identical) <= set(seeds)
     if not whole or any(set(scores) != set(entry.metrics) for scores in again.scores):
         yield "not every seed and score was reproduced"
+        return
+    if not all(abs(value) < 1e100 for scores in again.scores for value in scores.values()):
+        yield "a score of the second training is beyond measure"
         return
     for metric in entry.metrics:
         then = [seed.scores[metric].value for seed in entry.result.seeds]

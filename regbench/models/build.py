@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch.nn.modules.module import register_module_module_registration_hook
+
 from regbench.models.backbone import Backbone
 from regbench.models.bottleneck import Bottleneck
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model
 from regbench.tasks.base import IO
 from regbench.utils.errors import UserError, blame, explain_validation
+
+_MOST_PARTS = 10_000
+"""Of a model that is built without memory."""
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -74,3 +80,25 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
         hint = f"; begin with super().__init__({taken})" if "Module.__init__() call" in str(error) else ""
         raise UserError(f"{cls.__name__} cannot be built: {blame(error)}{hint}") from error
     return model
+
+
+def build_without_memory(cls: type[Any], options: Options, io: IO) -> Model:
+    """As `build`, but the weights take no memory. So the options may be a stranger's.
+
+    Raises:
+        UserError: As `build`, or the model has very many parts.
+    """
+    parts = 0
+
+    def count(*_: Any) -> None:
+        nonlocal parts
+        parts += 1
+        if parts > _MOST_PARTS:
+            raise UserError(f"a model of more than {_MOST_PARTS:,} modules")
+
+    hook = register_module_module_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            return build(cls, options, io)
+    finally:
+        hook.remove()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor
 
-from regbench.models.build import build, resolve_options
+from regbench.models.build import build, build_without_memory, resolve_options
+from regbench.models.mixer import Options
 from regbench.models.model import Model
 from regbench.results import ArchitectureRecord
 from regbench.tasks.base import IO
@@ -50,9 +53,25 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         UserError: it cannot be read or is not a whole safetensors file.
     """
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+
+
+def load_notes(path: Path) -> dict[str, str]:
+    """The notes of a file. No tensor is read.
+
+    Raises:
+        UserError: As `load_tensors`.
+    """
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            yield file
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from None
 
@@ -78,17 +97,26 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
     """
     cls = registry.load(registry.ARCHITECTURE, record.name)
     options = resolve_options(cls, record.options)
-    with torch.device("meta"):
-        shapes = {key: tensor.numel() for key, tensor in build(cls, options, io).state_dict().items()}
-    if folder.tensor_sizes(name) != shapes:
+    sizes = folder.tensor_sizes(name)
+    if not fits(sizes, cls, options, io):
         raise Refused(f"{name}: not the weights of this architecture with these options")
-    content = folder.read(name, 8 * sum(shapes.values()) + TENSOR_HEADER_BYTES)
+    content = folder.read(name, 8 * sum(sizes.values()) + TENSOR_HEADER_BYTES)
     model = build(cls, options, io)
     try:
         model.load_state_dict(safetensors.torch.load(content))
     except (RuntimeError, safetensors.SafetensorError):
         raise Refused(f"{name}: not the weights of this architecture with these options") from None
     return model
+
+
+def fits(sizes: dict[str, int], cls: type[Any], options: Options, io: IO) -> bool:
+    """Whether the tensors of a file have the sizes of a model's. Nothing of either is in memory.
+
+    Raises:
+        UserError: There is no such model.
+    """
+    model = build_without_memory(cls, options, io)
+    return sizes == {key: tensor.numel() for key, tensor in model.state_dict().items()}
 
 
 TRAINED_FILE = "trained.json"

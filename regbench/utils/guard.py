@@ -197,8 +197,11 @@ def parse_plain_yaml(content: bytes, name: str) -> Any:
     except RecursionError:
         raise Refused(f"{name}: nested deeper than {DEEPEST} levels") from None
     except (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, KeyError, IndexError) as error:
-        reason = error.problem if isinstance(error, yaml.MarkedYAMLError) else "a value that cannot be read"
-        raise Refused(f"{name}: broken YAML: {_shown(str(reason))}") from None
+        reason, line = "a value that cannot be read", ""
+        if isinstance(error, yaml.MarkedYAMLError):
+            reason = str(error.problem)
+            line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise Refused(f"{name}{line}: broken YAML: {_shown(reason)}") from None
     check_plain(value, name)
     return value
 

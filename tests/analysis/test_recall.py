@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -121,12 +122,18 @@ def test_what_has_no_recall_is_refused_in_one_line(run: Path, tmp_path: Path) ->
     for text, message in (
         ('{"step": 1}', "has no recall to show: 'associative_memory' measures none"),
         ("{", "is no log of a training"),
+        ('{"step": 1e999, "measured.recall.o2": 1}', "is no log of a training"),
+        ('{"step": 1, "measured.recall.o2": 1' + 400 * "0" + "}", "is no log of a training"),
         ("", "has no recall to show"),
     ):
         (tmp_path / "seed-0" / "metrics.jsonl").write_text(text)
         with pytest.raises(UserError, match=message) as error:
             read_measured(tmp_path)
         assert "\n" not in str(error.value)
+    (tmp_path / "seed-0" / "metrics.jsonl").unlink()
+    os.mkfifo(tmp_path / "seed-0" / "metrics.jsonl")
+    with pytest.raises(UserError, match="is no log of a training"):
+        read_measured(tmp_path)
 
 
 def test_the_command_shows_the_order_and_says_no_to_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

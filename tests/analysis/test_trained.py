@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +103,47 @@ def test_folders_that_hold_no_finished_run(tmp_path: Path, run_folder: Path) -> 
     (tmp_path / "config.yaml").write_text("architecture: cgt\ntrack: pfa-small-v1\nseed: 0\n")
     with pytest.raises(UserError, match="unknown key 'seed'; did you mean 'seeds'?"):
         load_trained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["architecture"]["options"].update(n_layers=10**6), "a model of more than 10,000 modules"),
+        (
+            lambda c: c["architecture"]["options"].update(d_model=65_536, d_y=65_536),
+            "are not those of 'cgt' as it is now",
+        ),
+        (lambda c: c["track"]["fingerprints"].pop("validation"), r"other validation instances .* \(fingerprint none"),
+    ],
+)
+def test_a_result_of_a_stranger_claims_no_memory(
+    change: Callable[[dict[str, Any]], object], message: str, run_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    content = json.loads((folder / "result.json").read_text())
+    change(content)
+    (folder / "result.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        load_trained(folder)
+
+
+def test_weights_that_are_no_regular_file_are_refused(run_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    path = folder / "seed-0" / "checkpoint.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=r"cannot read the checkpoint .*: not a regular file"):
+        load_trained(folder)
+    (folder / "result.json").unlink()
+    (folder / "seed-0" / FILE).unlink()
+    os.mkfifo(folder / "seed-0" / FILE)
+    path.unlink()
+    path.symlink_to(run_folder / "seed-0" / "checkpoint.safetensors")
+    with pytest.raises(UserError, match="does not say of what this seed was made"):
+        load_trained(folder)
+    (folder / "seed-0" / FILE).unlink()
+    with pytest.raises(UserError, match="links are not followed"):
+        load_trained(folder)
 
 
 def test_weights_of_another_width_are_refused(run_folder: Path, tmp_path: Path) -> None:

@@ -226,6 +226,22 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "{}"],
+        ["report", "{}"],
+        ["submit", "{}"],
+        ["compare", "uniform", "{}.json"],
+        ["leaderboard", "--board", "{}"],
+    ],
+)
+def test_a_path_that_is_too_long_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([word.format("a" * 5000) for word in arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"regbench: {'a' * 60}... is longer than a file's name can be"
+
+
 def test_an_architecture_whose_file_leaves_or_brings_other_options_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

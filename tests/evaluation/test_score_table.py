@@ -265,3 +265,15 @@ def test_training_options_and_tracks_are_listed(
     count = len(stored_in(ENTRIES / "pfa-small-v1"))
     assert small[:7] == ["pfa-small-v1", "251", "9", "5,000", "8.0", "M", str(count)]
     assert int(small[7]) >= 1
+
+
+@pytest.mark.parametrize("seconds", ["1" + "0" * 400, "1e999", "NaN", "null", "-1"])
+def test_times_that_are_none_are_left_out(seconds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    track, folder = load_track("pfa-small-v1"), tmp_path / "leaderboard" / "entries" / "pfa-small-v1"
+    folder.mkdir(parents=True)
+    (tmp_path / "leaderboard" / "RULES.md").touch()
+    monkeypatch.chdir(tmp_path)
+    (folder / "a-00000000.json").write_text(
+        f'{{"result": {{"seeds": [{{"seconds": 7.0}}, {{"seconds": {seconds}}}]}}}}'
+    )
+    assert Entries().seconds(track) == 7.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,18 @@ def test_honest_weights_are_verified_and_anyone_can_repeat_it(lstm: Made, tmp_pa
     assert again.expected == found.expected == evidence.challenge.expected
 
 
+def test_where_nothing_can_be_written_there_is_a_line(
+    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    path = board_of(lstm, tmp_path)
+    monkeypatch.setattr(tempfile, "mkstemp", read_only)
+    with pytest.raises(UserError, match=r"cannot write .*evidence\.json: the file system is read-only"):
+        challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, instances=100)
+
+
 def test_fresh_instances_are_in_no_split(tiny: Track, lstm: Made) -> None:
     fresh = fresh_split(tiny, fresh_seed(lstm.entry, 7), 150)
     assert len(fresh) == 150
@@ -74,6 +88,12 @@ def test_a_difference_without_noise_is_told() -> None:
         (lambda e: e["challenge"]["scores"].pop("tvd"), "not of the instances or the scores"),
         (lambda e: e["challenge"]["expected"].pop("tvd"), "not of the instances or the scores"),
         (lambda e: e["challenge"].update(by="x\x1b[2J"), "not printable"),
+        (lambda e: e["challenge"].update(by=" "), "challenge.by"),
+        (lambda e: e["challenge"].update(date="2026-02-31"), "challenge.date: day is out of range for month"),
+        (
+            lambda e: e["challenge"].update(instances=2**62),
+            "challenge.instances: input should be less than or equal to 20000",
+        ),
         (lambda e: e.update(tier="reproduced"), "unknown key 'tier'"),
     ],
 )
@@ -153,9 +173,21 @@ def seen():
         found.append("network")
     except OSError:
         pass
+    for path in ("/usr/written", "/proc/sys/kernel/core_pattern"):
+        try:
+            open(path, "a")
+            found.append(path)
+        except OSError:
+            pass
+    if os.system("mount -o remount,bind,rw /usr 2>/job/said") == 0:
+        found.append("mount")
     try:
-        open("/usr/written", "w")
-        found.append("written")
+        os.mkdir("/tmp/root")
+        os.chroot("/tmp/root")  # what lies above it is then outside
+        for _ in range(64):
+            os.chdir("..")
+        os.chroot(".")
+        found += [path for path in ({secret!r}, "/home") if os.path.exists(path)]
     except OSError:
         pass
     return found

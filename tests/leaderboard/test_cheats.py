@@ -143,6 +143,38 @@ def test_code_that_looks_the_answer_up(wide: Made, tiny_file: Path, tmp_path: Pa
     assert found_in(wide, tmp_path / "run", tmp_path / "board", source) == {"challenge"}
 
 
+PEEKS = """
+import torch
+import regbench
+from regbench.models.model import shift_in
+
+
+class Peeks(regbench.Model):
+    def __init__(self, options, io):
+        super().__init__(options, io)
+        self.after = torch.nn.Embedding(io.vocab_size, io.vocab_size)
+
+    def forward(self, tokens):
+        seen = torch.nn.functional.one_hot(tokens, self.io.vocab_size)
+        return self.after(shift_in(tokens, self.io.separator)) + 0.5 * seen
+"""
+
+
+@pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
+@pytest.mark.ci
+def test_code_that_sees_what_it_predicts(
+    wide: Made, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`regbench run` refuses it. Whoever submits can have left that out."""
+    monkeypatch.setattr("regbench.runner.plan.SCORABLE", ())
+    monkeypatch.setattr("regbench.runner.one_seed.refuse_trained", lambda *_: None)
+    source = tmp_path / "plain_embedding.py"
+    source.write_text(PEEKS)
+    settings = {key: value for key, value in SETTINGS.items() if key.startswith("training.")}
+    regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=settings, out=tmp_path / "run")
+    assert found_in(wide, tmp_path / "run", tmp_path / "board", source) == {"challenge"}
+
+
 def test_sixty_honest_challenges_raise_at_most_one_alarm(wide: Made) -> None:
     """All claims are of easy instances, as a test split may have. So they are too high for fresh ones."""
     track = wide.track

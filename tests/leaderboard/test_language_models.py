@@ -20,6 +20,7 @@ from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import rank
 from regbench.leaderboard.reference import Reference
 from regbench.tracks import Track
+from regbench.utils.errors import UserError
 from tests.helpers.language_models import random_model
 from tests.leaderboard.examples import make_entries
 
@@ -114,6 +115,24 @@ def changed(what: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any
     return write
 
 
+def options(content: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = content["result"]["architecture"]["options"]
+    return found
+
+
+def with_score(name: str) -> Callable[[dict[str, Any]], object]:
+    """Calls the main score so, wherever it stands."""
+
+    def change(content: dict[str, Any]) -> None:
+        result = content["result"]
+        for seed in result["seeds"]:
+            for of in (seed["scores"], seed["curves"]):
+                of[name] = of.pop(result["track"]["main_score"])
+        result["track"]["main_score"] = name
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("spoiled", "message"),
     [
@@ -138,6 +157,13 @@ def changed(what: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any
             changed(lambda content: content["result"].update(evaluation=None)),
             "no result of `regbench evaluate hf:NAME`",
         ),
+        (lambda content: changed(with_score("plateau"))(content), "another definition of tiny-v1"),
+        (changed(lambda content: content["result"]["evaluation"].update(limit=10**6)), "more than the test split has"),
+        (changed(lambda content: options(content).update(prompt="a b")), "the prompt is no text in JSON"),
+        (changed(lambda content: options(content).update(prompt="[" * 1500)), "the prompt is no text in JSON"),
+        (changed(lambda content: options(content).update(separator=[1])), "the separator is no text in JSON"),
+        (changed(lambda content: options(content).update(prompt=r'"\ud800"')), "the prompt is no text in JSON"),
+        (changed(lambda content: options(content).update(prompt=r'"\u001b[2J"')), "the prompt is no text in JSON"),
     ],
 )
 def test_what_is_wrong_on_the_board_is_one_line(
@@ -150,3 +176,26 @@ def test_what_is_wrong_on_the_board_is_one_line(
     (fault,) = faults
     assert message in fault
     assert "\n" not in fault
+
+
+def test_a_prompt_does_not_leave_the_block_of_commands(scored: Path, tiny: Track, tmp_path: Path) -> None:
+    assert submitted(scored, tmp_path / "board") == 0
+    path = tmp_path / "board" / "language-models" / "tiny-v1" / "my-gpt.json"
+    prompt = json.dumps("a\n```\n# First place\n````\n")
+    path.write_text(changed(lambda content: options(content).update(prompt=prompt))(json.loads(path.read_text())))
+    found, _ = read_language_models(tmp_path / "board")
+    (board,) = rank(make_entries(tiny), tiny)
+    table = publish.markdown(replace(board, language_models=tuple(found[tiny.name, tiny.definition.digest])))
+    opening, text, rest = table.partition("`````\nregbench evaluate ")[1], *table.rpartition("\n`````\n")[::2]
+    assert opening
+    assert "# First place" in text
+    assert rest == ""
+
+
+def test_no_link_is_followed(scored: Path, tmp_path: Path) -> None:
+    assert submitted(scored, tmp_path / "board") == 0
+    folder = tmp_path / "board" / "language-models" / "tiny-v1"
+    folder.rename(tmp_path / "outside")
+    folder.symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="is not a folder"):
+        read_language_models(tmp_path / "board")

@@ -49,8 +49,9 @@ def test_from_a_run_to_a_table(task: str, committed: None, tmp_path: Path) -> No
     made = submit(tmp_path / "run", tmp_path, track=track, publish_predictions=True)
     assert made.findings.faults == []
     assert made.path is not None
-    assert verify_entry(made.stored, track=track, run=tmp_path / "run").faults == []
-    entry = made.stored.entry
+    stored = Stored(made.path)
+    assert verify_entry(stored, track=track, run=tmp_path / "run").faults == []
+    entry = stored.entry
     (board,) = rank([entry], track)
     assert board.metrics[0] == definition["main_score"]
     assert entry.name in publish.csv(board)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,24 @@ def test_counts_of_a_track_that_is_gone(entries: list[Entry], tmp_path: Path, co
     assert load_boards(tmp_path) == ([], [f"{path.name}: {fault}"])
 
 
+def test_seconds_of_a_track_that_is_gone(entries: list[Entry], tmp_path: Path) -> None:
+    content = entries[0].content()
+    for seed in content["result"]["seeds"]:
+        seed["seconds"] = 1.7e308
+    path = store(seal(content), tmp_path / "entries")
+    (tmp_path / "retired.json").write_text(json.dumps({entries[0].track: [entries[0].result.track.digest]}))
+    assert load_boards(tmp_path) == ([], [f"{path.name}: seconds or tokens per second are beyond measure"])
+
+
+def test_a_digest_that_is_a_path_names_no_file(entries: list[Entry], tmp_path: Path) -> None:
+    content, board = entries[0].content(), tmp_path / "board"
+    content["result"]["track"]["digest"] = "/../../a"
+    store(seal(content), board / "entries")
+    (board / "retired.json").write_text(json.dumps({entries[0].track: ["/../../a"]}))
+    assert cli.main(["leaderboard", "--board", str(board)]) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["board"]
+
+
 def test_evidence_counts_where_the_track_is_gone_too(entries: list[Entry], tmp_path: Path) -> None:
     entry = entries[0]
     stored = Stored(store(entry.content(), tmp_path / "entries"))
@@ -289,3 +308,9 @@ def test_an_empty_board(tmp_path: Path) -> None:
     assert cli.main(["leaderboard", "--board", str(tmp_path)]) == 0
     assert "pfa-small-v1" in (tmp_path / "README.md").read_text()
     assert cli.main(["leaderboard", "--board", str(tmp_path), "--check"]) == 0
+
+
+def test_a_table_of_another_size_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "README.md").touch()
+    os.truncate(tmp_path / "README.md", 1 << 40)
+    assert outdated(tmp_path, {"README.md": "a"}) == ["README.md"]

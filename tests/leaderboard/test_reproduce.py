@@ -117,6 +117,8 @@ def test_evidence_of_a_second_training_that_does_not_hold(lstm: Made, tmp_path: 
     for much in (0.8, 1.2):
         (fault,) = found(scores=[{**one, "nll": much * one["nll"]} for one in scores])
         assert fault.startswith("tier: the nll of the second training is ")
+    beyond = found(scores=[{**one, "nll": 1.7e308} for one in scores])
+    assert beyond == ["tier: a score of the second training is beyond measure"]
     same = found(submitted=Submitted(date="2026-01-31", by="A Reader"))
     assert same == ["tier: it was reproduced by who submitted it"]
 

@@ -11,6 +11,7 @@ from tests.leaderboard.conftest import MIXER
 def test_an_honest_file_passes_and_nothing_in_it_is_listed() -> None:
     assert list(source_faults(MIXER.encode())) == []
     assert telling_lines(MIXER.encode()) == []
+    assert list(source_faults(b"# coding: utf8\n" + MIXER.encode())) == []
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,9 @@ def test_an_honest_file_passes_and_nothing_in_it_is_listed() -> None:
         ("class A:\n  x = '\u05d0'".encode(), "line 2 has the character U+05D0"),
         (b"class A:\n  x = '\x1b[2J'", "U+001B"),
         (b"class", "it is no Python: SyntaxError"),
+        (b"# coding: raw_unicode_escape\nclass A:  # \\u000a  import os", "it names an encoding of its own"),
+        (b"# coding: utf-7\nclass A: pass\n# +AAo-import os", "it names an encoding of its own"),
+        (b"# coding: nonsense\nclass A: pass", "it names an encoding of its own"),
         (b"-" * 200_000 + b"1", "it is no Python"),
         (b"a." * 100_000 + b"b", "it is no Python"),
     ],

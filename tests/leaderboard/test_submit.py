@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.leaderboard.conftest import SETTINGS, Made
 
 
 def names(board: Path) -> list[str]:
-    return sorted(str(path.relative_to(board)) for path in board.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(board)) for path in board.rglob("[!.]*") if path.is_file())
 
 
 def test_a_run_becomes_an_entry(lstm: Made) -> None:
@@ -60,6 +61,17 @@ def test_a_strangers_source_is_kept_and_never_run(stranger: Made, tmp_path: Path
     ]
     with pytest.raises(UserError, match="--source"):
         submit(stranger.run, tmp_path, track=stranger.track, source=tmp_path / "nowhere.py")
+
+
+def test_of_two_at_once_one_is_taken(lstm: Made, tmp_path: Path) -> None:
+    (tmp_path / "board").mkdir()
+    with ThreadPoolExecutor() as pool:
+        both = [
+            pool.submit(submit, lstm.run, tmp_path / "board", track=lstm.track, name=name)
+            for name in ("lstm+a", "lstm+b")
+        ]
+    assert sorted(str(one.exception() is None) for one in both) == ["False", "True"]
+    assert len(list((tmp_path / "board" / "entries" / "tiny-v1").glob("*.json"))) == 1
 
 
 def test_the_same_again_replaces_and_never_doubles(stranger: Made, tmp_path: Path) -> None:

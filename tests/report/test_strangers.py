@@ -145,6 +145,7 @@ CHANGES: dict[str, Change] = {
     "a count of zero": lambda c: c["seeds"][0]["curves"]["tvd"].update(
         count=[0] * len(c["seeds"][0]["curves"]["tvd"]["count"])
     ),
+    "scores whose sum is none": lambda c: [seed["scores"]["nll"].update(value=1.7e308) for seed in c["seeds"]],
     "no losses": lambda c: c["seeds"][0]["training_curve"][0].update(loss={}),
     "a seed of 30 digits": lambda c: c["seeds"][0].update(seed=10**30),
     "a terminal's escape codes": lambda c: c["architecture"].update(name="\x1b[2J"),
@@ -194,6 +195,15 @@ def test_a_strange_result_is_shown_or_refused_in_a_line(
     if cli.main(["report", str(folder)]) != 0:
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("regbench: ")
+
+
+def test_a_name_is_no_markup(folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads((folder / "result.json").read_text())
+    content["architecture"]["name"] = "[/]"
+    (folder / "result.json").write_text(json.dumps(content))
+    for command in (["errors"], ["compare", "uniform"]):
+        assert cli.main([*command, str(folder), "--track", str(tiny_file)]) == 0
+    assert "[/]" in capsys.readouterr().out
 
 
 @pytest.mark.ci

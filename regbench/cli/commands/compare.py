@@ -125,10 +125,12 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
 
     made = courses(found, tokens=arguments.tokens, announce=announce)
     for course in made:
-        table = Table(title=f"{course.name}: TVD from", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+        table = Table(
+            title=escape(f"{course.name}: TVD from"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False
+        )
         table.add_column("training tokens", justify="right")
         for other in course.distance:
-            table.add_column(other, justify="right")
+            table.add_column(escape(other), justify="right")
         for at, tokens in enumerate(course.tokens):
             table.add_row(f"{tokens:,}", *(f"{records[at].value:.3f}" for records in course.distance.values()))
         print_fitting(table, console)

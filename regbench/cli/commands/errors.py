@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.tables import narrow_table
@@ -129,7 +130,7 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], sc
     table.add_column("positions by", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     for name in whole:
-        table.add_column(fill(name, 11), justify="right", no_wrap=True, min_width=5)
+        table.add_column(escape(fill(name, 11)), justify="right", no_wrap=True, min_width=5)
     table.add_row("all", "", *(short(record.value) for record in whole.values()), style="bold")
     before = ""
     for one in bins:
@@ -144,7 +145,7 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], sc
 def _illegal(illegal: Mapping[str, Mapping[str, ScoreRecord]]) -> Table:
     """The share of positions whose most likely token is illegal, by kind."""
     title = "share of positions whose most likely token is illegal"
-    heads = ["the token", *(fill(name, 11) for name in illegal)]
+    heads = ["the token", *(escape(fill(name, 11)) for name in illegal)]
     table = narrow_table(title, heads, 1, pad_edge=True, show_edge=False)
     kinds = list(next(iter(illegal.values())))
     for kind in kinds:

@@ -186,13 +186,13 @@ def _list_runs(folder: Path, console: Console) -> int:
 
 def _run_cells(run: Path) -> tuple[str, list[str]]:
     """The track of a run, and its cells behind the folder."""
-    from regbench.config import read_config
+    from regbench.config import read_run
     from regbench.metrics.metric import METRICS
     from regbench.results import read_result
 
     try:
         if not (run / "result.json").exists():
-            config = read_config(run / "config.yaml")
+            config = read_run(run)
             architecture = escape(registry.short_name(config.architecture))
             # A run of a track file names the file until it has a result, which names the track.
             return Path(config.track).name.removesuffix(".yaml"), [architecture, str(len(config.seeds)), "not finished"]
