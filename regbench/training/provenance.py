@@ -114,12 +114,14 @@ def describe_machine() -> str:
 
 
 def describe_code() -> Code:
-    """The commit of regbench's own source, and whether tracked files were changed since. None where it is no repository."""
+    """The commit of regbench's own source, and whether its packages were changed since. None where it is no repository."""
     git = ["git", "-C", str(_FOLDER)]
+    # A file of leaderboard/ or docs/ decides no score.
+    packages = [str(_FOLDER), *(str(_FOLDER.parent / name) for name in ("architectures", "baselines"))]
     found = []
     try:
         # An environment may lie inside some other repository: the first call asks whether this file is tracked.
-        for call in (["ls-files", "--", __file__], ["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"]):
+        for call in (["ls-files", "--", __file__], ["rev-parse", "HEAD"], ["status", "--porcelain", "-uno", "--", *packages]):
             done = subprocess.run([*git, *call], capture_output=True, text=True, check=True, timeout=20)
             found.append(done.stdout.strip())
             if not found[0]:

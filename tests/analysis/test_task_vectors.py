@@ -14,9 +14,11 @@ import yaml
 
 from regbench import cli, runner
 from regbench.analysis.segments import single_context_segments
-from regbench.analysis.task_vectors import patched, states_before, task_vectors
+from regbench.analysis.task_vectors import _Reading, patched, states_before, task_vectors
 from regbench.analysis.trained import Trained, load_trained
+from regbench.data.instances import Instances
 from regbench.models.build import build, resolve_options
+from regbench.results import ScoreRecord
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 
@@ -97,18 +99,18 @@ def test_the_scores_are_those_of_single_texts_read_one_by_one(trained: Trained) 
 
 
 def test_errors_are_over_the_problems_that_instances_share(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    split = {name: trained.track.instances(name) for name in ("validation", "test")}
-    apart = task_vectors(trained, "test", 7).prompted
-    for name, instances in split.items():
-        twice = instances[np.arange(8) // 2]
-        split[name] = replace(twice, truth=twice.truth | {"problem": np.arange(8) // 2})
-    monkeypatch.setattr(type(trained.track), "instances", lambda self, name: split[name])
-    first = task_vectors(trained, "test", 8).prompted
-    monkeypatch.undo()
-    alone = task_vectors(trained, "test", 4).prompted
-    assert first.value == pytest.approx(alone.value)
-    assert first.stderr == pytest.approx(alone.stderr), "a copy of an instance says nothing new"
-    assert first.stderr != apart.stderr
+    def prompted(instances: Instances) -> ScoreRecord:
+        monkeypatch.setattr(type(trained.track), "instances", lambda self, split: instances)
+        reading = _Reading(trained, "test", len(instances))
+        reading.metric = "nll"  # it differs between any two instances
+        return reading.prompted()
+
+    alone = trained.track.instances("test")[:4]
+    twice = alone[np.arange(8) // 2]
+    shared = prompted(replace(twice, truth=twice.truth | {"problem": np.arange(8) // 2}))
+    assert shared.value == pytest.approx(prompted(alone).value)
+    assert shared.stderr == pytest.approx(prompted(alone).stderr), "a copy of an instance says nothing new"
+    assert shared.stderr > 1.2 * prompted(twice).stderr > 0
 
 
 def test_the_block_is_chosen_on_validation(trained: Trained) -> None:

@@ -44,7 +44,7 @@ def test_what_cannot_be_read_is_not_taken(tmp_path: Path) -> None:
         check_provenance(tmp_path, PARTS)
 
 
-def test_the_code_is_a_commit_and_whether_tracked_files_have_changed(
+def test_the_code_is_a_commit_and_whether_its_packages_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is said where this source is in no repository, or in one that does not track it."""
@@ -53,9 +53,11 @@ def test_the_code_is_a_commit_and_whether_tracked_files_have_changed(
         command = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    source, unknown = tmp_path / "source.py", Code(commit=None, dirty=None)
-    source.write_text("x = 1\n")
-    monkeypatch.setattr(provenance, "_FOLDER", tmp_path)
+    source, entry, unknown = tmp_path / "regbench/source.py", tmp_path / "leaderboard/entry.json", Code(commit=None, dirty=None)
+    for path in (source, entry):
+        path.parent.mkdir()
+        path.write_text("x = 1\n")
+    monkeypatch.setattr(provenance, "_FOLDER", source.parent)
     monkeypatch.setattr(provenance, "__file__", str(source))
     assert describe_code() == unknown
     git("init", "-q")
@@ -63,7 +65,8 @@ def test_the_code_is_a_commit_and_whether_tracked_files_have_changed(
     assert describe_code() == unknown
     git("add", ".")
     git("commit", "-q", "-m", "y")
-    (tmp_path / "untracked").write_text("")
+    (source.parent / "untracked").write_text("")
+    entry.write_text("x = 2\n")
     assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=False)
     source.write_text("x = 2\n")
     assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=True)
