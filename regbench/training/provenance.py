@@ -121,7 +121,11 @@ def describe_code() -> Code:
     found = []
     try:
         # An environment may lie inside some other repository: the first call asks whether this file is tracked.
-        for call in (["ls-files", "--", __file__], ["rev-parse", "HEAD"], ["status", "--porcelain", "-uno", "--", *packages]):
+        for call in (
+            ["ls-files", "--", __file__],
+            ["rev-parse", "HEAD"],
+            ["status", "--porcelain", "-uno", "--", *packages],
+        ):
             done = subprocess.run([*git, *call], capture_output=True, text=True, check=True, timeout=20)
             found.append(done.stdout.strip())
             if not found[0]:

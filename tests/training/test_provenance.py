@@ -53,7 +53,11 @@ def test_the_code_is_a_commit_and_whether_its_packages_have_changed(
         command = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    source, entry, unknown = tmp_path / "regbench/source.py", tmp_path / "leaderboard/entry.json", Code(commit=None, dirty=None)
+    source, entry, unknown = (
+        tmp_path / "regbench/source.py",
+        tmp_path / "leaderboard/entry.json",
+        Code(commit=None, dirty=None),
+    )
     for path in (source, entry):
         path.parent.mkdir()
         path.write_text("x = 1\n")
