@@ -117,7 +117,7 @@ def describe_code() -> Code:
     """The commit of regbench's own source, and whether its packages were changed since. None where it is no repository."""
     git = ["git", "-C", str(_FOLDER)]
     # A file of leaderboard/ or docs/ decides no score.
-    packages = [str(_FOLDER), *(str(_FOLDER.parent / name) for name in ("architectures", "baselines"))]
+    packages = [str(_FOLDER.parent / name) for name in ("regbench", "architectures", "baselines")]
     found = []
     try:
         # An environment may lie inside some other repository: the first call asks whether this file is tracked.

@@ -53,12 +53,9 @@ def test_the_code_is_a_commit_and_whether_its_packages_have_changed(
         command = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    source, entry, unknown = (
-        tmp_path / "regbench/source.py",
-        tmp_path / "leaderboard/entry.json",
-        Code(commit=None, dirty=None),
-    )
-    for path in (source, entry):
+    source, mixer, entry = (tmp_path / path for path in ("regbench/a.py", "architectures/b.py", "leaderboard/c.json"))
+    unknown = Code(commit=None, dirty=None)
+    for path in (source, mixer, entry):
         path.parent.mkdir()
         path.write_text("x = 1\n")
     monkeypatch.setattr(provenance, "_FOLDER", source.parent)
@@ -72,5 +69,7 @@ def test_the_code_is_a_commit_and_whether_its_packages_have_changed(
     (source.parent / "untracked").write_text("")
     entry.write_text("x = 2\n")
     assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=False)
-    source.write_text("x = 2\n")
-    assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=True)
+    for changed in (source, mixer):
+        changed.write_text("x = 2\n")
+        assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=True)
+        changed.write_text("x = 1\n")
