@@ -12,6 +12,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard.case import Case, Check, Findings, Note
 from regbench.leaderboard.entry import InstanceScores
+from regbench.leaderboard.figures import rescored
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.past import Past, past_of
@@ -19,7 +20,7 @@ from regbench.leaderboard.reference import Reference, find_reference
 from regbench.leaderboard.run_folder import RunFolder
 from regbench.metrics.scores import score, score_records
 from regbench.models.model import ModelPredictor
-from regbench.results import Curve, ScoreRecord, SeedRecord
+from regbench.results import Curve, SeedRecord
 from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model
@@ -36,9 +37,6 @@ SCORE_TOLERANCE = 2e-3
 
 _MOST_NUMBERS = 1 << 20
 """Of a checkpoint that are no parameters: buffers. Beside these it may have eight for each parameter."""
-
-_EXACT = 1e-9
-"""Relative, of figures computed twice from the same numbers: only the order of a sum may differ."""
 
 
 def predictions(case: Case) -> Iterator[str]:
@@ -59,18 +57,6 @@ def predictions(case: Case) -> Iterator[str]:
             for metric in sums:
                 if not np.allclose(claimed_sums[metric], sums[metric], rtol=1.1e-6, atol=1e-12):
                     yield f"seed {seed.seed}: instances: {metric} is not that of the predictions"
-
-
-def rescored(claimed: Mapping[str, ScoreRecord], real: Mapping[str, ScoreRecord]) -> Iterator[str]:
-    """Where claimed scores or their standard errors are not those of the stored predictions."""
-    for metric, record in real.items():
-        given = claimed[metric]
-        for what, one, other in (
-            (metric, given.value, record.value),
-            (f"the standard error of {metric}", given.stderr, record.stderr),
-        ):
-            if not abs(one - other) <= _EXACT * max(1.0, abs(other)):
-                yield f"{what} is {one:.7g}, and the predictions give {other:.7g}"
 
 
 def logs(case: Case) -> Iterator[str]:

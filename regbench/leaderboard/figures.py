@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pydantic
@@ -32,6 +32,8 @@ _CHANCE = 5
 """Paired standard errors by which a seed may beat the truth. A seed that predicts the truth does so once in three million."""
 _ROUNDING = 1e-3
 """More than the float16 of stored predictions moves a mean NLL."""
+_EXACT = 1e-9
+"""Relative, of figures computed twice from the same numbers: only the order of a sum may differ."""
 _CURVE_DIGIT = 1e-6
 """Curves are kept to six decimals. An NLL at its floor is rounded up."""
 _CURVE_TOLERANCE = 1.5 * _CURVE_DIGIT
@@ -218,6 +220,18 @@ def _training_faults(seed: SeedRecord, plan: NDArray[np.int64]) -> Iterator[str]
     slowest, fastest = (seed.tokens / max(seed.seconds + off, 1e-9) for off in (0.0006, -0.0006))  # as rounded
     if not slowest - 0.06 <= seed.tokens_per_second <= fastest + 0.06:
         yield f"{seed.tokens:,} tokens in {seed.seconds} s are not {seed.tokens_per_second:,} tokens/s"
+
+
+def rescored(claimed: Mapping[str, ScoreRecord], real: Mapping[str, ScoreRecord]) -> Iterator[str]:
+    """Where claimed scores or their standard errors are not those of the stored predictions."""
+    for metric, record in real.items():
+        given = claimed[metric]
+        for what, one, other in (
+            (metric, given.value, record.value),
+            (f"the standard error of {metric}", given.stderr, record.stderr),
+        ):
+            if not abs(one - other) <= _EXACT * max(1.0, abs(other)):
+                yield f"{what} is {one:.7g}, and the predictions give {other:.7g}"
 
 
 def sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:

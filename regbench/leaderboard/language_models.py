@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from regbench.evaluation.predictions import read_predictions
-from regbench.leaderboard.against_run import rescored
 from regbench.leaderboard.entry import canonical, check_name, digest_of
+from regbench.leaderboard.figures import rescored
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import members_of
 from regbench.metrics.scores import normalized_scores, score, score_records

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -199,3 +201,13 @@ def test_no_link_is_followed(scored: Path, tmp_path: Path) -> None:
     folder.symlink_to(tmp_path / "outside")
     with pytest.raises(UserError, match="is not a folder"):
         read_language_models(tmp_path / "board")
+
+
+def test_reading_the_board_loads_no_pictures_and_no_kernels() -> None:
+    """They take 100 MiB, which `compare` of large runs needs to stay under 1 GiB."""
+    code = (
+        "import sys, regbench.leaderboard.standing, regbench.leaderboard.language_models\n"
+        "sys.exit(' '.join({'matplotlib', 'triton'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
