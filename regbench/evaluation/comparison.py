@@ -246,10 +246,10 @@ def _of_baseline(
 
 
 def at_scored(predictions: Predictions, early: Instances) -> FloatArray:
-    """(P, V) float64, a distribution for each scored position of `early`."""
+    """(P, V) float32, a distribution for each scored position of `early`."""
     starts = np.cumsum(predictions.lengths) - predictions.lengths
     row, position = np.nonzero(early.scored)
-    chosen = predictions.packed[starts[row] + position].astype(np.float64)
+    chosen = predictions.packed[starts[row] + position].astype(np.float32)
     chosen /= chosen.sum(-1, keepdims=True)  # in place: of a large track a copy takes much memory
     return chosen
 
