@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pydantic
@@ -162,7 +163,7 @@ def curves(case: Case) -> Iterator[str]:
 def baselines(case: Case) -> Iterator[str]:
     """Every baseline is what comes out when it is computed here.
 
-    Parameters of the task are among the options of some. A result does not have those that are newer: their default must hold.
+    Parameters of the task are among the options of some. What is older than a parameter does not have it: its default must hold.
     """
     fields = type(case.reference.track.task).Parameters.model_fields
     defaults = {name: field.default for name, field in fields.items() if not field.is_required()}
@@ -174,14 +175,21 @@ def baselines(case: Case) -> Iterator[str]:
         elif given is None:
             late = f"the baseline {name} is newer than this result"
             yield late if wanted.anchor else Note(late)
-        elif given.anchor != wanted.anchor or canonical(
-            {name: defaults[name] for name in wanted.options if name in defaults} | given.options
-        ) != canonical(wanted.options):  # canonical: True == 1
+        elif given.anchor != wanted.anchor or _options_differ(given.options, wanted.options, defaults):
             yield f"{name} has other options"
         elif given.seconds < 0:
             yield f"{name} took {given.seconds} s"
         else:
             yield from (f"{name}: {fault}" for fault in _baseline_faults(given, wanted))
+
+
+def _options_differ(one: Mapping[str, Any], other: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Whether options differ, each with the defaults of what it does not have and the other has."""
+    first, second = (
+        canonical({name: defaults[name] for name in beside if name in defaults} | dict(own))  # canonical: True == 1
+        for own, beside in ((one, other), (other, one))
+    )
+    return first != second
 
 
 STRUCTURE: tuple[Check, ...] = (track, metrics)

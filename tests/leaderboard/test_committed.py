@@ -8,6 +8,7 @@ from regbench.leaderboard.load import load_boards
 from regbench.leaderboard.publish import outdated, render
 from regbench.leaderboard.store import stored_entries, stored_in
 from regbench.leaderboard.verify import verify_entry
+from regbench.results import BaselineRecord
 
 BOARD = Path(__file__).resolve().parents[2] / "leaderboard"
 
@@ -32,8 +33,23 @@ def test_nothing_else_lies_among_the_entries() -> None:
         assert others <= kept
 
 
-def test_an_entry_older_than_a_parameter_of_its_task_is_verified_by_computed_baselines() -> None:
-    """`bigram` has got `predict` since. `leaderboard` compares with the baselines that are kept, `verify` computes them."""
-    stored = stored_in(BOARD / "entries" / "bigram-small-v1")[0]
-    assert "predict" not in stored.entry.result.baselines["solver"].options
-    assert verify_entry(stored).faults == []
+def without_predict(baselines: dict[str, BaselineRecord]) -> dict[str, BaselineRecord]:
+    """Baselines as they were before `bigram` got its parameter `predict`."""
+    return {
+        name: record.model_copy(update={"options": {k: v for k, v in record.options.items() if k != "predict"}})
+        for name, record in baselines.items()
+    }
+
+
+def test_an_entry_older_or_newer_than_a_parameter_of_its_task_is_verified() -> None:
+    """`bigram` has got `predict` since some entries. Its default is what was, so both ways agree; another value does not."""
+    stored = stored_in(BOARD / "entries" / "bigram-small-v1")
+    by_age = {"predict" in one.entry.result.baselines["solver"].options: one for one in stored}
+    older, newer = by_age[False], by_age[True]
+    today = newer.entry.result.baselines
+    assert verify_entry(older).faults == []  # baselines are computed
+    assert verify_entry(older, baselines=today).faults == []
+    assert verify_entry(newer, baselines=without_predict(today)).faults == []
+    solver = today["solver"].model_copy(update={"options": {**today["solver"].options, "predict": "outputs"}})
+    for one in (older, newer):
+        assert "solver has other options" in str(verify_entry(one, baselines={**today, "solver": solver}).faults)
