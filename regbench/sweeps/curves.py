@@ -18,7 +18,7 @@ from matplotlib.ticker import NullLocator
 
 from regbench.report.palette import COLOURS, DASHES, MARKERS
 from regbench.report.pictures import STYLE, save_picture
-from regbench.sweeps.grid import Group, Point, shown
+from regbench.sweeps.grid import Group, Point, shown, shown_axes
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.tables import Row, Spread, axes_of, write_csv
 
@@ -35,62 +35,87 @@ class Curve:
     Attributes:
         track: the track's name.
         axis: what is varied.
+        beside: the value of the axis that has a panel for each of its values, such as "n_layers=4"; empty where there is none.
         metric: what is drawn: a score on the test split, or the validation loss of the trials.
-        architecture: whose it is.
+        name: the architecture, with the values of its own axes.
         values: of the axis, in order.
         scores: at each value.
     """
 
     track: str
     axis: str
+    beside: str
     metric: str
-    architecture: str
+    name: str
     values: tuple[Any, ...]
     scores: tuple[Spread, ...]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """What may stand at a value of an axis: a chosen configuration or a trial.
+
+    Attributes:
+        point: its configuration.
+        loss: its validation loss.
+        scores: by metric.
+    """
+
+    point: Point
+    loss: float
+    scores: dict[str, Spread]
 
 
 def curves_of(folder: SweepFolder, rows: Sequence[Row], groups: Sequence[Group]) -> list[Curve]:
     """All curves of a sweep.
 
-    At each value stands the configuration with the least validation loss among those that have it.
+    A line is an architecture with one value of each of its own reported axes: those that not every architecture has. Of the
+    reported axes that all have, two at the most are kept apart: the one that is varied, and another with a panel for each of
+    its values. With more of them, at each value stands the configuration with the least validation loss among those that have
+    it. So it is for an axis that was selected over, among its trials.
     """
     curves = []
+    chosen = [_Candidate(r.point, r.validation.median, {m: r.score(m) for m in r.result.metrics}) for r in rows]
+    losses = [(p, folder.validation_loss(c)) for g in groups for p, c in zip(g.points, g.trials, strict=False)]
+    tried = [_Candidate(p, loss, {VALIDATION: Spread.of([loss])}) for p, loss in losses if loss is not None]
+    reported = list(dict.fromkeys(name for group in groups for name in group.axes))
     tracks = list(dict.fromkeys(group.first.track.name for group in groups))
-    tried = [(p, folder.validation_loss(c)) for g in groups for p, c in zip(g.points, g.trials, strict=False)]
     for track, axis in itertools.product(tracks, axes_of(groups)):
-        own = [row for row in rows if row.point.track.name == track and axis in row.group.axes]
-        for architecture in dict.fromkeys(row.point.name for row in own):
-            best: dict[str, Row] = {}
-            for row in own:
-                value = shown(row.point.axes[axis])
-                if row.point.name == architecture and (
-                    value not in best or row.validation.median < best[value].validation.median
-                ):
-                    best[value] = row
-            pairs = _in_order([(row.point.axes[axis], row) for row in best.values()])
-            for metric in pairs[0][1].result.metrics if pairs else []:
-                scores = tuple(row.score(metric) for _, row in pairs)
-                curves.append(Curve(track, axis, metric, architecture, tuple(v for v, _ in pairs), scores))
-        curves += _of_trials(track, axis, [(p, x) for p, x in tried if p.track.name == track], groups)
+        candidates = chosen if axis in reported else tried
+        own = [c for c in candidates if c.point.track.name == track and axis in c.point.axes]
+        curves += _curves(track, axis, own, [name for name in reported if name != axis])
     return [curve for curve in curves if len(curve.values) >= FEWEST_VALUES]
 
 
-def _of_trials(
-    track: str, axis: str, tried: Sequence[tuple[Point, float | None]], groups: Sequence[Group]
-) -> list[Curve]:
-    """Curves of the validation loss against an axis that was selected over."""
-    reported = {name for group in groups for name in group.axes}
+def _curves(track: str, axis: str, candidates: Sequence[_Candidate], others: Sequence[str]) -> list[Curve]:
+    """The curves against one axis; others: the other reported axes."""
+    varied: dict[str, dict[str, set[str]]] = {}
+    for point in (candidate.point for candidate in candidates):
+        values = varied.setdefault(point.name, {name: set() for name in others if name in point.axes})
+        for name in values:
+            values[name].add(shown(point.axes[name]))
+    shared = [
+        n for n in others if all(n in of for of in varied.values()) and any(len(of[n]) > 1 for of in varied.values())
+    ]
+    apart = shared if len(shared) == 1 else []
+    panels, in_lines = (apart, []) if len(varied) > 1 else ([], apart)
+    if panels:
+        candidates = [c for _, c in _in_order([(c.point.axes[panels[0]], c) for c in candidates])]
+    least: dict[tuple[str, str], dict[str, _Candidate]] = {}
+    for candidate in candidates:
+        point = candidate.point
+        own = [name for name, of in varied[point.name].items() if len(of) > 1 and name not in shared]
+        beside, of_line = ({n: point.axes[n] for n in names} for names in (panels, [*own, *in_lines]))
+        line = shown_axes(beside), f"{point.name} {shown_axes(of_line)}".rstrip()
+        best, value = least.setdefault(line, {}), shown(point.axes[axis])
+        if value not in best or candidate.loss < best[value].loss:
+            best[value] = candidate
     curves = []
-    for architecture in dict.fromkeys(point.name for point, _ in tried):
-        least: dict[str, tuple[Any, float]] = {}
-        for point, loss in tried:
-            if point.name == architecture and axis in point.axes and axis not in reported and loss is not None:
-                value = shown(point.axes[axis])
-                if value not in least or loss < least[value][1]:
-                    least[value] = (point.axes[axis], loss)
-        pairs = _in_order(list(least.values()))
-        scores = tuple(Spread.of([loss]) for _, loss in pairs)
-        curves.append(Curve(track, axis, VALIDATION, architecture, tuple(v for v, _ in pairs), scores))
+    for (panel, name), found in least.items():
+        pairs = _in_order([(candidate.point.axes[axis], candidate) for candidate in found.values()])
+        for metric in pairs[0][1].scores:
+            scores = tuple(candidate.scores[metric] for _, candidate in pairs)
+            curves.append(Curve(track, axis, panel, metric, name, tuple(value for value, _ in pairs), scores))
     return curves
 
 
@@ -117,8 +142,9 @@ def write_curves(folder: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> 
                 {
                     "track": curve.track,
                     "axis": curve.axis,
+                    "beside": curve.beside,
                     "metric": curve.metric,
-                    "predictor": curve.architecture,
+                    "predictor": curve.name,
                     "value": shown(value),
                     **{name: round(figure, 6) for name, figure in figures.items()},
                 }
@@ -126,7 +152,8 @@ def write_curves(folder: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> 
     for track, metric in dict.fromkeys((c.track, c.metric) for c in curves):
         for name, height in _baselines(track, metric, rows).items():
             lines.append({"track": track, "metric": metric, "predictor": name, "median": round(height, 6)})
-    write_csv(folder / "curves.csv", ["track", "axis", "metric", "predictor", "value", "median", "low", "high"], lines)
+    columns = ["track", "axis", "beside", "metric", "predictor", "value", "median", "low", "high"]
+    write_csv(folder / "curves.csv", columns, lines)
     _draw(folder / "curves.png", curves, rows)
 
 
@@ -137,44 +164,49 @@ def _baselines(track: str, metric: str, rows: Sequence[Row]) -> dict[str, float]
 
 
 def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
-    """A panel for each track and axis: of the scores only the main one."""
+    """A panel for each track, axis and value beside it: of the scores only the main one.
+
+    Panels that differ in the value beside the axis stand in rows of their own, at the same height.
+    """
     main = {row.point.track.name: row.result.track.main_score for row in rows}
-    panels = list(
-        dict.fromkeys(
-            (c.track, c.axis, c.metric) for c in curves if c.metric in (VALIDATION, main.get(c.track, VALIDATION))
-        )
-    )
-    architectures = list(dict.fromkeys(curve.architecture for curve in curves))
+    panels: dict[tuple[str, str, str], dict[str, list[Curve]]] = {}
+    for c in curves:
+        if c.metric in (VALIDATION, main.get(c.track, VALIDATION)):
+            panels.setdefault((c.track, c.axis, c.metric), {}).setdefault(c.beside, []).append(c)
+    names = list(dict.fromkeys(curve.name for curve in curves))
+    alone = all(len(of) == 1 for of in panels.values())
+    if alone:
+        lines = _lines([own for of in panels.values() for own in of.values()], 2)
+    else:
+        lines = [line for of in panels.values() for line in _lines(list(of.values()), 3)]
     with mpl.rc_context(STYLE):
-        across = min(2, len(panels))
-        down = -(-len(panels) // across)
-        figure = Figure(figsize=(7.2 * across, 4.4 * down), layout="constrained")
-        frames = list(figure.subplots(down, across, squeeze=False).flat)
-        for frame, panel in zip(frames, panels, strict=False):
-            own = [c for c in curves if (c.track, c.axis, c.metric) == panel]
-            _panel(frame, panel, own, architectures, _baselines(panel[0], panel[2], rows), _title(panel, rows))
-        for frame in frames[len(panels) :]:
-            frame.set_axis_off()
+        across = max(map(len, lines))
+        figure = Figure(figsize=((7.2 if alone else 5.4) * across, 4.4 * len(lines)), layout="constrained")
+        frames = figure.subplots(len(lines), across, squeeze=False, sharey="none" if alone else "row")
+        for line, places in zip(lines, frames, strict=True):
+            for own, frame in zip(line, places, strict=False):
+                _panel(frame, own, names, _baselines(own[0].track, own[0].metric, rows), alone or own is line[-1])
+                frame.set_title(_title(own[0], rows))
+            for frame in places[len(line) :]:
+                frame.set_axis_off()
         save_picture(figure, path, 130)
 
 
-def _panel(
-    frame: Axes,
-    panel: tuple[str, str, str],
-    curves: Sequence[Curve],
-    architectures: list[str],
-    lines: dict[str, float],
-    title: str,
-) -> None:
-    axis = panel[1]
+def _lines(panels: list[list[Curve]], most: int) -> list[list[list[Curve]]]:
+    """Panels in lines of at most so many."""
+    return [panels[at : at + most] for at in range(0, len(panels), most)]
+
+
+def _panel(frame: Axes, curves: Sequence[Curve], names: list[str], lines: dict[str, float], legend: bool) -> None:
+    """Draws the curves of a panel; names: of all curves, which give each its colour; lines: the heights of baselines."""
     values = _unique([value for curve in curves for value in curve.values])
     numbers = all(map(_is_number, values))
     places = {shown(v): (v if numbers else i) for i, v in enumerate(values)}
     for curve in curves:
-        which = architectures.index(curve.architecture)
+        which = names.index(curve.name)
         colour, marker = COLOURS[which % len(COLOURS)], MARKERS[which % len(MARKERS)]
         at = [places[shown(value)] for value in curve.values]
-        frame.plot(at, [s.median for s in curve.scores], color=colour, marker=marker, label=curve.architecture)
+        frame.plot(at, [s.median for s in curve.scores], color=colour, marker=marker, label=curve.name)
         frame.fill_between(at, [s.low for s in curve.scores], [s.high for s in curve.scores], color=colour, alpha=0.15)
     highest = sorted(lines.items(), key=lambda line: -line[1])
     for (name, height), dashes in zip(highest, DASHES * len(lines), strict=False):
@@ -183,18 +215,18 @@ def _panel(
         frame.set_xscale("log")
     frame.set_xticks(list(places.values()), list(places))
     frame.xaxis.set_minor_locator(NullLocator())
-    frame.set_xlabel(axis.removeprefix("training.").replace("train_", "training ").replace("_", " "))
-    frame.set_title(title)
-    frame.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    frame.set_xlabel(curves[0].axis.removeprefix("training.").replace("train_", "training ").replace("_", " "))
+    if legend:
+        frame.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _title(panel: tuple[str, str, str], rows: Sequence[Row]) -> str:
-    """What a panel shows, and which way is better."""
-    track, _, name = panel
-    if name == VALIDATION:
-        return f"{track}: validation loss of the trials ↓"
-    metric = next(row.point.track for row in rows if row.point.track.name == track).metrics[name]
-    return f"{track}: {metric.heading}"
+def _title(curve: Curve, rows: Sequence[Row]) -> str:
+    """What a curve's panel shows, and which way is better."""
+    where = ", ".join(part for part in (curve.track, curve.beside) if part)
+    if curve.metric == VALIDATION:
+        return f"{where}: validation loss of the trials ↓"
+    metric = next(row.point.track for row in rows if row.point.track.name == curve.track).metrics[curve.metric]
+    return f"{where}: {metric.heading}"
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:
