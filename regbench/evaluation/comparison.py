@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Announce, kept_predictions, predict_baseline
@@ -194,16 +194,21 @@ def similar_order(distance: NDArray[np.float64]) -> list[int]:
 
 
 def predictions_at_scored(
-    source: Baseline | Run, track: Track, test: Instances, early: Instances, announce: Announce
+    source: Baseline | Run,
+    track: Track,
+    test: Instances,
+    early: Instances,
+    announce: Announce,
+    dtype: DTypeLike = np.float32,
 ) -> list[FloatArray]:
     """What each seed predicts at the P scored positions of `early`, (P, V) each. A baseline has one seed."""
     if isinstance(source, Baseline):
-        return [at_scored(_of_baseline(source, track, test, early, announce), early)]
+        return [at_scored(_of_baseline(source, track, test, early, announce), early, dtype)]
     found = []
     for seed in source.result.seeds:
         predictions = read_predictions(source.folder, seed.seed, track.task, test)
         assert isinstance(predictions, Predictions)  # the task knows its truth
-        found.append(at_scored(predictions, early))
+        found.append(at_scored(predictions, early, dtype))
         del predictions  # before the next is read: of a large track two would fill the memory
     return found
 
@@ -224,7 +229,7 @@ def _tokens_at_scored(predictions: StoredPredictions, test: Instances) -> TokenP
     """The probability of the token, and the most likely token, at each scored position."""
     if isinstance(predictions, Predictions):
         row, position = np.nonzero(test.scored)
-        return TokenPrediction.of(at_scored(predictions, test), test.tokens[row, position])
+        return TokenPrediction.of(at_scored(predictions, test, np.float64), test.tokens[row, position])
     real = np.arange(test.scored.shape[1]) < test.lengths[:, None]
     scored = test.scored[real]
     return TokenPrediction(predictions.probability[scored], predictions.most_likely[scored])
@@ -245,11 +250,14 @@ def _of_baseline(
     return found.stored
 
 
-def at_scored(predictions: Predictions, early: Instances) -> FloatArray:
-    """(P, V) float32, a distribution for each scored position of `early`."""
+def at_scored(predictions: Predictions, early: Instances, dtype: DTypeLike = np.float32) -> FloatArray:
+    """(P, V), a distribution for each scored position of `early`.
+
+    In float32 a large track takes half the memory. In float64 the most likely token of a tie is the one that scores take.
+    """
     starts = np.cumsum(predictions.lengths) - predictions.lengths
     row, position = np.nonzero(early.scored)
-    chosen = predictions.packed[starts[row] + position].astype(np.float32)
+    chosen = predictions.packed[starts[row] + position].astype(dtype)
     chosen /= chosen.sum(-1, keepdims=True)  # in place: of a large track a copy takes much memory
     return chosen
 
