@@ -11,7 +11,7 @@ from pathlib import Path
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Announce
-from regbench.evaluation.comparison import at_scored, compared_part, mean_distance, predictions_at_scored
+from regbench.evaluation.comparison import at_scored, compared_part, mean_distance, normalized, predictions_at_scored
 from regbench.evaluation.find_predictors import Found, Run
 from regbench.evaluation.predictions import Predictions, predict
 from regbench.models.model import ModelPredictor
@@ -62,7 +62,10 @@ def courses(found: Found, *, tokens: int = 100, announce: Announce = lambda name
         raise UserError("a course needs a run to follow, and a baseline to compare it with")
     for _, run in runs:
         _check_followed(run)
-    others = {name: predictions_at_scored(one, found.track, found.test, early, announce)[0] for name, one in baselines}
+    others = {
+        name: normalized(predictions_at_scored(one, found.track, found.test, early, announce)[0])
+        for name, one in baselines
+    }
     made = []
     for name, run in runs:
         made.append(_course(name, run, found, others, early))

@@ -6,14 +6,14 @@ Scores show which predictors are equally good. This shows which predict the same
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Announce, kept_predictions, predict_baseline
@@ -194,21 +194,19 @@ def similar_order(distance: NDArray[np.float64]) -> list[int]:
 
 
 def predictions_at_scored(
-    source: Baseline | Run,
-    track: Track,
-    test: Instances,
-    early: Instances,
-    announce: Announce,
-    dtype: DTypeLike = np.float32,
+    source: Baseline | Run, track: Track, test: Instances, early: Instances, announce: Announce
 ) -> list[FloatArray]:
-    """What each seed predicts at the P scored positions of `early`, (P, V) each. A baseline has one seed."""
+    """What each seed predicts at the P scored positions of `early`, (P, V) each, as it is stored. A baseline has one seed.
+
+    `normalized` makes distributions of it. Those of a run take four times the memory.
+    """
     if isinstance(source, Baseline):
-        return [at_scored(_of_baseline(source, track, test, early, announce), early, dtype)]
+        return [_rows_at_scored(_of_baseline(source, track, test, early, announce), early)]
     found = []
     for seed in source.result.seeds:
         predictions = read_predictions(source.folder, seed.seed, track.task, test)
         assert isinstance(predictions, Predictions)  # the task knows its truth
-        found.append(at_scored(predictions, early, dtype))
+        found.append(_rows_at_scored(predictions, early))
         del predictions  # before the next is read: of a large track two would fill the memory
     return found
 
@@ -229,7 +227,7 @@ def _tokens_at_scored(predictions: StoredPredictions, test: Instances) -> TokenP
     """The probability of the token, and the most likely token, at each scored position."""
     if isinstance(predictions, Predictions):
         row, position = np.nonzero(test.scored)
-        return TokenPrediction.of(at_scored(predictions, test, np.float64), test.tokens[row, position])
+        return TokenPrediction.of(at_scored(predictions, test), test.tokens[row, position])
     real = np.arange(test.scored.shape[1]) < test.lengths[:, None]
     scored = test.scored[real]
     return TokenPrediction(predictions.probability[scored], predictions.most_likely[scored])
@@ -250,16 +248,24 @@ def _of_baseline(
     return found.stored
 
 
-def at_scored(predictions: Predictions, early: Instances, dtype: DTypeLike = np.float32) -> FloatArray:
-    """(P, V), a distribution for each scored position of `early`.
+def at_scored(predictions: Predictions, early: Instances) -> FloatArray:
+    """(P, V) float64, a distribution for each scored position of `early`."""
+    return normalized(_rows_at_scored(predictions, early))
 
-    In float32 a large track takes half the memory. In float64 the most likely token of a tie is the one that scores take.
-    """
+
+def normalized(rows: FloatArray) -> FloatArray:
+    """(P, V) float64: stored rows, each scaled to the sum 1."""
+    distributions = rows.astype(np.float64)
+    distributions /= distributions.sum(-1, keepdims=True)  # in place: of a large track a copy takes much memory
+    return distributions
+
+
+def _rows_at_scored(predictions: Predictions, early: Instances) -> FloatArray:
+    """(P, V): what is stored for each scored position of `early`."""
     starts = np.cumsum(predictions.lengths) - predictions.lengths
     row, position = np.nonzero(early.scored)
-    chosen = predictions.packed[starts[row] + position].astype(dtype)
-    chosen /= chosen.sum(-1, keepdims=True)  # in place: of a large track a copy takes much memory
-    return chosen
+    rows: FloatArray = predictions.packed[starts[row] + position]
+    return rows
 
 
 def _distances(
@@ -271,13 +277,13 @@ def _distances(
         for j, other in enumerate(compared[: i + 1]):
             pairs = [(a, b) for m, a in enumerate(one) for n, b in enumerate(other) if i != j or m < n]
             if pairs:
-                score = mean_distance(pairs, early)
+                score = mean_distance(((normalized(a), normalized(b)) for a, b in pairs), early)
                 distance[i, j] = distance[j, i] = score.value
                 stderr[i, j] = stderr[j, i] = score.stderr
     return distance, stderr
 
 
-def mean_distance(pairs: Sequence[tuple[FloatArray, FloatArray]], early: Instances) -> ScoreRecord:
+def mean_distance(pairs: Iterable[tuple[FloatArray, FloatArray]], early: Instances) -> ScoreRecord:
     """The mean TVD over pairs of predictions, each (P, V) at the scored positions of `early`.
 
     Its error is over instances, or over problems that they share.

@@ -186,7 +186,7 @@ def baselines(case: Case) -> Iterator[str]:
 def _options_differ(one: Mapping[str, Any], other: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
     """Whether options differ, each with the defaults of what it does not have and the other has."""
     first, second = (
-        canonical({name: defaults[name] for name in beside if name in defaults} | dict(own))  # canonical: True == 1
+        canonical({**{name: defaults[name] for name in beside if name in defaults}, **own})  # canonical: True == 1
         for own, beside in ((one, other), (other, one))
     )
     return first != second

@@ -35,7 +35,7 @@ class Curve:
     Attributes:
         track: the track's name.
         axis: what is varied.
-        beside: the value of the axis that has a panel for each of its values, such as "n_layers=4"; empty where there is none.
+        beside: the value of a second axis, which has a panel for each, such as "n_layers=4"; empty where there is one panel.
         metric: what is drawn: a score on the test split, or the validation loss of the trials.
         name: the architecture, with the values of its own axes.
         values: of the axis, in order.
@@ -69,10 +69,10 @@ class _Candidate:
 def curves_of(folder: SweepFolder, rows: Sequence[Row], groups: Sequence[Group]) -> list[Curve]:
     """All curves of a sweep.
 
-    A line is an architecture with one value of each of its own reported axes: those that not every architecture has. Of the
-    reported axes that all have, two at the most are kept apart: the one that is varied, and another with a panel for each of
-    its values. With more of them, at each value stands the configuration with the least validation loss among those that have
-    it. So it is for an axis that was selected over, among its trials.
+    An axis is an architecture's own if another architecture does not have it. A line is an architecture with one value of each
+    of its own reported axes. A second shared axis has a panel for each of its values; with one architecture it has lines.
+    With more shared axes, the configuration with the least validation loss stands at each value. The curves of an axis that
+    was selected over show trials, by the same rules.
     """
     curves = []
     chosen = [_Candidate(r.point, r.validation.median, {m: r.score(m) for m in r.result.metrics}) for r in rows]
@@ -166,7 +166,7 @@ def _baselines(track: str, metric: str, rows: Sequence[Row]) -> dict[str, float]
 def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
     """A panel for each track, axis and value beside it: of the scores only the main one.
 
-    Panels that differ in the value beside the axis stand in rows of their own, at the same height.
+    Panels that differ in the value beside the axis stand together, three to a row. Those of a row have the same scale.
     """
     main = {row.point.track.name: row.result.track.main_score for row in rows}
     panels: dict[tuple[str, str, str], dict[str, list[Curve]]] = {}
@@ -176,24 +176,24 @@ def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
     names = list(dict.fromkeys(curve.name for curve in curves))
     alone = all(len(of) == 1 for of in panels.values())
     if alone:
-        lines = _lines([own for of in panels.values() for own in of.values()], 2)
+        layout = _in_rows([own for of in panels.values() for own in of.values()], 2)
     else:
-        lines = [line for of in panels.values() for line in _lines(list(of.values()), 3)]
+        layout = [across for of in panels.values() for across in _in_rows(list(of.values()), 3)]
     with mpl.rc_context(STYLE):
-        across = max(map(len, lines))
-        figure = Figure(figsize=((7.2 if alone else 5.4) * across, 4.4 * len(lines)), layout="constrained")
-        frames = figure.subplots(len(lines), across, squeeze=False, sharey="none" if alone else "row")
-        for line, places in zip(lines, frames, strict=True):
-            for own, frame in zip(line, places, strict=False):
-                _panel(frame, own, names, _baselines(own[0].track, own[0].metric, rows), alone or own is line[-1])
+        width = max(map(len, layout))
+        figure = Figure(figsize=((7.2 if alone else 5.4) * width, 4.4 * len(layout)), layout="constrained")
+        frames = figure.subplots(len(layout), width, squeeze=False, sharey="none" if alone else "row")
+        for across, places in zip(layout, frames, strict=True):
+            for own, frame in zip(across, places, strict=False):
+                _panel(frame, own, names, _baselines(own[0].track, own[0].metric, rows), alone or own is across[-1])
                 frame.set_title(_title(own[0], rows))
-            for frame in places[len(line) :]:
+            for frame in places[len(across) :]:
                 frame.set_axis_off()
         save_picture(figure, path, 130)
 
 
-def _lines(panels: list[list[Curve]], most: int) -> list[list[list[Curve]]]:
-    """Panels in lines of at most so many."""
+def _in_rows(panels: list[list[Curve]], most: int) -> list[list[list[Curve]]]:
+    """Panels in rows of `most` or fewer."""
     return [panels[at : at + most] for at in range(0, len(panels), most)]
 
 

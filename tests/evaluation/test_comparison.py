@@ -103,10 +103,10 @@ def test_several_seeds_are_compared_by_pairs(tiny: Track, tiny_file: Path, runs:
     first, second, other = saved("two", 0), saved("two", 1), saved("one", 0)
     between = expected_distance(first, second, tiny, 100)[0]
     assert between > 0.001
-    assert found.distance[0, 0] == pytest.approx(between, abs=1e-7)
+    assert found.distance[0, 0] == pytest.approx(between, abs=1e-9)
     assert found.distance[1, 1] == 0
     pairs = [expected_distance(seed, other, tiny, 100)[0] for seed in (first, second)]
-    assert found.distance[0, 1] == pytest.approx(np.mean(pairs), abs=1e-7)
+    assert found.distance[0, 1] == pytest.approx(np.mean(pairs), abs=1e-9)
     assert list(found.seeds) == [2, 1]
 
 

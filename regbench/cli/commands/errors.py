@@ -103,10 +103,8 @@ def _measured(
     found: Found, at: Positions
 ) -> tuple[dict[str, dict[str, FloatArray]], dict[str, dict[str, ScoreRecord]]]:
     """By predictor every score at each position; and on automata the share of each kind of illegal prediction."""
-    import numpy as np
-
     from regbench.analysis import errors
-    from regbench.evaluation.comparison import predictions_at_scored, tokens_at_scored
+    from regbench.evaluation.comparison import normalized, predictions_at_scored, tokens_at_scored
     from regbench.evaluation.find_predictors import KnownScores
 
     announce = announcing(stderr())
@@ -114,7 +112,8 @@ def _measured(
     for name, one in zip(found.names, found.compared, strict=True):
         assert not isinstance(one.source, KnownScores)  # no board is asked
         if isinstance(at, errors.StatePositions):
-            seeds = predictions_at_scored(one.source, found.track, found.test, found.test, announce, np.float64)
+            stored = predictions_at_scored(one.source, found.track, found.test, found.test, announce)
+            seeds = [normalized(rows) for rows in stored]
             values[name] = errors.mean_of_seeds(seeds, at, errors.scores_of)
             kinds = errors.mean_of_seeds(seeds, at, errors.illegal_kinds)
             illegal[name] = {kind: errors.average(of, at) for kind, of in kinds.items()}
