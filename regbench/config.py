@@ -10,7 +10,8 @@ import pydantic
 
 from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.files import read_mapping, runs_in
-from regbench.utils.guard import YAML_BYTES, Folder, Refused, parse_plain_yaml
+from regbench.utils.folder import Folder
+from regbench.utils.guard import YAML_BYTES, Refused, parse_plain_yaml
 
 Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
 """A whole number that the generators of NumPy and PyTorch both take."""

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, explain_validation, nearest
 from regbench.utils.files import runs_in
-from regbench.utils.guard import Folder, Refused, parse_json
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused, parse_json
 from regbench.utils.settings import Strict
 
 if TYPE_CHECKING:

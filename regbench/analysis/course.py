@@ -23,7 +23,7 @@ from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import write_rows
-from regbench.utils.guard import Folder
+from regbench.utils.folder import Folder
 
 
 @dataclass(frozen=True)

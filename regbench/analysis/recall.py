@@ -20,7 +20,8 @@ from regbench.report.palette import COLOURS, DASHES
 from regbench.training.progress import MEASURED
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import write_rows
-from regbench.utils.guard import Folder, Refused, parse_json
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused, parse_json
 
 RECALL, CHANCE = "recall.", "chance."
 _LOG_BYTES = 16 << 20

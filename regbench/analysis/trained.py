@@ -25,7 +25,8 @@ from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
-from regbench.utils.guard import YAML_BYTES, Folder, Refused, parse_json, parse_plain_yaml
+from regbench.utils.folder import Folder
+from regbench.utils.guard import YAML_BYTES, Refused, parse_json, parse_plain_yaml
 
 
 @dataclass(frozen=True)

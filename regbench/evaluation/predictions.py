@@ -19,7 +19,8 @@ from regbench.models.predictor import Predictor, predict_in_batches, rows_at_onc
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.files import atomic_write
-from regbench.utils.guard import Folder, Refused
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused
 
 _PART_BYTES = 1 << 22
 _CHECKED_BYTES = 1 << 18

@@ -18,7 +18,8 @@ from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
-from regbench.utils.guard import Folder, Refused
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused
 
 SECONDS = 3600
 """The longest that a process may take."""

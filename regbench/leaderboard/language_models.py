@@ -24,7 +24,8 @@ from regbench.results import RESULT_BYTES, BaselineRecord, Result, read_result
 from regbench.tracks import track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
-from regbench.utils.guard import Folder, of_schema, parse_json
+from regbench.utils.folder import Folder
+from regbench.utils.guard import of_schema, parse_json
 
 FOLDER = "language-models"
 ABOUT = (

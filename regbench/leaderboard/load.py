@@ -28,7 +28,8 @@ from regbench.metrics.metric import METRICS
 from regbench.results import BaselineRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
-from regbench.utils.guard import Folder, Refused, parse_json
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused, parse_json
 
 BASELINES, RETIRED = "baselines.json", "retired.json"
 _DIGEST = re.compile("[0-9a-f]{64}")

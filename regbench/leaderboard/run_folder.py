@@ -15,7 +15,8 @@ from regbench.results import RESULT_BYTES, Result, SeedRecord
 from regbench.tracks import is_track_file
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.guard import YAML_BYTES, Folder, Refused, of_schema, parse_json, parse_plain_yaml
+from regbench.utils.folder import Folder
+from regbench.utils.guard import YAML_BYTES, Refused, of_schema, parse_json, parse_plain_yaml
 
 LOG_BYTES = 4 << 20
 LOG_ROWS = 20_000

@@ -12,7 +12,8 @@ from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
 from regbench.leaderboard.history import ROOT
 from regbench.utils.errors import UserError
 from regbench.utils.files import runs_in
-from regbench.utils.guard import Folder, Refused, parse_json
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused, parse_json
 
 ENTRY_BYTES = 2 << 20
 SOURCE_BYTES = 1 << 18

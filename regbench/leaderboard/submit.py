@@ -20,7 +20,8 @@ from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, exclusive, explain_full_disk
-from regbench.utils.guard import Folder, Refused
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused
 from regbench.utils.imports import modules_beside
 
 

@@ -22,7 +22,8 @@ from regbench.training.progress import Progress
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
-from regbench.utils.guard import TENSOR_HEADER_BYTES, Folder, Refused
+from regbench.utils.folder import TENSOR_HEADER_BYTES, Folder
+from regbench.utils.guard import Refused
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
