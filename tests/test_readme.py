@@ -80,7 +80,7 @@ def test_commands_run(
             arguments += ["--set", "d_model=16"]
         assert cli.main(arguments) in ((0, 1) if arguments[0] == "check" else (0,)), command
         assert capsys.readouterr().out
-    assert list(Path("leaderboard/entries").glob("*/lstm*.json"))
+    assert list(Path("leaderboard/entries").glob("*/my_mixer*.json"))
 
 
 def test_the_python_example_runs(

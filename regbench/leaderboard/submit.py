@@ -141,16 +141,20 @@ def read_source(run: RunFolder, given: Path | None) -> bytes:
 def _replaced(board: Path, entry: Entry) -> list[Stored]:
     """The entries of the same configuration.
 
+    Files of strangers may differ where their options do not: they are compared only with the file of the same name.
+
     Raises:
         UserError: Another configuration has this name.
     """
+    built_in = is_built_in(entry.result.architecture)
     found = []
     for stored in stored_entries(board):
         if stored.path.parent.name != entry.track:
             continue
         other = stored.entry
         same = other.configuration_digest == entry.configuration_digest
-        if same or (other.name == entry.name and same_configuration(entry.result, other.result)):
+        comparable = built_in or other.name == entry.name
+        if same or (comparable and same_configuration(entry.result, other.result)):
             found.append(stored)
         elif other.name == entry.name:
             raise UserError(f"{stored.path} is another configuration of the name '{entry.name}': give one with --name")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regbench import cli
-from regbench.leaderboard.entry import Entry, canonical, check_name, same_configuration
+from regbench.leaderboard.entry import Entry, canonical, check_name, parse_entry, same_configuration
 from regbench.leaderboard.names import default_name, name_faults
 from regbench.leaderboard.store import Stored, stored_entries
 from regbench.leaderboard.submit import submit
@@ -98,6 +98,24 @@ def test_a_newer_option_does_not_make_it_another_configuration(lstm: Made) -> No
     other = result.model_copy(update={"training": {**result.training, "weight_decay": 0.5}})
     assert same_configuration(result, old)
     assert not same_configuration(result, other)
+
+
+def test_a_default_that_is_spelled_out_does_not_make_it_another_configuration(lstm: Made, tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    shutil.copytree(lstm.board, board)
+    stored = stored_entries(board)[0]
+    content = json.loads(stored.path.read_text())
+    content["name"] = "lstm+explicit"
+    content["configuration"]["settings"]["training.beta1"] = content["result"]["training"]["beta1"]
+    spelled = parse_entry(seal(content), "spelled")
+    path = stored.path.with_name(spelled.file_name)
+    path.write_text(canonical(spelled.content()))
+    stored.path.unlink()
+    with pytest.raises(UserError, match="is the same configuration: --replace"):
+        submit(lstm.run, board, track=lstm.track, name="lstm+mine")
+    made = submit(lstm.run, board, track=lstm.track, name="lstm+mine", replace=True)
+    assert made.removed == [path]
+    assert [stored.path for stored in stored_entries(board)] == [made.path]
 
 
 def test_a_name_of_another_configuration_is_not_taken(lstm: Made, stranger: Made, tmp_path: Path) -> None:
