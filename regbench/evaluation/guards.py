@@ -7,6 +7,7 @@ asked. Its rows are compared with the tokens beside them and with the truth.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from regbench.evaluation.given import Given
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.tracks import Track
-from regbench.utils.arrays import FloatArray
+from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
 PROBES = 31
@@ -25,6 +26,15 @@ PROBES = 31
 
 PROBE_TOLERANCE = 1e-3
 """Two predictions are equal within this share of the largest number in their row."""
+
+ASKED_AGAIN = 64
+"""So many instances are asked about twice, to see whether predictions gain from what they must not see."""
+
+LARGEST_GAIN = 5.0
+"""Standard errors. Rounding gains so much by chance once in a million times."""
+
+ROUNDED_NATS = 0.01
+"""What rounding may change in the logarithm of a probability."""
 
 LARGEST_Z = 6.0
 """Standard errors. An honest predictor agrees so well with the tokens by chance once in a billion times."""
@@ -53,10 +63,18 @@ def require_bottleneck(predictor: Any, track: Track) -> None:
 def probe(one: Given, instances: Instances) -> None:
     """Refuses a model whose predictions depend on what they predict or on what follows, on chance, or on their batch.
 
-    The longest instance is changed from a place on, at `PROBES` places.
-
     Raises:
         UserError: The fault, in one line.
+    """
+    _probe_reach(one, instances)
+    _probe_gain(one, instances)
+
+
+def _probe_reach(one: Given, instances: Instances) -> None:
+    """Changes the longest instance from a place on, at `PROBES` places, and sees which predictions change.
+
+    Raises:
+        UserError: Some that must not.
     """
     longest = int(instances.lengths.argmax())
     tokens = instances.tokens[longest : longest + 1, : instances.lengths[longest]]
@@ -87,6 +105,64 @@ def probe(one: Given, instances: Instances) -> None:
         raise UserError(_sees_itself(one, instances))
     if least == 2 and len(reach) > 2:
         raise UserError(_late(one, " does not use the token just before the one it predicts"))
+
+
+def _probe_gain(one: Given, instances: Instances) -> None:
+    """Sees whether predictions of tokens are better where the model is given these tokens, be the change as small as it may.
+
+    Raises:
+        UserError: They are.
+    """
+    if isinstance(one.io, VectorIO):  # a small change of a vector changes its score little
+        return
+    some = instances[np.arange(ASKED_AGAIN) % len(instances)]  # of few instances at several places
+    changed, (which, places) = change_behind(some, 0)
+    at_once = rows_at_once(one.io, some.tokens.shape[1], ASKED_AGAIN)
+    seeing, blind = (
+        np.concatenate([one.predict(tokens[i : i + at_once]) for i in range(0, len(tokens), at_once)])[which, places]
+        for tokens in (some.tokens, changed.tokens)
+    )
+    if gain(seeing, blind, some.tokens[which, places]) > LARGEST_GAIN:
+        raise UserError(
+            f"the {one.what} sees the token that it predicts: its predictions change little with it, and are better for it"
+        )
+
+
+def change_behind(instances: Instances, seed: int) -> tuple[Instances, tuple[IntArray, IntArray]]:
+    """Instances that have the tokens of others from a scored place on.
+
+    Returns:
+        The instances; and of those with a scored place which they are (K,), and their places (K,).
+    """
+    rng, tokens = np.random.default_rng(seed), instances.tokens.copy()
+    which = np.flatnonzero(instances.scored.any(1))
+    places = np.array([rng.choice(np.flatnonzero(instances.scored[i])) for i in which], np.int64)
+    for i, place in zip(which, places, strict=True):
+        tokens[i, place:] = instances.tokens[i - 1, place:]
+    return replace(instances, tokens=tokens), (which, places)
+
+
+def gain(seeing: FloatArray, blind: FloatArray, tokens: NDArray[Any]) -> float:
+    """How much better distributions are that may have seen their tokens, in standard errors.
+
+    A prediction may be most likely right by a difference that is as small as rounding. Rounding is right as often as wrong.
+
+    Args:
+        seeing: (K, V), made with the tokens.
+        blind: (K, V), made with others in their place.
+        tokens: (K,).
+
+    Returns:
+        The larger of two: by how often the most likely token is right, and by the log-likelihood.
+    """
+    rows, wanted = np.arange(len(tokens)), tokens.astype(np.int64)
+    right = [(of.argmax(-1) == wanted).astype(float) for of in (seeing, blind)]
+    logs = [_cautious_log(of)[rows, wanted] for of in (seeing, blind)]
+    hits, nats = right[0] - right[1], logs[0] - logs[1]
+    least = len(tokens) * ROUNDED_NATS**2
+    return float(
+        max(hits.sum() / math.sqrt((hits**2).sum() + 1), nats.sum() / math.sqrt((nats**2).sum() + max(least, 1e-9)))
+    )
 
 
 def _sees_itself(one: Given, instances: Instances) -> str:

@@ -139,10 +139,7 @@ def _compare(run: RunFolder, track: Track | None, commit: str | None) -> Iterato
         by = "" if past is None else f" by {record.source} of commit {past.commit[:12]}"
         predicted = predict_built_in(run, past, reference.track.task, [reference.test])
         for seed, again in zip(run.result.seeds, predicted, strict=True):
-            mean, largest = _apart(again, run.predictions(seed.seed, reference))
-            line = f"seed {seed.seed}: predicted again from its weights{by}: {largest:.2g} apart at most, {mean:.2g} on average"
-            yield Note(line) if mean <= MEAN_TOLERANCE and largest <= LARGEST_TOLERANCE else line
-            yield from score_faults(seed, again, reference)
+            yield from weight_faults(run, seed, again, reference, by)
 
 
 def _apart(again: Predictions, stored: Predictions) -> tuple[float, float]:
@@ -196,8 +193,13 @@ def read_weights(run: RunFolder, seed: int) -> bytes:
     return run.folder.read(name, 8 * numbers + (1 << 20))
 
 
-def score_faults(seed: SeedRecord, again: Predictions, reference: Reference) -> Iterator[str]:
-    """Where a claimed score is not that of what the weights of a seed predict now for the test split."""
+def weight_faults(
+    run: RunFolder, seed: SeedRecord, again: Predictions, reference: Reference, by: str = ""
+) -> Iterator[str]:
+    """Where what the weights of a seed predict now for the test split is not what was stored, or scores otherwise."""
+    mean, largest = _apart(again, run.predictions(seed.seed, reference))
+    line = f"seed {seed.seed}: predicted again from its weights{by}: {largest:.2g} apart at most, {mean:.2g} on average"
+    yield Note(line) if mean <= MEAN_TOLERANCE and largest <= LARGEST_TOLERANCE else line
     scores = score(reference.track.task, reference.test, again.batches())
     for metric, claimed in seed.scores.items():
         real = scores[metric].value

@@ -9,15 +9,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 from regbench.data.instances import Instances
+from regbench.evaluation.guards import LARGEST_GAIN, change_behind, gain
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard.against_run import predict_built_in, read_weights, score_faults
+from regbench.leaderboard.against_run import predict_built_in, read_weights, weight_faults
 from regbench.leaderboard.case import Findings, Note
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.isolated import predict_isolated
@@ -56,7 +57,7 @@ INSTANCES = 500
 """How many fresh instances are asked about by default."""
 
 SEEN = 0.005
-"""By how much a prediction may change with what it must not depend on: rounding. Vectors in standard deviations."""
+"""By how much a prediction may change with what it must not depend on: rounding. Vectors in the targets' standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -129,17 +130,17 @@ def challenge(
         if past is not None:
             announce(f"{architecture.source} has changed: that of commit {past.commit[:12]} is run")
         folder, task = RunFolder(run), reference.track.task
-        changed, rows = _changed(fresh, number)
+        changed, places = change_behind(fresh, number)
         predicted = _predict(stored, folder, past, task, (reference.test, fresh), announce)
         again = _predict(stored, folder, past, task, (changed,), announce)  # by a process that has seen no others
         try:
             for seed in entry.result.seeds:
                 announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
-                findings.take("checkpoint", score_faults(seed, next(predicted), reference))
+                findings.take("checkpoint", weight_faults(folder, seed, next(predicted), reference))
                 answers = next(predicted)
                 scored.append(score(task, fresh, answers.batches()))
                 if not is_built_in(architecture):
-                    findings.take("challenge", _sees(seed.seed, answers, next(again), rows))
+                    findings.take("challenge", _sees(seed.seed, answers, next(again), fresh, places))
         except Refused as error:
             findings.take("checkpoint", [str(error)])
     if findings.faults:
@@ -183,24 +184,28 @@ def _predict(
     yield from predict_isolated(job, weights, asked, announce)
 
 
-def _changed(fresh: Instances, number: int) -> tuple[Instances, IntArray]:
-    """Instances with the tokens of others from a scored place on, and the rows of these places among all predictions."""
-    rng, tokens = np.random.default_rng(number), fresh.tokens.copy()
-    rows, ends = [], np.cumsum(fresh.lengths)
-    for i, scored in enumerate(fresh.scored):
-        if scored.any():
-            place = rng.choice(np.flatnonzero(scored))
-            tokens[i, place:] = fresh.tokens[i - 1, place:]
-            rows.append(ends[i] - fresh.lengths[i] + place)
-    return replace(fresh, tokens=tokens), np.array(rows)
+def _sees(
+    seed: int, answers: Predictions, again: Predictions, fresh: Instances, places: tuple[IntArray, IntArray]
+) -> Iterator[str]:
+    """Whether predictions have changed with the token that they are of or with later ones, or are better for them.
 
-
-def _sees(seed: int, answers: Predictions, again: Predictions, rows: IntArray) -> Iterator[str]:
-    """Whether predictions have changed with the token that they are of, or with later ones."""
+    Args:
+        seed: Of the weights.
+        answers: About fresh instances.
+        again: About the same, changed from a place on.
+        fresh: The fresh instances.
+        places: Which instances were changed (K,), and from where on (K,).
+    """
+    which, place = places
+    rows = np.cumsum(fresh.lengths)[which] - fresh.lengths[which] + place
     first, second = (one.packed[rows].astype(np.float64) for one in (answers, again))
-    apart = float(np.abs(first - second).max()) / (float(first.std()) if answers.of_vectors else 1.0)
-    if not apart <= SEEN:
+    wanted = fresh.tokens[which, place]
+    scale = float(wanted[..., -first.shape[-1] :].std()) if answers.of_vectors else 1.0
+    apart = float(np.abs(first - second).max())
+    if not apart <= SEEN * scale:
         yield f"seed {seed}: a prediction depends on the token that it is of, or on later ones: it changes by {apart:.2g}"
+    elif not answers.of_vectors and gain(first, second, wanted) > LARGEST_GAIN:
+        yield f"seed {seed}: predictions change little with the token that they are of, and are better for it"
 
 
 def _mean(scored: list[Scores], metric: str) -> ScoreRecord:

@@ -161,15 +161,6 @@ class Entry(Strict):
         return sorted(scores, key=lambda m: (m != main, known.index(m) if m in known else len(known), m))
 
 
-def same_configuration(a: Result, b: Result) -> bool:
-    """Whether two results are of one configuration: alike in every option that both have."""
-    first, second = a.architecture, b.architecture
-    if (a.track.name, first.name, first.source) != (b.track.name, second.name, second.source):
-        return False
-    pairs = ((first.options, second.options), (a.training, b.training))
-    return all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
-
-
 def sample_of(seeds: Sequence[SeedRecord], instances: InstanceScores, metric: str) -> Sample:
     """A score of several seeds as the test of significance takes it."""
     return Sample([seed.scores[metric].value for seed in seeds], instances.mean(metric))

@@ -3,13 +3,17 @@
 The process runs in user, mount, network and process namespaces of its own (`unshare` of util-linux). Its root holds the system's
 libraries and Python, read-only, and one folder with the job. There is no network, no home directory, no cache, no track and no
 generator. It has no capabilities (`setpriv` of util-linux): with those of the namespace it could leave its root, or mount.
-Memory and processor time are limited. Where the system has no such namespaces, nothing is run.
+Processor time is limited, and the memory that each process has for itself. The process has a keyring of its own: in that of the
+login it could leave a message for the next one. Where the system has no such namespaces, nothing is run.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -24,6 +28,10 @@ from regbench.utils.guard import Refused
 
 MEMORY_BYTES = 8 << 30
 _FILE_BYTES = 4 << 30
+
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+"""The number of the system call `keyctl`, by processor."""
+_JOIN_SESSION_KEYRING = 1
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", *_DEVICES)
@@ -53,7 +61,11 @@ exec chroot "$root" setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "
 
 def available() -> bool:
     """Whether this system lets a process have namespaces of its own."""
-    if sys.platform != "linux" or not all(map(shutil.which, ("unshare", "setpriv"))):
+    if (
+        sys.platform != "linux"
+        or platform.machine() not in _KEYCTL
+        or not all(map(shutil.which, ("unshare", "setpriv")))
+    ):
         return False
     probe = [*_unshare(), "sh", "-c", "mount -t tmpfs none /mnt"]
     return subprocess.run(probe, capture_output=True, check=False, timeout=60).returncode == 0
@@ -160,6 +172,11 @@ def _environment() -> dict[str, str]:
 
 
 def _limit() -> None:
+    """What the process may take, and a new keyring. A system without keyrings, or that forbids them, has nothing to leave."""
+    system = ctypes.CDLL(None, use_errno=True)
+    joined = system.syscall(_KEYCTL[platform.machine()], _JOIN_SESSION_KEYRING, None)
+    if joined < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
+        raise OSError(ctypes.get_errno(), "no keyring of its own")
     import resource  # Unix alone has it
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))

@@ -118,6 +118,8 @@ def predict_apart(
                 )
             except subprocess.TimeoutExpired:
                 raise Refused(f"{who} took more than {SECONDS} s") from None
+            except subprocess.SubprocessError:
+                raise Refused(f"{who} could not be kept within its limits, and was not run") from None
             if done.returncode != 0:
                 raise Refused(f"{who} failed: {_last_line(log)}")
         for seed in range(len(weights)):  # each file is read when it is its turn
@@ -126,7 +128,10 @@ def predict_apart(
                     arrays = Folder(folder).arrays(f"out-{seed}-{place}.npz", expected_arrays(job.task, instances))
                 except Refused as error:
                     raise Refused(f"{who} left no predictions: {error}") from None
-                yield Predictions.from_arrays({**arrays, "lengths": instances.lengths})
+                found = Predictions.from_arrays({**arrays, "lengths": instances.lengths})
+                if found.fault is not None:
+                    raise Refused(f"{who} left no predictions: {found.fault}")
+                yield found
 
 
 def _last_line(log: IO[bytes]) -> str:

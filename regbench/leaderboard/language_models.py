@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.results import RESULT_BYTES, BaselineRecord, Result, read_result
 from regbench.tracks import track_names
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk
 from regbench.utils.folder import Folder
 from regbench.utils.guard import of_schema, parse_json
 
@@ -112,11 +113,12 @@ def submit_language_model(run: Path, result: Result, board: Path, *, name: str |
     if not any((board / "entries" / result.track.name).glob("*.json")):
         raise UserError(f"{result.track.name} has no entries: a language model stands below those of its track")
     path = board / FOLDER / result.track.name / f"{name}.json"
-    if path.exists() and not replace:
-        raise UserError(f"{path} is there: --replace puts this result in its place, --name gives it another name")
     kept = {"name": name, "result": result.model_copy(update={"baselines": {}}).model_dump(mode="json")}
-    with explain_full_disk(board), atomic_write(path) as file:
-        file.write(canonical({**kept, "digest": digest_of(kept)}))
+    with explain_full_disk(board), exclusive(board, patience=math.inf):
+        if path.exists() and not replace:
+            raise UserError(f"{path} is there: --replace puts this result in its place, --name gives it another name")
+        with atomic_write(path) as file:
+            file.write(canonical({**kept, "digest": digest_of(kept)}))
     return path
 
 

@@ -20,7 +20,7 @@ from regbench.models.build import build, build_without_memory, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.report.content import human_growth
-from regbench.results import ArchitectureRecord
+from regbench.results import ArchitectureRecord, Result
 from regbench.training.options import TrainingOptions, resolve_settings
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
@@ -164,6 +164,31 @@ def _load(name: str) -> type[Any]:
     return registry.load(registry.ARCHITECTURE, name)
 
 
+def _defaults(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of a built-in architecture and of its training where nothing is set."""
+    cls = _load(name)
+    return cls.Options().model_dump(mode="json"), TrainingOptions(**cls.training_defaults).model_dump(mode="json")
+
+
+def same_configuration(a: Result, b: Result) -> bool:
+    """Whether two results are of one configuration: of the same track and architecture, with the same options.
+
+    A result does not have options that are newer. Of a built-in architecture these have their defaults. Of a stranger's they are
+    not known, and only the options that both have are compared.
+    """
+    first, second = a.architecture, b.architecture
+    if (a.track.name, first.name, first.source) != (b.track.name, second.name, second.source):
+        return False
+    pairs = ((first.options, second.options), (a.training, b.training))
+    if is_built_in(first):
+        defaults = _defaults(first.name)
+        return all(
+            canonical({**default, **x}) == canonical({**default, **y})
+            for default, (x, y) in zip(defaults, pairs, strict=True)
+        )
+    return all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
+
+
 def _implausible(value: Any) -> Iterator[str]:
     """Options no model could be built from in bounded time."""
     waiting = [value]
@@ -207,11 +232,12 @@ def _options(case: Case, cls: type[Any]) -> Iterator[str]:
     The result does not have options that are newer. Of these the default must hold.
     """
     options, training = (made.model_dump(mode="json") for made in resolve_settings(cls, case.configuration.settings))
-    for given, wanted, model in (
-        (case.result.architecture.options, options, cls.Options),
-        (case.result.training, training, TrainingOptions),
+    for given, wanted, default in zip(
+        (case.result.architecture.options, case.result.training),
+        (options, training),
+        _defaults(case.result.architecture.name),
+        strict=True,
     ):
-        default = model(**(cls.training_defaults if model is TrainingOptions else {})).model_dump(mode="json")
         for key in sorted({*given, *wanted}):
             if key not in wanted:
                 yield f"there is no option '{key[:60]}'"

@@ -16,8 +16,8 @@ from pathlib import Path
 from regbench import runner
 from regbench.config import Config
 from regbench.leaderboard.against_run import repredict
-from regbench.leaderboard.entry import Entry, InstanceScores, command_of, same_configuration, sample_of
-from regbench.leaderboard.origin import is_built_in, is_todays
+from regbench.leaderboard.entry import Entry, InstanceScores, command_of, sample_of
+from regbench.leaderboard.origin import is_built_in, is_todays, same_configuration
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.run_folder import RunFolder
@@ -31,8 +31,8 @@ from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
-_OF_AN_ENTRY = frozenset(("source", "code", "environment", "baselines"))
-"""Checks that a second training need not pass: what it was made by is compared with the entry or with today's."""
+_OF_AN_ENTRY = frozenset(("source", "environment", "baselines"))
+"""Checks that a second training need not pass: its source is compared with the entry's or with today's."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regbench.leaderboard.case import Case, Findings
-from regbench.leaderboard.entry import Entry, canonical, check_name, same_configuration
+from regbench.leaderboard.entry import Entry, canonical, check_name
 from regbench.leaderboard.names import default_name, name_faults
-from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.origin import is_built_in, same_configuration
 from regbench.leaderboard.rank import retirement
 from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import ENTRY_BYTES, SOURCE_BYTES, Stored, stored_entries

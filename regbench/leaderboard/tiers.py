@@ -21,7 +21,7 @@ from regbench.metrics.significance import Change, compare_splits, expected_sprea
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk
 from regbench.utils.guard import Refused, of_schema, parse_json
 from regbench.utils.settings import Strict
 
@@ -174,10 +174,20 @@ def same_person(a: str, b: str) -> bool:
 
 
 def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) -> None:
-    """Writes more evidence for an entry. What was found of this very entry before stays."""
-    earlier, digest = read_evidence(stored), stored.entry.digest
-    kept = earlier if earlier.entry == digest else Evidence(entry=digest)
-    write_evidence(stored, kept.model_copy(update=found))
+    """Writes more evidence for an entry. What was found of this very entry before stays.
+
+    Raises:
+        UserError: Another entry has taken its place since it was read.
+    """
+    digest = stored.entry.digest
+    folder = stored.path.resolve().parent
+    board = folder.parent.parent if folder.parent.name == "entries" else folder
+    with exclusive(board, patience=math.inf):  # as `submit` does: else two at once would not see each other
+        if not stored.path.is_file() or Stored(stored.path).entry.digest != digest:
+            raise UserError(f"{stored.path} has been replaced in the meantime: the evidence is of the former entry")
+        earlier = read_evidence(stored)
+        kept = earlier if earlier.entry == digest else Evidence(entry=digest)
+        write_evidence(stored, kept.model_copy(update=found))
 
 
 def write_evidence(stored: Stored, evidence: Evidence) -> None:

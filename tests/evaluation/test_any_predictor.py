@@ -261,6 +261,20 @@ def test_a_model_that_sees_the_token_itself(tiny: Track) -> None:
     )
 
 
+def test_a_model_that_sees_the_token_in_what_looks_like_rounding(tiny: Track, vocab_size: int) -> None:
+    """Nearly uniform rows: one part in a thousand decides what is most likely."""
+
+    def peeks(tokens: Tensor) -> Tensor:
+        rows = torch.full((*tokens.shape, vocab_size), 1.0 / vocab_size, dtype=torch.float64)
+        rows.scatter_(-1, tokens[..., None], 1.0009 / vocab_size)
+        return rows / rows.sum(-1, keepdim=True)
+
+    line = refused(tiny, peeks, predicts="this", kind="probabilities")
+    assert line == (
+        "the callable sees the token that it predicts: its predictions change little with it, and are better for it"
+    )
+
+
 def test_a_model_that_sees_the_future(tiny: Track, vocab_size: int) -> None:
     class Both(NextToken):
         def __init__(self) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +22,22 @@ import regbench
 from regbench import cli
 from regbench.leaderboard import isolated
 from regbench.leaderboard.challenge import challenge
+from regbench.leaderboard.entry import canonical
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
-from regbench.leaderboard.tiers import LEVEL, differing, fresh_seed, fresh_split, read_evidence
+from regbench.leaderboard.tiers import (
+    LEVEL,
+    Evidence,
+    Reproduced,
+    Submitted,
+    add_evidence,
+    differing,
+    fresh_seed,
+    fresh_split,
+    read_evidence,
+    today,
+)
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.significance import Change
 from regbench.tracks import SPLITS, Track
@@ -128,6 +145,42 @@ def test_weights_that_predict_something_else_are_refused(lstm: Made, tmp_path: P
     assert read_evidence(Stored(path)).tier == "claimed"
 
 
+def test_an_entry_that_is_replaced_meanwhile_gets_no_evidence(lstm: Made, tmp_path: Path) -> None:
+    path = board_of(lstm, tmp_path)
+
+    def replaces(line: str) -> None:
+        if line.startswith("seed 2"):
+            content = lstm.entry.content()
+            content["configuration"]["trials"] = content["result"]["selection"]["trials"] = 9
+            path.write_text(canonical(seal(content)))
+
+    with pytest.raises(UserError, match="has been replaced in the meantime"):
+        challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, instances=100, announce=replaces)
+    assert not path.with_name(Stored(path).evidence_name).exists()
+
+
+def test_two_kinds_of_evidence_at_once_are_both_kept(
+    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Stored(board_of(lstm, tmp_path))
+
+    def slowly(of: Stored) -> Evidence:
+        found = read_evidence(of)
+        time.sleep(0.2)
+        return found
+
+    monkeypatch.setattr("regbench.leaderboard.tiers.read_evidence", slowly)
+    again = Reproduced(date=today(), by="b", machine="c", seeds=[0, 1, 2], scores=[{}, {}, {}], identical=[])
+    with ThreadPoolExecutor() as pool:
+        both = [
+            pool.submit(add_evidence, stored, reproduced=again),
+            pool.submit(add_evidence, stored, submitted=Submitted(date=today(), by="a")),
+        ]
+    assert [one.exception() for one in both] == [None, None]
+    evidence = read_evidence(stored)
+    assert (evidence.reproduced, evidence.submitted) == (again, Submitted(date=today(), by="a"))
+
+
 def test_weights_under_another_name_are_refused(lstm: Made, tmp_path: Path) -> None:
     path = board_of(lstm, tmp_path)
     content = lstm.entry.content()
@@ -210,6 +263,33 @@ def test_it_reaches_nothing(stranger: Made, tmp_path: Path) -> None:
     job = Job("", {}, stranger.track.task, text.encode())
     with pytest.raises(UserError, match=r"reached \[\]"):
         next(isolated.predict_isolated(job, [b""], [stranger.track.instances("test")], print))
+
+
+KEYRINGS = """
+import ctypes, subprocess, sys
+
+keyctl = ctypes.CDLL(None).syscall
+print(keyctl({number}, 1, None))  # a session of its own, as a login has it
+
+
+def session(limit):
+    code = "import ctypes; print(ctypes.CDLL(None).syscall({number}, 0, -3, 0))"
+    return subprocess.run([sys.executable, "-c", code], preexec_fn=limit, capture_output=True, text=True).stdout
+
+
+from regbench.leaderboard.isolated import _limit
+
+print(session(None) == session(None), session(_limit) == session(_limit))
+"""
+
+
+@needs_namespaces
+def test_no_message_is_left_in_the_keyring_of_the_login() -> None:
+    code = KEYRINGS.format(number=isolated._KEYCTL[platform.machine()])
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    if said[0] == "-1":
+        pytest.skip("this system has no keyrings, or forbids them")
+    assert said[1:] == ["True", "False"]
 
 
 @needs_namespaces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from regbench.metrics.significance import Split, compare_splits, expected_elsewh
 from regbench.models.model import Model, ModelPredictor, token_tensor
 from regbench.models.predictor import predict_in_batches
 from regbench.training.checkpoint import load_model, save_tensors
+from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
 from tests.leaderboard.attacks import claim
 from tests.leaderboard.conftest import SETTINGS, Made
@@ -173,6 +175,98 @@ def test_code_that_sees_what_it_predicts(
     settings = {key: value for key, value in SETTINGS.items() if key.startswith("training.")}
     regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=settings, out=tmp_path / "run")
     assert found_in(wide, tmp_path / "run", tmp_path / "board", source) == {"challenge"}
+
+
+PEEKS_A_LITTLE = """
+import torch
+import regbench
+from regbench.models.model import shift_in
+
+
+class Peeks(regbench.Model):
+    def __init__(self, options, io):
+        super().__init__(options, io)
+        self.after = torch.nn.Embedding(io.vocab_size, io.vocab_size)
+
+    def forward(self, tokens):
+        third = (torch.arange(tokens.shape[1]) % 3 == 0)[:, None]
+        seen = torch.nn.functional.one_hot(tokens, self.io.vocab_size) * third
+        return 0.004 * self.after(shift_in(tokens, self.io.separator)) + 0.02 * seen
+"""
+"""Nearly uniform, so that a change as small as rounding decides what is most likely."""
+
+SCALES = """
+import os
+
+import numpy
+import torch
+import regbench
+from regbench.models import model as theirs
+from regbench.models.model import shift_in
+
+
+class Scales(regbench.Model):
+    def __init__(self, options, io):
+        super().__init__(options, io)
+        self.after = torch.nn.Embedding(io.vocab_size, io.vocab_size)
+
+    def forward(self, tokens):
+        return self.after(shift_in(tokens, self.io.separator))
+
+
+def predict(self, tokens):
+    with torch.no_grad():
+        return 0.001 * self.model(torch.from_numpy(numpy.asarray(tokens, numpy.int64))).double().softmax(-1).numpy()
+
+
+if os.path.exists("/job"):
+    theirs.ModelPredictor.predict = predict
+"""
+"""Rows that are no distributions. A change of theirs looks as small as they are."""
+
+
+@pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
+@pytest.mark.ci
+@pytest.mark.parametrize("code", [PEEKS_A_LITTLE, SCALES])
+def test_code_that_hides_what_it_sees(
+    wide: Made, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr("regbench.runner.plan.SCORABLE", ())
+    monkeypatch.setattr("regbench.runner.one_seed.refuse_trained", lambda *_: None)
+    source = tmp_path / "plain_embedding.py"
+    source.write_text(code)
+    settings = {key: value for key, value in SETTINGS.items() if key.startswith("training.")}
+    regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=settings, out=tmp_path / "run")
+    (tmp_path / "board").mkdir()
+    made = submit(tmp_path / "run", tmp_path / "board", track=wide.track, source=source)
+    assert made.path is not None
+    asked: dict[str, Any] = {"by": "a reader", "track": wide.track, "run_their_code": True}
+    stored = Stored(made.path)
+    if code is SCALES:
+        with pytest.raises(UserError, match="left no predictions: a row of probabilities is off 1 by"):
+            challenge(stored, tmp_path / "run", **asked)
+        return
+    faults = challenge(stored, tmp_path / "run", instances=300, **asked).findings.faults
+    assert {fault.check for fault in faults} == {"challenge"}
+    assert all("are better for it" in fault.text for fault in faults)
+
+
+def test_predictions_that_only_score_as_the_weights_do(wide: Made, tmp_path: Path) -> None:
+    """Probability is moved between symbols that cannot follow: no score changes, and the noise could be made to."""
+    run, test = wide.copy(tmp_path / "run"), wide.track.instances("test")
+    true = wide.track.task.truth(test)
+    truth = np.concatenate([row[:length] for row, length in zip(true, test.lengths, strict=True)])
+    forged = []
+    for seed in (0, 1, 2):
+        kept = Predictions.from_arrays(read_arrays(run / f"seed-{seed}" / "predictions.npz"))
+        packed = kept.packed.astype(np.float64)
+        for row, of in zip(packed, truth, strict=True):
+            impossible = [v for v in np.flatnonzero((of == 0) & (of.sum() > 0)) if v != row.argmax()]
+            if len(impossible) > 1:
+                row[impossible] = np.roll(np.sort(row[impossible]), 1)
+        forged.append(Predictions(packed.astype(np.float16), kept.lengths))
+    claim(run, wide.track, forged)
+    assert found_in(wide, run, tmp_path / "board") == {"checkpoint"}
 
 
 def test_sixty_honest_challenges_raise_at_most_one_alarm(wide: Made) -> None:

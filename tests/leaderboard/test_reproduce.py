@@ -86,6 +86,13 @@ def test_what_makes_no_entry_reproduced(lstm: Made, again: Path, tiny_file: Path
     shutil.copy(other / "seed-1" / "checkpoint.safetensors", other / "seed-0" / "checkpoint.safetensors")
     with pytest.raises(UserError, match="has a fault: checkpoint: seed 0"):
         keep(other)
+    changed = tmp_path / "changed"
+    shutil.copytree(again, changed)
+    text = (changed / "result.json").read_text()
+    assert '"dirty": false' in text
+    (changed / "result.json").write_text(text.replace('"dirty": false', '"dirty": true'))
+    with pytest.raises(UserError, match="has a fault: code: the code had changes that were not committed"):
+        keep(changed)
     for nameless in ("", " ", "x\x1b[2J", "x" * 300):
         with pytest.raises(UserError, match="--by needs a name"):
             keep(again, nameless)

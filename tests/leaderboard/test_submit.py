@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from regbench import cli
-from regbench.leaderboard.entry import Entry, canonical, check_name, parse_entry, same_configuration
+from regbench.leaderboard.entry import Entry, canonical, check_name, parse_entry
 from regbench.leaderboard.names import default_name, name_faults
+from regbench.leaderboard.origin import same_configuration
 from regbench.leaderboard.store import Stored, stored_entries
 from regbench.leaderboard.submit import submit
 from regbench.utils.errors import UserError
@@ -96,20 +97,23 @@ def test_a_newer_option_does_not_make_it_another_configuration(lstm: Made) -> No
     result = entry.result
     old = result.model_copy(update={"training": {k: v for k, v in result.training.items() if k != "plateau_factor"}})
     other = result.model_copy(update={"training": {**result.training, "weight_decay": 0.5}})
+    newer = result.model_copy(update={"training": {**result.training, "plateau_factor": 0.123}})
     assert same_configuration(result, old)
     assert not same_configuration(result, other)
+    assert not same_configuration(newer, old), "of an option that it does not have, the default was trained"
 
 
-def test_a_default_that_is_spelled_out_does_not_make_it_another_configuration(lstm: Made, tmp_path: Path) -> None:
+def test_an_older_entry_of_another_name_is_found(lstm: Made, tmp_path: Path) -> None:
     board = tmp_path / "board"
     shutil.copytree(lstm.board, board)
     stored = stored_entries(board)[0]
     content = json.loads(stored.path.read_text())
-    content["name"] = "lstm+explicit"
-    content["configuration"]["settings"]["training.beta1"] = content["result"]["training"]["beta1"]
-    spelled = parse_entry(seal(content), "spelled")
-    path = stored.path.with_name(spelled.file_name)
-    path.write_text(canonical(spelled.content()))
+    content["name"] = "lstm+older"
+    del content["result"]["training"]["plateau_factor"]
+    older = parse_entry(seal(content), "older")
+    assert older.configuration_digest != lstm.entry.configuration_digest
+    path = stored.path.with_name(older.file_name)
+    path.write_text(canonical(older.content()))
     stored.path.unlink()
     with pytest.raises(UserError, match="is the same configuration: --replace"):
         submit(lstm.run, board, track=lstm.track, name="lstm+mine")
