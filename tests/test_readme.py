@@ -13,7 +13,7 @@ from statistics import mean
 
 import pytest
 
-from regbench import cli, runner
+from regbench import cli
 from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import read_evidence
 from regbench.results import Code, read_result
@@ -62,7 +62,7 @@ def test_commands_run(
     """As they stand there, one after another, on a smaller track and with few tokens where they would train for minutes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        runner.train, "describe_code", lambda: Code(commit="0" * 40, dirty=False)
+        "regbench.runner.plan.describe_code", lambda: Code(commit="0" * 40, dirty=False)
     )  # as from a clean checkout
     monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 25)  # its outcome is another test's
     monkeypatch.setattr("torch.compile", lambda model, **_: model)

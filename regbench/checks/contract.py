@@ -26,27 +26,31 @@ class Outcome:
         check: the name of the check.
         fault: what is wrong.
         note: why the check does not apply.
+        cause: what was raised.
     """
 
     check: str
     fault: str | None = None
     note: str | None = None
+    cause: BaseException | None = None
 
 
 def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:
     """Runs the checks in turn, without gradients. An exception from the subject's own code is a fault of that check."""
     for check in checks:
-        fault, note = None, None
+        fault: str | None = None
+        note: str | None = None
+        cause: BaseException | None = None
         try:
             with torch.no_grad():
                 fault = check(subject)
         except NotApplicable as reason:
             note = str(reason)
         except UserError as error:
-            fault = str(error)
+            fault, cause = str(error), error
         except (Exception, SystemExit) as error:
-            fault = f"it raises {blame(error)}"
-        yield Outcome(check.__name__, fault, note)
+            fault, cause = f"it raises {blame(error)}", error
+        yield Outcome(check.__name__, fault, note, cause)
 
 
 def refuse(subject: Any, checks: Iterable[Check], what: str) -> None:
@@ -62,4 +66,4 @@ def refuse(subject: Any, checks: Iterable[Check], what: str) -> None:
     """
     for outcome in examine(subject, checks):
         if outcome.fault:
-            raise UserError(f"{what} cannot be scored: {outcome.fault}")
+            raise UserError(f"{what} cannot be scored: {outcome.fault}") from outcome.cause

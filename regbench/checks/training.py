@@ -58,7 +58,7 @@ def trains(subject: Subject) -> str | None:
         except UserError:
             raise
         except Exception as error:
-            return f"in training it raises {blame(error)}"
+            raise UserError(f"in training it raises {blame(error)}") from error
         if not all(term.isfinite().all() for term in terms.values()):
             return "in training its loss is NaN or infinite"
         fault = _gradient_fault(model)

@@ -135,6 +135,10 @@ def find_device(name: str) -> torch.device:
         raise UserError(f"device '{name}' is not supported; known: auto, cpu, cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device 'cuda' is not available: this PyTorch sees no GPU; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= (there := torch.cuda.device_count()):
+        raise UserError(
+            f"device '{name}' is not available: this PyTorch sees {there} GPU{'s' * (there > 1)}, from cuda:0 on"
+        )
     return device
 
 

@@ -132,6 +132,10 @@ class Op:
 def _read(backend: str) -> dict[str, str]:
     """What a string asks for, {op: backend}: one backend for `ALL` ops, or a list of OP=BACKEND and "auto" for the others."""
     if "=" not in backend:
+        if backend != AUTO:
+            names = {name for op in known_ops().values() for name in op.implementations}
+            if backend not in names:
+                raise UserError(f"no op has a backend '{backend}'{nearest(backend, names)}")
         return {ALL: backend}
     requested, ops = {ALL: AUTO}, known_ops()
     for part in backend.split(","):

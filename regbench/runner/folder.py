@@ -25,7 +25,11 @@ def unused(out: str | Path | None, instead: str = "choose another folder") -> Pa
 
 def new_folder(plan: Plan) -> Path:
     """Makes a folder that no other run has. Two runs that begin in one second get two folders."""
-    base = Path("runs") / plan.track.name / f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return make_folder(Path("runs") / plan.track.name / f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def make_folder(base: Path) -> Path:
+    """Makes the folder `base`, or where it is there `base-2` and so on."""
     folder, number = base, 1
     with explain_full_disk(base):
         base.parent.mkdir(parents=True, exist_ok=True)

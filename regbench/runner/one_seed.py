@@ -37,6 +37,7 @@ def seed_record(
             provenance.check_provenance(folder, plan.parts)
             return record
     model, trained = train(plan, seed, folder, reporter)
+    provenance.note_code(folder, plan.code, afresh=False)
     reporter.phase(f"scoring the test split, seed {seed}")
     record = _score(plan, seed, model, trained, baselines, folder)
     write_json(folder / provenance.FILE, plan.parts)  # first: without it the scores would pass for any run's
@@ -71,6 +72,8 @@ def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mode
         task=plan.track.task,
     )
     reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
+    folder.mkdir(parents=True, exist_ok=True)
+    provenance.note_code(folder, plan.code, afresh=not (folder / "resume.safetensors").exists())
     progress = trainer.run(reporter)
     save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
     refuse_trained(plan.subject, model, validation, plan.name)

@@ -14,9 +14,11 @@ from regbench.checks.training import trains
 from regbench.config import Config
 from regbench.models.model import Model, find_device
 from regbench.ops.backend import require_use, use_backend
+from regbench.results import Code
 from regbench.tracks import Track, load_track
 from regbench.training.options import resolve_settings
 from regbench.training.progress import Reporter
+from regbench.training.provenance import describe_code
 from regbench.training.trainer import training_steps
 from regbench.utils import registry
 
@@ -34,6 +36,7 @@ class Plan:
         model: an untrained model.
         backend: the implementation of each op that runs in scoring.
         training_backend: the same in training; autocast may choose others.
+        code: the state of the repository, as it was when this was planned.
     """
 
     config: Config
@@ -44,6 +47,7 @@ class Plan:
     model: Model
     backend: dict[str, str]
     training_backend: dict[str, str]
+    code: Code
 
 
 def plan_of(config: Config, reporter: Reporter) -> Plan:
@@ -54,7 +58,7 @@ def plan_of(config: Config, reporter: Reporter) -> Plan:
     """
     track = load_track(config.track)
     name, cls = registry.short_name(config.architecture), registry.load(registry.ARCHITECTURE, config.architecture)
-    source = registry.source_digest(cls)  # at once: the file may be edited while it trains
+    source, code = registry.source_digest(cls), describe_code()  # at once: files may be edited while it trains
     options, training = resolve_settings(cls, config.settings)
     device = find_device(config.device)
     if track.task_code is not None:  # a task that is not built in
@@ -81,4 +85,4 @@ def plan_of(config: Config, reporter: Reporter) -> Plan:
         "task": track.task_code,
     }
     parts = {key: value for key, value in parts.items() if value is not None}
-    return Plan(config, track, name, subject, parts, subject.model(), backend, training_backend)
+    return Plan(config, track, name, subject, parts, subject.model(), backend, training_backend, code)

@@ -24,7 +24,7 @@ from regbench.runner.plan import Plan, plan_of
 from regbench.tracks import Track
 from regbench.training.checkpoint import TRAINED_FILE, TrainingRecord
 from regbench.training.progress import SILENT, Reporter
-from regbench.training.provenance import describe_code, describe_environment
+from regbench.training.provenance import CODE_FILE, code_of, describe_environment
 from regbench.training.terminal import shown
 from regbench.utils import registry
 from regbench.utils.errors import UserError, explain_validation
@@ -212,11 +212,11 @@ def _execute(plan: Plan, folder: Path, reporter: Reporter) -> Result:
         environment=describe_environment(
             subject.device, plan.backend, plan.training_backend, subject.training.precision
         ),
-        code=describe_code(),
+        code=code_of((folder / f"seed-{seed}" for seed in config.seeds), plan.code),
     )
     write_report(folder, result, track)
     write_json(folder / "result.json", result.model_dump(mode="json"))
     for seed in config.seeds:
-        for name in ("resume.safetensors", TRAINED_FILE, ".lock"):
+        for name in ("resume.safetensors", TRAINED_FILE, CODE_FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
     return result

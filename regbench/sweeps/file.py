@@ -144,6 +144,16 @@ def _fault(sweep: SweepFile) -> str | None:
             twice = next((v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])), None)
             if twice is not None:
                 return f"the axis {where}.{name} has the value {twice!r} twice"
+    with_settings = sweep.select.settings if sweep.select is not None else {}
+    for where, keys in [
+        ("base", sweep.base),
+        *((f"the axes of {a}", sweep.axes_of(a)) for a in sweep.architectures if isinstance(a, str)),
+        *((f"options_of.{a}", axes) for a, axes in sweep.options_of.items()),
+        ("select.with", with_settings),
+    ]:
+        names = [name for key in keys for name in names_in(key)]
+        if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+            return f"{where} set '{twice}' twice: leave one out"
     fixed = {name for key in sweep.base for name in names_in(key)}
     both = next((name for axis in sweep.grid for name in names_in(axis) if name in fixed), None)
     if both is not None:

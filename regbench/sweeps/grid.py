@@ -15,6 +15,7 @@ from typing import Any
 
 from regbench.config import Config
 from regbench.models.mixer import Options
+from regbench.ops.backend import use_backend
 from regbench.sweeps.file import SweepFile, settings_of
 from regbench.tracks import Track, load_track
 from regbench.training.options import TrainingOptions, resolve_settings
@@ -143,12 +144,18 @@ def expand(sweep: SweepFile) -> list[Group]:
     """Every group of a sweep, in the order of the file; points that come to the same are one.
 
     Raises:
-        UserError: an unknown track or architecture, a setting that an architecture does not know, or a value it or the track
-            does not take.
+        UserError: an unknown track, architecture or backend, two tracks of one name, a setting that an architecture does not
+            know, or a value it or the track does not take.
     """
+    with use_backend(sweep.backend):
+        pass  # an unknown op or implementation is refused at once
     groups: list[Group] = []
+    loaded: dict[str, str] = {}
     for name in sweep.tracks:
         track = load_track(name)
+        if track.name in loaded:
+            raise UserError(f"track: {loaded[track.name]} and {name} are both called '{track.name}'")
+        loaded[track.name] = name
         for architecture in sweep.architectures:
             groups += _groups(sweep, name, track, architecture)
     names: dict[str, str] = {}

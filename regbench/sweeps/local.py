@@ -51,6 +51,10 @@ def share(
     cores, here = threads.cores(), _gpus() if device != "cpu" else 0
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs {jobs}: at least one process is needed")
+    if device.startswith("cuda:"):  # each process sees its own GPU alone, as cuda:0
+        raise UserError(
+            f"runs side by side share all GPUs: instead of the device {device} say cuda, with CUDA_VISIBLE_DEVICES={device[5:]}"
+        )
     given = of_each or threads.asked()
     each = given or max(1, cores // (jobs or cores))
     if jobs is not None and jobs * each > cores:

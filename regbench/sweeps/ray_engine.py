@@ -27,6 +27,8 @@ from regbench.config import Config
 from regbench.sweeps.local import Share
 from regbench.sweeps.work import Ended, Event, Job, Note, do
 from regbench.tracks import is_track_file, load_track
+from regbench.training import provenance
+from regbench.training.checkpoint import TRAINED_FILE
 from regbench.utils import registry, threads
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
@@ -359,9 +361,10 @@ def _files(folder: Path) -> Files:
 
 
 def _put(folder: Path, files: Files) -> None:
-    """Writes the files of a folder, and removes those that are no more; `trained.json` and the like come last."""
+    """Writes the files of a folder, and removes those that are no more. What says that others are whole comes last."""
+    last = (provenance.FILE, TRAINED_FILE, "scores.json", "result.json")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in sorted(files, key=lambda name: name.endswith(".json")):
+    for name in sorted(files, key=lambda name: last.index(name) if name in last else -1):
         with atomic_write(folder / name, "wb") as file:
             file.write(files[name])
     for name in _files(folder).keys() - files.keys():

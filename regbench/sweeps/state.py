@@ -28,11 +28,18 @@ from regbench.runner import write_config
 from regbench.sweeps.file import SweepFile
 from regbench.sweeps.grid import Cell, Group, Point
 from regbench.training import provenance
-from regbench.training.checkpoint import read_trained
+from regbench.training.checkpoint import TRAINED_FILE, read_trained
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, exclusive, write_json
 
-_SEED_FILES = ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json", provenance.FILE)
+_SEED_FILES = (
+    "metrics.jsonl",
+    "checkpoint.safetensors",
+    "predictions.npz",
+    "scores.json",
+    provenance.FILE,
+    provenance.CODE_FILE,
+)
 """What a seed's folder in a run holds of a cell."""
 
 _PATIENCE = 3.0
@@ -81,13 +88,16 @@ class SweepFolder:
         then = _read_begun(path)
         if then is None and (self.path / "cells").exists():
             raise UserError(f"{path} cannot be read: it says what the cells belong to; choose another --out")
+        if then is None and any(one.name != ".lock" for one in self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty, and holds no sweep; choose another --out")
         if then is not None:
             if then["regbench"] != version:
                 raise UserError(
                     f"{self.path} was begun by regbench {then['regbench']}, and this is {version}; choose another --out"
                 )
             for group in groups:
-                if then["groups"].get(group.key, trials[group.key]) != trials[group.key]:
+                before = then["groups"].get(group.key, [])
+                if before != trials[group.key] and any(map(self._is_trained, before)):
                     raise UserError(
                         f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
                     )
@@ -95,6 +105,11 @@ class SweepFolder:
         write_json(path, {"regbench": version, "groups": trials})
         with atomic_write(self.path / "sweep.yaml") as file:
             yaml.safe_dump(sweep.model_dump(mode="json", by_alias=True, exclude_defaults=True), file, sort_keys=False)
+
+    def _is_trained(self, digest: str) -> bool:
+        """Whether a cell counts as a trial: it was trained, or lost."""
+        folder = self.path / "cells" / digest
+        return any((folder / name).exists() for name in (TRAINED_FILE, "scores.json")) or _is_refused(folder)
 
     def cell(self, cell: Cell) -> Path:
         """The folder of a cell."""
@@ -106,7 +121,9 @@ class SweepFolder:
         return None if trained is None else trained.progress.best_validation_loss
 
     def scores(self, cell: Cell) -> SeedRecord | None:
-        """What a cell has on the test split; None of one that is not scored."""
+        """What a cell has on the test split; None of one that is not scored, or does not say what it was made from."""
+        if not (self.cell(cell) / provenance.FILE).exists():
+            return None
         try:
             return SeedRecord.model_validate_json((self.cell(cell) / "scores.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -138,10 +155,20 @@ class SweepFolder:
             seed.mkdir(parents=True)
             course = (path.relative_to(self.cell(cell)).as_posix() for path in self.cell(cell).glob("course/*"))
             for name in (*_SEED_FILES, *course):
+                if name == provenance.CODE_FILE and not (self.cell(cell) / name).exists():
+                    continue
                 (seed / name).parent.mkdir(exist_ok=True)
                 _link(self.cell(cell) / name, seed / name)
         write_config(folder, config)
         return folder
+
+
+def _is_refused(folder: Path) -> bool:
+    """Whether a cell's configuration could not be trained."""
+    try:
+        return bool(json.loads((folder / "failed.json").read_text(encoding="utf-8"))["refused"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _link(source: Path, target: Path) -> None:

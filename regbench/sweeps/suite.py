@@ -5,6 +5,7 @@ The suite's folder holds `suite.yaml`, which tells the order of the tracks, and 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +16,13 @@ import yaml
 from regbench import runner
 from regbench.config import Config
 from regbench.results import Result
+from regbench.runner.folder import make_folder
 from regbench.tracks import load_track
 from regbench.tracks.suite import Suite
 from regbench.training.progress import Reporter
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, read_mapping
+from regbench.utils.files import atomic_write, exclusive, read_mapping
 
 FILE = "suite.yaml"
 """The file that makes a folder a suite's folder."""
@@ -41,20 +43,32 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
     Raises:
         UserError: As `regbench.runner.begin`, on any of the tracks. Then no folder is left.
     """
+    if out == "":
+        raise UserError("out is empty: it names a new folder")
     stamp = f"{suite.name}-{registry.short_name(config.architecture)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = Path(out) if out is not None else Path("runs") / "suites" / stamp
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not empty; choose another --out, or go on with --resume {folder}")
-    names = {load_track(track).name: track for track in suite.tracks}
-    try:
-        for name, track in names.items():
-            runner.begin(config.model_copy(update={"track": track}), folder / name, reporter)
-        with atomic_write(folder / FILE) as file:
-            yaml.safe_dump({"name": suite.name, "tracks": list(names)}, file, sort_keys=False)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    folder = Path(out) if out is not None else make_folder(Path("runs") / "suites" / stamp)
+    _require_empty(folder)
+    with exclusive(folder):
+        _require_empty(folder)  # another run may have begun there meanwhile
+        try:
+            names = {load_track(track).name: track for track in suite.tracks}
+            for name, track in names.items():
+                runner.begin(config.model_copy(update={"track": track}), folder / name, reporter)
+            with atomic_write(folder / FILE) as file:
+                yaml.safe_dump({"name": suite.name, "tracks": list(names)}, file, sort_keys=False)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if out is None:
+                with contextlib.suppress(OSError):  # where there is something else
+                    for parent in (folder.parent, folder.parent.parent):
+                        parent.rmdir()
+            raise
     return folder
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
+        raise UserError(f"{folder} is not empty; choose another --out, or go on with --resume {folder}")
 
 
 def is_suite(folder: str | Path) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from regbench.models.model import find_device
 from regbench.sweeps.curves import curves_of, write_curves
 from regbench.sweeps.file import SweepFile, read_sweep
 from regbench.sweeps.grid import Group, expand
@@ -15,6 +16,7 @@ from regbench.sweeps.schedule import Schedule, Watcher
 from regbench.sweeps.state import Failure, SweepFolder
 from regbench.sweeps.tables import Row, best_rows, rows_of, write_best, write_table, write_trials
 from regbench.sweeps.work import Engine
+from regbench.utils.errors import UserError
 from regbench.utils.files import explain_full_disk
 
 On = Literal["local", "ray"]
@@ -100,8 +102,12 @@ class Sweep:
         Raises:
             UserError: the folder is in use or of another sweep, or more is asked for than there is.
         """
+        if out == "":
+            raise UserError("out is empty: it names a folder")
         folder = SweepFolder(Path(out if out is not None else self.folder).resolve())
         divided = self.share(jobs) if on == "local" else self._share_on_ray(jobs)
+        if on == "local":
+            find_device(self.file.device)
         with explain_full_disk(folder.path), folder.held():
             folder.begin(self.file, self.groups)
             engine = self._engine(folder, divided, on, address)
@@ -119,7 +125,13 @@ class Sweep:
         return Swept(folder.path, rows, schedule.failures)
 
     def _share_on_ray(self, jobs: int | None) -> Share:
-        """What a job needs of a cluster, whatever this machine has."""
+        """What a job needs of a cluster, whatever this machine has.
+
+        Raises:
+            UserError: No job at once is asked for.
+        """
+        if jobs is not None and jobs < 1:
+            raise UserError(f"--jobs {jobs}: at least one run at once is needed")
         gpus = self.file.gpus if self.file.gpus is not None else float(self.file.device.startswith("cuda"))
         return Share(jobs or 0, self.file.threads or 1, gpus)
 

@@ -149,8 +149,8 @@ def write_best(folder: Path, rows: Sequence[Row]) -> None:
 
     Its trials are all that were made with its architecture on its track. Those of an earlier form of the sweep are removed.
     """
-    for earlier in folder.glob("best*.yaml"):
-        earlier.unlink()
+    for earlier in (folder / "best.yaml", *(folder / f"best-{run.name}.yaml" for run in folder.glob("runs/*"))):
+        earlier.unlink(missing_ok=True)
     tracks = list(dict.fromkeys(row.point.track.name for row in rows))
     for track in tracks:
         own = [row for row in rows if row.point.track.name == track]

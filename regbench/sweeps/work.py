@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, Self
 
 from regbench.config import Config
 from regbench.training.progress import Progress, Reporter
+from regbench.utils import registry
 from regbench.utils.errors import UserError, blame
 from regbench.utils.files import exclusive
 
@@ -18,6 +19,9 @@ Action = Literal["train", "score", "finish"]
 
 PATIENCE = 20.0
 """Seconds that are waited for a folder which a process of a killed sweep still holds: it may live a moment longer."""
+
+_OF_THE_MACHINE = ("cuda", "cublas", "cudnn", "nccl", "can't start new thread", "allocate memory", "out of memory")
+"""Words in the messages of RuntimeErrors that say what the machine lacks."""
 
 _EVERY = 0.5
 """Seconds between two notes of how far a training is."""
@@ -35,6 +39,7 @@ class Job:
         seed: which seed; none of a run.
         label: what it is, for people.
         size: how much training it is beside other jobs: in tokens.
+        source: digest of the architecture's code that was planned with; None: whatever it is now.
     """
 
     action: Action
@@ -43,6 +48,7 @@ class Job:
     seed: int | None
     label: str
     size: int = 0
+    source: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """As plain dictionaries, to be sent to another process."""
@@ -133,6 +139,10 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
 
     reporter = Telling(tell)
     try:
+        if job.source is not None and job.source != _source_now(job.config.architecture):
+            return Ended(
+                f"the code of {job.config.architecture} has changed since the sweep was started: start it again"
+            )
         if job.seed is None:
             runner.resume(folder, reporter)
         else:
@@ -149,15 +159,19 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
     return Ended()
 
 
+def _source_now(architecture: str) -> str:
+    return registry.source_digest(registry.load(registry.ARCHITECTURE, architecture))
+
+
 def _is_of_the_machine(error: BaseException) -> bool:
-    """Whether a full disk, too little memory or a held folder is behind a failure: another time the configuration may train."""
+    """Whether the machine is behind a failure, such as a full disk or a lost GPU: another time the configuration may train."""
     import torch
 
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError | MemoryError | torch.OutOfMemoryError):
+        if isinstance(cause, OSError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
             return True
-        if isinstance(cause, RuntimeError) and "can't allocate memory" in str(cause):  # PyTorch's on the CPU
+        if isinstance(cause, RuntimeError) and any(words in str(cause).lower() for words in _OF_THE_MACHINE):
             return True
         cause = cause.__cause__
     return False

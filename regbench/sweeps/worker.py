@@ -56,9 +56,12 @@ def _read(waiting: queue.Queue[dict[str, Any]]) -> None:
 
 
 def _forget_peak_memory() -> None:
-    """Each job's peak is its own, where Linux lets a process begin anew to measure it."""
+    """Each job's peak is its own: on a GPU, and where Linux lets a process begin anew to measure it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    torch = sys.modules.get("torch")  # before the first job there is nothing to forget
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
 
 
 if __name__ == "__main__":

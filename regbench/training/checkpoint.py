@@ -74,7 +74,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with safetensors.safe_open(path, framework="pt") as file:
             yield file
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from error
 
 
 def course_file(tokens: int) -> str:

@@ -5,6 +5,7 @@ The parts are kept beside the scores of a seed, so that one result never joins m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -12,7 +13,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -22,9 +23,13 @@ import torch
 
 from regbench.results import Code, Environment
 from regbench.utils.errors import UserError
+from regbench.utils.files import write_json
 
 FILE = "provenance.json"
 """Lies in the folder of a finished seed."""
+
+CODE_FILE = "code.json"
+"""Lies in a seed's folder until the whole run is finished: by which states of the repository it was trained and scored."""
 
 Parts = Mapping[str, Any]
 """What a model and its scores follow from, by the keys of `WORDS`. regbench's own code is not among them: `Code` records it."""
@@ -115,19 +120,15 @@ def describe_machine() -> str:
 
 def describe_code() -> Code:
     """The commit of regbench's own source, and whether its packages were changed since. None where it is no repository."""
-    git = ["git", "-C", str(_FOLDER)]
-    # A file of leaderboard/ or docs/ decides no score.
-    packages = [str(_FOLDER.parent / name) for name in ("regbench", "architectures", "baselines")]
     found = []
     try:
         # An environment may lie inside some other repository: the first call asks whether this file is tracked.
         for call in (
             ["ls-files", "--", __file__],
             ["rev-parse", "HEAD"],
-            ["status", "--porcelain", "-uno", "--", *packages],
+            ["status", "--porcelain", "-uno", "--", *_own_packages()],
         ):
-            done = subprocess.run([*git, *call], capture_output=True, text=True, check=True, timeout=20)
-            found.append(done.stdout.strip())
+            found.append(_git(call))
             if not found[0]:
                 return Code(commit=None, dirty=None)
     except (OSError, subprocess.SubprocessError):
@@ -135,10 +136,76 @@ def describe_code() -> Code:
     return Code(commit=found[1], dirty=bool(found[2]))
 
 
+def note_code(folder: Path, code: Code, *, afresh: bool) -> None:
+    """Adds to a seed's folder that this state of the repository has worked on it.
+
+    Args:
+        folder: the seed's folder.
+        code: the state when the process began.
+        afresh: whether nothing is kept of what others did before.
+    """
+    noted = [] if afresh else _noted(folder)
+    if code not in noted:
+        write_json(folder / CODE_FILE, [one.model_dump(mode="json") for one in (*noted, code)])
+
+
+def code_of(folders: Iterable[Path], now: Code) -> Code:
+    """The one state of the repository that has made all seeds. If there were several, it counts as changed: dirty.
+
+    Args:
+        folders: of the seeds.
+        now: the state when this process began.
+    """
+    states = [code for folder in folders for code in _noted(folder)] or [now]
+    same = all(_same_code(states[0], other) for other in (*states[1:], now))
+    return states[0] if same else Code(commit=now.commit, dirty=now.commit is not None or None)
+
+
+def _noted(folder: Path) -> list[Code]:
+    try:
+        return [Code(**one) for one in json.loads((folder / CODE_FILE).read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _same_code(one: Code, other: Code) -> bool:
+    """Whether two states have the same packages: the same commit, or two between which only other files changed."""
+    if one == other:
+        return True
+    if one.dirty or other.dirty or one.commit is None or other.commit is None:
+        return False
+    try:
+        _git(["diff", "--quiet", one.commit, other.commit, "--", *_own_packages()])
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def _own_packages() -> list[str]:
+    """What decides scores. A file of leaderboard/ or docs/ does not."""
+    return [str(_FOLDER.parent / name) for name in ("regbench", "architectures", "baselines")]
+
+
+def _git(arguments: Sequence[str]) -> str:
+    """What git says of the repository that this file is in.
+
+    Raises:
+        OSError: there is no git.
+        subprocess.SubprocessError: it fails.
+    """
+    command = ["git", "-C", str(_FOLDER), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+
+
 def peak_memory(device: torch.device) -> int:
     """The most memory so far, in bytes: of the GPU, or of this process. 0 where the system does not tell it (Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(
+        OSError, ValueError, IndexError
+    ):  # Linux; the other figure begins with that of the parent process
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
     try:
         resource = importlib.import_module("resource")
     except ImportError:

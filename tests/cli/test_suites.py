@@ -10,8 +10,13 @@ import yaml
 
 from regbench import cli, runner
 from regbench.cli import suites
+from regbench.config import Config
 from regbench.metrics.metric import METRICS
 from regbench.results import read_result
+from regbench.sweeps.suite import begin_suite
+from regbench.tracks.suite import load_suite
+from regbench.training.progress import SILENT
+from regbench.utils.files import exclusive
 from tests.conftest import TINY
 
 SAME = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
@@ -57,6 +62,29 @@ def test_a_suite_has_a_run_folder_and_a_row_for_each_track(capsys: pytest.Captur
     code, again, _ = said(capsys, "run", "--resume", "here")
     assert code == 0
     assert again == out
+
+
+def test_a_folder_that_another_run_has_is_left_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with exclusive(Path("here")):
+        code, _, err = said(capsys, *RUN)
+        assert code == 2
+        assert "here is in use by another run" in err
+        assert Path("here").is_dir()
+    assert said(capsys, *RUN)[0] == 0
+
+
+def test_two_suites_of_one_second_have_two_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.strftime", lambda _: "20300101-000000")
+    asked = Config(track="tiny-v1.yaml", architecture="same.py", settings={"d_model": 8})
+    made = [begin_suite(load_suite("two.yaml"), asked, None, SILENT) for _ in range(2)]
+    assert [folder.name for folder in made] == ["two-same-20300101-000000", "two-same-20300101-000000-2"]
+
+
+def test_more_at_once_than_there_are_cores_is_refused_before_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, *RUN, "--jobs", "4096")
+    assert code == 2
+    assert "4096 runs" in err
+    assert not Path("here").exists()
 
 
 def test_an_interrupted_suite_goes_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import regbench
-from regbench import runner
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
@@ -61,7 +60,7 @@ def committed() -> Iterator[None]:
     """Runs are made as from a clean checkout, whatever state this one is in, or none."""
     code = Code(commit=describe_code().commit or "0" * 40, dirty=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner.train, "describe_code", lambda: code)
+        patch.setattr("regbench.runner.plan.describe_code", lambda: code)
         yield
 
 

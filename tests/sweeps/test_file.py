@@ -83,6 +83,18 @@ def test_what_is_selected_over_is_found_by_any_of_its_names() -> None:
             {"base": {"n_layers": 1}, "grid": {"arch": ["mamba"], "n_layers, n_heads": [[2, 1]]}},
             "'n_layers' stands in base and in",
         ),
+        (
+            {"grid": {"arch": ["mamba"], "train_instances": [5, 10], "training.train_instances": [15]}},
+            "the axes of mamba set 'training.train_instances' twice: leave one out",
+        ),
+        (
+            {"grid": {"arch": ["mamba"], "n_layers": [1, 2, 3], "n_layers, d_model": [[1, 8], [2, 16]]}},
+            "the axes of mamba set 'n_layers' twice",
+        ),
+        (
+            {"base": {"train_instances": 5, "training.train_instances": 10}},
+            "base set 'training.train_instances' twice: leave one out",
+        ),
         ({"grid": {"n_layers": [2]}}, "grid has no 'arch'"),
         ({"grid": {"arch": [], "n_layers": [2]}}, "the axis grid.arch is empty"),
         ({"grid": {"arch": [3]}, "select": None}, "grid.arch: 3 names no architecture"),

@@ -18,9 +18,9 @@ from tests.helpers.sweeps import AVERAGE
 SWEEPS = sorted((Path(__file__).resolve().parents[2] / "sweeps").glob("*.yaml"))
 
 
-def groups_of(track: Path | str, **changes: Any) -> list[Group]:
+def groups_of(track: Path | str | list[str], **changes: Any) -> list[Group]:
     content: dict[str, Any] = {
-        "track": str(track),
+        "track": track if isinstance(track, list) else str(track),
         "grid": {"arch": ["lstm", "transformer"], "n_layers": [1, 2], "training.learning_rate": [1e-3, 5e-3]},
         "options_of": {"transformer": {"n_heads": [1, 4]}},
         "select": {"over": ["training.learning_rate", "n_heads"]},
@@ -135,6 +135,7 @@ def test_another_backend_or_device_is_another_cell(tiny_file: Path) -> None:
     ("changes", "message"),
     [
         ({"track": "pfa-smal-v1"}, "unknown track 'pfa-smal-v1'; did you mean 'pfa-small-v1'?"),
+        ({"grid": {"arch": ["lstm"]}, "backend": "nonsense"}, "nonsense"),
         ({"grid": {"arch": ["manba"]}}, "unknown architecture 'manba'; did you mean 'mamba'?"),
         (
             {"grid": {"arch": ["lstm"], "n_layer": [1]}},
@@ -154,6 +155,13 @@ def test_wrong_input(tiny_file: Path, changes: dict[str, Any], message: str) -> 
     with pytest.raises(UserError) as caught:
         groups_of(**({"track": tiny_file, "options_of": {}, "select": None} | changes))
     assert message in str(caught.value)
+
+
+def test_two_tracks_of_one_name(tiny_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(tiny_file.read_text())
+    with pytest.raises(UserError, match=r"tiny-v1\.yaml and .*other\.yaml are both called 'tiny-v1'"):
+        groups_of([str(tiny_file), str(other)], grid={"arch": ["lstm"]}, options_of={}, select=None)
 
 
 def test_two_architectures_of_one_name(tiny_file: Path, tmp_path: Path) -> None:

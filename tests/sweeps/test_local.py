@@ -83,6 +83,10 @@ class TestShare:
         ("asked", "message"),
         [
             ({"jobs": 0}, "--jobs 0: at least one process"),
+            (
+                {"device": "cuda:1"},
+                "runs side by side share all GPUs: instead of the device cuda:1 say cuda, with CUDA_VIS",
+            ),
             ({"jobs": 3}, "3 runs of 1 thread need 3 cores, and there are 2"),
             ({"jobs": 2, "of_each": 2}, "2 runs of 2 threads need 4 cores, and there are 2"),
             ({"gpus": 1.0}, "a run with 1 GPU asked for, and there are 0 GPUs here"),

@@ -176,6 +176,22 @@ def test_a_node_with_other_code_is_refused(tiny_file: Path, tmp_path: Path, monk
     assert not (tmp_path / "out" / "cells").exists()
 
 
+def test_what_says_that_a_cell_is_whole_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order in which the files came: a kill in between must not leave scores without what they were made from."""
+    names = ["scores.json", "trained.json", "provenance.json", "course/1.safetensors", "metrics.jsonl", "code.json"]
+    written: list[str] = []
+    real = ray_engine.atomic_write
+
+    def noting(path: Path, mode: str) -> Any:
+        written.append(path.relative_to(tmp_path).as_posix())
+        path.parent.mkdir(exist_ok=True)
+        return real(path, mode)
+
+    monkeypatch.setattr(ray_engine, "atomic_write", noting)
+    ray_engine._put(tmp_path, dict.fromkeys(names, b""))
+    assert written[3:] == ["provenance.json", "trained.json", "scores.json"]
+
+
 def test_a_task_refuses_other_code(tmp_path: Path, tiny_file: Path) -> None:
     """A node that joined later was not asked at the start."""
     sweep = Sweep.read(write_sweep(tmp_path, tiny_file))

@@ -22,7 +22,7 @@ from regbench.sweeps.work import Ended, Job, Note, do
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors
 from regbench.utils.errors import UserError
-from tests.helpers.sweeps import BASE, Heard, InProcess, write_sweep
+from tests.helpers.sweeps import AVERAGE, BASE, Heard, InProcess, write_sweep
 
 DIVERGES = """
 import regbench
@@ -83,7 +83,7 @@ def swept(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sweep, "_engine", lambda *_: InProcess(work))
         patch.setattr(Track, "instances", seen)
-        patch.setattr(runner.train, "describe_code", lambda: Code(commit="0" * 40, dirty=False))
+        patch.setattr("regbench.runner.plan.describe_code", lambda: Code(commit="0" * 40, dirty=False))
         yield sweep, sweep.run(heard, out=folder / "out"), heard
 
 
@@ -100,7 +100,7 @@ def test_trials_never_touch_the_test_split(swept: tuple[Sweep, Swept, Heard]) ->
     assert len(lost) == 3
     for folder in map(Path, lost):
         names = {path.name for path in folder.iterdir()}
-        assert names == {".lock", "metrics.jsonl", "checkpoint.safetensors", "trained.json", "course"}
+        assert names == {".lock", "metrics.jsonl", "checkpoint.safetensors", "trained.json", "code.json", "course"}
         assert "legal_accuracy" not in (folder / "trained.json").read_text()
     assert done.failures == []
 
@@ -151,9 +151,11 @@ def test_the_best_is_a_configuration_that_run_takes(swept: tuple[Sweep, Swept, H
 
 def test_the_best_of_an_earlier_form_of_the_sweep_goes(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:
     """With a second track in the file the best of the first has another name."""
-    (tmp_path / "best-tiny-v1.yaml").write_text("")
+    (tmp_path / "runs" / "tiny-v1").mkdir(parents=True)
+    for name in ("best-tiny-v1.yaml", "best-of-mine.yaml"):
+        (tmp_path / name).write_text("")
     write_best(tmp_path, swept[1].rows)
-    assert [path.name for path in tmp_path.iterdir()] == ["best.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-of-mine.yaml", "best.yaml", "runs"]
 
 
 def test_the_curves_of_an_earlier_form_of_the_sweep_go(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def test_fewer_instances_are_said_in_the_result(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the board recomputes the plan of training from them."""
-    monkeypatch.setattr(runner.train, "describe_code", lambda: Code(commit="0" * 40, dirty=False))
+    monkeypatch.setattr("regbench.runner.plan.describe_code", lambda: Code(commit="0" * 40, dirty=False))
     monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
     grid = {"arch": ["lstm"], "train_instances": [16]}
     sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, select=None, seeds=[0, 1, 2]))
@@ -254,16 +256,60 @@ def test_a_diverging_configuration_is_told_and_the_rest_goes_on(
     assert [(row["validation_loss"] == "", row["chosen"]) for row in trials] == [(True, "no"), (False, "yes")]
 
 
-def test_too_little_memory_is_no_verdict_on_a_configuration(
-    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("steps", [9, -1])
+@pytest.mark.parametrize(
+    "error",
+    [
+        'MemoryError("no memory")',
+        'RuntimeError("CUDA error: unspecified launch failure")',
+        'RuntimeError("can\'t start new thread")',
+    ],
+)
+def test_what_the_machine_lacks_is_no_verdict_on_a_configuration(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, steps: int
 ) -> None:
-    """Its group waits, so that nothing is chosen, and scored on the test split, while it may still win."""
+    """Its group waits, so that nothing is chosen, and scored on the test split, while it may still win. In checks, too."""
     monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
-    done = two_widths(TOO_LARGE, tiny_file, tmp_path)
+    source = TOO_LARGE.replace('MemoryError("no memory")', error).replace("> 9", f"> {steps}")
+    done = two_widths(source, tiny_file, tmp_path)
     (failure,) = done.failures
-    assert "MemoryError: no memory" in failure.message
+    assert error.partition('"')[2].rstrip('")') in failure.message
     assert (failure.refused, done.rows) == (False, [])
     assert {row["chosen"] for row in lines(tmp_path / "out" / "trials.csv")} == {"no"}
+
+
+def test_code_that_is_edited_meanwhile_is_not_trained(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials of two codes would be compared."""
+
+    def edits(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
+        ended = do(job, folder, tell)
+        (tmp_path / "mixer.py").write_text(AVERAGE + "# edited\n")
+        return ended
+
+    monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess(edits))
+    done = two_widths(AVERAGE, tiny_file, tmp_path)
+    (failure,) = done.failures
+    assert failure.message.endswith("mixer.py has changed since the sweep was started: start it again")
+    assert (failure.refused, done.rows) == (False, [])
+
+
+def test_only_a_sweeps_own_folder_is_written(tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep.read(write_sweep(tmp_path, tiny_file))
+    with pytest.raises(UserError, match="out is empty: it names a folder"):
+        sweep.run(Heard(), out="")
+    with pytest.raises(UserError, match="is not empty, and holds no sweep; choose another --out"):
+        sweep.run(Heard(), out=tmp_path)
+    assert not (tmp_path / "begun.json").exists()
+
+
+def test_an_unknown_device_is_refused_at_once(tiny_file: Path, tmp_path: Path) -> None:
+    sweep = Sweep.read(write_sweep(tmp_path, tiny_file, device="gpu"))
+    with pytest.raises(UserError, match="unknown device 'gpu'; did you mean 'cuda'?"):
+        sweep.run(Heard(), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_seeds_folder_of_another_training(tiny_file: Path, tmp_path: Path) -> None:

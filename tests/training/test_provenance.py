@@ -11,7 +11,15 @@ import pytest
 
 from regbench.results import Code
 from regbench.training import provenance
-from regbench.training.provenance import FILE, WORDS, check_provenance, describe_code, provenance_digest
+from regbench.training.provenance import (
+    FILE,
+    WORDS,
+    check_provenance,
+    code_of,
+    describe_code,
+    note_code,
+    provenance_digest,
+)
 from regbench.utils.errors import UserError
 from regbench.utils.files import write_json
 
@@ -69,6 +77,25 @@ def test_the_code_is_a_commit_and_whether_its_packages_have_changed(
     (source.parent / "untracked").write_text("")
     entry.write_text("x = 2\n")
     assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=False)
+    first = describe_code()
+    seeds = [tmp_path / f"seed-{seed}" for seed in (0, 1)]
+    for seed in seeds:
+        seed.mkdir()
+        note_code(seed, first, afresh=True)
+    assert code_of(seeds, first) == first
+    entry.write_text("x = 3\n")
+    git("commit", "-q", "-a", "-m", "an entry")
+    assert code_of(seeds, describe_code()) == first, "of a file that decides no score"
+    source.write_text("x = 3\n")
+    git("commit", "-q", "-a", "-m", "code")
+    assert code_of(seeds, describe_code()) == Code(commit=git("rev-parse", "HEAD"), dirty=True), "of two codes"
+    note_code(seeds[0], describe_code(), afresh=False)
+    assert code_of(seeds, first).dirty
+    for seed in seeds:
+        note_code(seed, describe_code(), afresh=True)
+    assert code_of(seeds, describe_code()) == describe_code()
+    source.write_text("x = 1\n")
+    git("commit", "-q", "-a", "-m", "as it was")
     for changed in (source, mixer):
         changed.write_text("x = 2\n")
         assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=True)

@@ -142,6 +142,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
 def _suite(arguments: argparse.Namespace, console: Console) -> int:
     """An architecture on every track of a suite."""
     from regbench.cli.suites import run_suite
+    from regbench.sweeps.local import share
     from regbench.sweeps.suite import begin_suite
     from regbench.tracks.suite import load_suite
 
@@ -152,6 +153,8 @@ def _suite(arguments: argparse.Namespace, console: Console) -> int:
         if value is not None:
             raise UserError(f"--suite names its tracks: leave out --{name}")
     config, out = _config(arguments), arguments.out
+    if arguments.jobs is not None:
+        share(arguments.jobs, device=config.device)  # refused before a folder is made
     return run_suite(lambda said: begin_suite(load_suite(arguments.suite), config, out, said), arguments.jobs, console)
 
 
