@@ -17,9 +17,6 @@ from regbench.ops.attention.naive import attention_weights
 State = tuple[Tensor, Tensor, Tensor]
 """The keys and values so far, (B, H, t, K) each, and the running sums of the log gates (B, H, t)."""
 
-PARTS = 3
-"""Of a running sum, each in the precision of the products: three bfloat16 numbers hold what one float32 holds."""
-
 
 class ForgettingTransformer(mixer.Mixer):
     """Forgetting attention. Lin et al. 2025, section 3; without its output gate and norms ("Pro").
@@ -30,8 +27,10 @@ class ForgettingTransformer(mixer.Mixer):
         y_i     = out(sum over j of A_ij v_j)
 
     c_i is the same for all j, so the softmax does not need it. -c_j is the product of one more channel of q_i, a constant, with
-    one more of k_j. So the attention op serves as it is, and no (L, L) matrix is made. There are no positions: the gates tell
-    order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about their 0.02.
+    one more of k_j. So the attention op serves as it is, and no (L, L) matrix is made. It runs in float32 even where products
+    are in half precision: the gradient of a gate is a sum over all later positions that nearly cancels. There are no positions:
+    the gates tell order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about
+    their 0.02.
     """
 
     family = "attention"
@@ -53,8 +52,9 @@ class ForgettingTransformer(mixer.Mixer):
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
         q, k, v, log_f = self._inputs(x)
-        q, k = biased(q, k, log_f.cumsum(-1))
-        z = attention(q, k, F.pad(v, (0, PARTS)))[..., :-PARTS]  # fused attention wants values as wide as the keys
+        with torch.autocast(x.device.type, enabled=False):
+            q, k = biased(q, k, log_f.cumsum(-1))
+            z = attention(q, k, F.pad(full(v), (0, 1)))[..., :-1]  # fused attention wants values as wide as the keys
         y: Tensor = self.out(join_heads(z))
         return y
 
@@ -95,15 +95,10 @@ class ForgettingTransformer(mixer.Mixer):
 
 
 def biased(q: Tensor, k: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys (B, H, L, K + PARTS), whose scaled products are those of q and k minus the keys' sums (B, H, L).
+    """Queries and keys (B, H, L, K + 1), whose scaled products are those of q and k minus the keys' sums (B, H, L).
 
-    The attention op divides by the root of the wider width. The sum is split into parts, as the products may be in half
-    precision and the sum is large: each part holds what those before it left.
+    The attention op divides by the root of the wider width.
     """
-    width, wider = q.shape[-1], q.shape[-1] + PARTS
-    parts, rest = [], -sums
-    for _ in range(PARTS):
-        parts.append(rest.to(k.dtype))
-        rest = rest - parts[-1]
-    ones = q.new_full((*q.shape[:3], PARTS), wider**0.5)
-    return torch.cat([q * (wider / width) ** 0.5, ones], -1), torch.cat([k, torch.stack(parts, -1)], -1)
+    width, wider = q.shape[-1], q.shape[-1] + 1
+    ones = sums.new_full((*q.shape[:3], 1), wider**0.5)
+    return torch.cat([full(q) * (wider / width) ** 0.5, ones], -1), torch.cat([full(k), -sums[..., None]], -1)

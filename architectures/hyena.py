@@ -71,7 +71,8 @@ class ImplicitFilter(nn.Module):
         """The filters at lags from `start` to `stop`: (filters, channels, stop - start)."""
         t = torch.arange(start, stop, device=self.decay.device).to(self.decay.dtype)[:, None] / self.max_length
         angle = t * self.encoding
-        h: Tensor = self.network(torch.cat([t, angle.cos(), -angle.sin()], dim=1)).unflatten(1, self.shape)
+        with torch.autocast(t.device.type, enabled=False):  # half precision would give filters of other frequencies
+            h: Tensor = self.network(torch.cat([t, angle.cos(), -angle.sin()], dim=1)).unflatten(1, self.shape)
         return (h * torch.exp(-t * self.decay)[:, None]).permute(1, 2, 0)
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from architectures._delta_mixer import full
 from regbench.models import mixer
 from regbench.models.short_conv import short_conv
 from regbench.ops.selective_scan import selective_scan
@@ -88,7 +89,10 @@ class Mamba(mixer.Mixer):
         window = torch.cat((window, v), dim=1)
         v = F.silu(short_conv(window, self.conv1d))
         dt, B, C = self.x_proj(v).split(self.sizes, dim=-1)
-        delta = F.softplus(self.dt_proj(dt))
+        with torch.autocast(
+            x.device.type, enabled=False
+        ):  # in half precision the bias would be rounded to other step sizes
+            delta = F.softplus(self.dt_proj(full(dt)))
         y, h = selective_scan(v, delta, -torch.exp(self.A_log), B, C, self.D, h)
         return self.out_proj(y * F.silu(z)), (window[:, x.shape[1] :], h)
 

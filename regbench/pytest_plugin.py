@@ -251,7 +251,7 @@ class RegbenchScore:
             self._report(_SAID, f"recorded {got.metric} {got.sample.mean:.4f} in {path}")
             return outcome
         outcome = Outcome.of(record, got, **test)
-        if outcome.change.worse:
+        if outcome.is_worse:
             hint = f"  {'run':10}{folder}\nIf this is meant, record it with {UPDATE}."
             pytest.fail(f"{outcome.explain()}\n{hint}", pytrace=False)
         if outcome.change.better:

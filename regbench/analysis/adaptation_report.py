@@ -70,9 +70,8 @@ def cells(rows: Sequence[Row], row: Row) -> list[str]:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What the numbers mean, each rate at which weights diverge, and where no rate gains."""
-    found = [
-        "NLL in nats. ± is the standard error of the paired difference over instances; windows of one document count as one."
-    ]
+    grouped = "; windows of one document count as one" if rows and rows[0].outcome.problem is not None else ""
+    found = [f"NLL in nats. ± is the standard error of the paired difference over instances{grouped}."]
     if any(row.gains for row in rows):
         found.append("The rate has the largest mean gain on the validation split.")
     ends: dict[tuple[str, str], list[str]] = {}

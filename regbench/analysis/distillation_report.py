@@ -43,11 +43,12 @@ def title(track: str, split: str, limit: int, queries: int) -> str:
 
 def notes(found: Sequence[Distillation]) -> list[str]:
     """What the numbers mean."""
+    grouped = "; windows of one document count as one" if found and found[0].prompted.problem is not None else ""
     return [
         "Prompt distillation is a proposal of ours, not of a paper. The model is scored in the text after the prompt. KL is "
         "of the teacher from the student on the sampled texts, in nats. Seconds are per prompt. Operations are those of the "
         "first prompt, with every text read whole for each token that is drawn: at most so many. Passes are these in passes "
-        "over the prompt. ± is the paired difference's standard error over instances. Windows of one document count as one. "
+        f"over the prompt. ± is the paired difference's standard error over instances{grouped}. "
         "Rates are chosen on validation."
     ]
 

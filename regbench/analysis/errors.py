@@ -123,7 +123,8 @@ def sort_by_repetition(instances: Instances, io: TokenIO) -> Positions:
     orders: dict[str, Sequence[str]] = {"position": labels}
     context = np.zeros_like(tokens)
     for n in CONTEXTS:
-        context[:, n:] += tokens[:, :-n] * io.vocab_size ** (n - 1)
+        context[:, n:] += tokens[:, :-n] * int(context.max() + 1)
+        context = np.unique(context, return_inverse=True)[1].reshape(tokens.shape)  # else large vocabularies overflow
         whole = np.where(np.arange(tokens.shape[1]) < n, -1, context)
         again = _earlier(whole) > 0
         this = _earlier(np.where(whole < 0, -1, whole * io.vocab_size + tokens)) > 0

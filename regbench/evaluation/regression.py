@@ -22,7 +22,16 @@ from regbench.config import plain
 from regbench.evaluation.predictions import read_predictions
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.metrics.scores import score
-from regbench.metrics.significance import LEVEL, Change, Sample, compare, expected_spread, seed_error, student_quantile
+from regbench.metrics.significance import (
+    LEVEL,
+    Change,
+    Sample,
+    compare,
+    expected_spread,
+    seed_error,
+    student_quantile,
+    worst_seed,
+)
 from regbench.results import Environment, Result, SeedRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, explain_validation, nearest
@@ -229,11 +238,13 @@ class Outcome:
         expected: The record.
         got: The measurement.
         change: How they differ.
+        worst: How the worst seed differs from the recorded ones.
     """
 
     expected: Measurement
     got: Measurement
     change: Change
+    worst: Change
 
     @classmethod
     def of(
@@ -261,12 +272,25 @@ class Outcome:
             level=level,
             seed_noise=seed_noise,
         )
-        return cls(expected, got, change)
+        worst = worst_seed(
+            expected.sample,
+            got.sample.seeds,
+            np.array(got.counts),
+            higher_is_better=metrics[got.metric].higher_is_better,
+            level=level,
+            seed_noise=seed_noise,
+        )
+        return cls(expected, got, change, worst)
 
     @property
     def verdict(self) -> str:
         """The outcome in words: "worse", "better", or "the same" within the noise."""
-        return "worse" if self.change.worse else "better" if self.change.better else "the same"
+        return "worse" if self.is_worse else "better" if self.change.better else "the same"
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the mean fell by more than chance explains, or a single seed did."""
+        return self.change.worse or self.worst.worse
 
     def headline(self) -> str:
         """Tells the outcome in one line."""
@@ -289,11 +313,16 @@ class Outcome:
                 f"allowed are {change.allowed / change.noise if change.noise else 0:.2f} of them "
                 f"(level {change.level:g}, {change.freedom} degrees of freedom)",
             ),
+            *([("one seed", self._one_seed())] if self.worst.worse else []),
             ("training", self.training()),
             ("positions", self.positions()),
             ("changed", ", ".join(self.changed()) or "nothing that the record knows of"),
         ]
         return "\n".join([self.headline(), *(f"  {name:10}{text}" for name, text in rows)])
+
+    def _one_seed(self) -> str:
+        worst, number = self.worst, len(self.got.seeds)
+        return f"{worst.change:+.4f} from the recorded mean; {-worst.allowed:+.4f} is allowed for the worst of {number}"
 
     def training(self) -> str:
         """Tells the first evaluation at which a loss is further from the record than seeds explain.

@@ -22,7 +22,16 @@ from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.run_folder import RunFolder
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by, read_evidence, same_person, today
+from regbench.leaderboard.tiers import (
+    SAME,
+    Reproduced,
+    add_evidence,
+    check_by,
+    furthest_seeds,
+    read_evidence,
+    same_person,
+    today,
+)
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, compare
 from regbench.results import Result, require_finished
@@ -44,6 +53,8 @@ class Reproduction:
         result: The result of the second run.
         folder: The second run's folder.
         changes: By score, the change from the entry to the run.
+        single: The same of the seed whose main score is furthest below the entry's, and of that which is furthest above. Other
+            scores may be near their best, such as an NLL near 0, where seeds differ by more than is expected.
         means: By score, the means over seeds of the entry and of the run.
         identical: The seeds whose predictions are the same to the bit.
     """
@@ -52,6 +63,7 @@ class Reproduction:
     result: Result
     folder: Path
     changes: dict[str, Change]
+    single: tuple[Change, Change]
     means: dict[str, tuple[float, float]]
     identical: tuple[int, ...]
 
@@ -63,7 +75,12 @@ class Reproduction:
     @property
     def differs(self) -> list[str]:
         """The scores whose change is beyond noise."""
-        return [metric for metric, change in self.changes.items() if change.worse or change.better]
+        main = self.entry.metrics[0]
+        return [
+            metric
+            for metric, change in self.changes.items()
+            if change.worse or change.better or (metric == main and any(one.worse for one in self.single))
+        ]
 
 
 def reproduce(
@@ -253,6 +270,7 @@ def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | No
         better = reference.track.metrics[metric].higher_is_better
         changes[metric] = compare(then, now, entry.instances.counts_of(metric), higher_is_better=better, level=SAME)
         means[metric] = (then.mean, now.mean)
+    single = furthest_seeds(entry, [seed.scores[entry.metrics[0]].value for seed in result.seeds])
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)
-    return Reproduction(stored, result, folder, changes, means, identical)
+    return Reproduction(stored, result, folder, changes, single, means, identical)

@@ -14,10 +14,10 @@ import numpy as np
 import pydantic
 
 from regbench.data.instances import Instances
-from regbench.leaderboard.entry import Entry, canonical
+from regbench.leaderboard.entry import Entry, canonical, sample_of
 from regbench.leaderboard.store import Stored
 from regbench.metrics.metric import METRICS
-from regbench.metrics.significance import Change, compare_splits, expected_spread, seed_error
+from regbench.metrics.significance import Change, compare_splits, expected_spread, seed_error, worst_seed
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
@@ -256,6 +256,21 @@ def _reproduction_faults(entry: Entry, again: Reproduced) -> Iterator[str]:
         change = Change(second - first, math.sqrt(2) * one, error, freedom, SAME)
         if change.worse or change.better:
             yield f"the {metric} of the second training is {second:.4f}, and that of the entry {first:.4f}"
+        elif metric == entry.metrics[0] and any(one.worse for one in furthest_seeds(entry, now)):
+            yield f"the {metric} of a seed of the second training is far from the entry's: {', '.join(f'{x:.4f}' for x in now)}"
+
+
+def furthest_seeds(entry: Entry, scores: list[float]) -> tuple[Change, Change]:
+    """Of a second training the seed whose main score is furthest below the entry's, and the one that is furthest above.
+
+    Args:
+        entry: The entry.
+        scores: The main score of each seed of the second training.
+    """
+    main = entry.metrics[0]
+    then, counts = sample_of(entry.result.seeds, entry.instances, main), entry.instances.counts_of(main)
+    below, above = (worst_seed(then, scores, counts, higher_is_better=way, level=SAME) for way in (True, False))
+    return below, above
 
 
 def fresh_seed(entry: Entry, number: int) -> int:

@@ -84,7 +84,9 @@ class Scores:
         """The mean over all scored positions (ICLL Eq. 10-11), with the standard error of that ratio over instances."""
         counts = self.counts_of(metric)
         if not counts.any():
-            raise UserError(f"no position of these {len(counts)} instances counts for '{metric}': take more of them")
+            raise UserError(
+                f"no position of these {len(counts)} instances counts for '{metric}': take more of them, or the test split"
+            )
         return ScoreRecord.of(self.sums[metric], counts)
 
     def counts_of(self, metric: str) -> NDArray[np.int64]:

@@ -12,6 +12,10 @@ make every change significant, and the spread never counts as zero.
 than that of either score. It counts although the split stays the same: a change may help some instances as much as it hurts
 others. Part of the seeds' effect on single instances is counted twice in this way, on the safe side.
 
+*A seed alone.* Where a seed collapses, the spread over seeds grows with it, and the mean would excuse its own fall. So
+`worst_seed` holds each new seed against the earlier ones alone: against their mean, and with the noise of their seeds and
+instances.
+
 A change counts when it is more standard errors away from 0 than Student's t reaches with probability `level`, on one side.
 Seeds are not paired: one changed bit is enough to make two trainings with the same seed as different as any others.
 """
@@ -158,6 +162,37 @@ def compare(
     if total > 0.0:  # of a sum of two variances, by Satterthwaite
         freedom = max(1, int(total**2 / (one**4 / freedom + other**4 / max(1, len(counts) - 1))))
     return Change(change if higher_is_better else -change, instances, seeds, freedom, level)
+
+
+def worst_seed(
+    expected: Sample,
+    got: Sequence[float],
+    counts: NDArray[np.integer[Any]],
+    *,
+    higher_is_better: bool,
+    level: float = LEVEL,
+    seed_noise: float | None = None,
+) -> Change:
+    """Compares the worst of some seeds with the earlier ones. Its own score does not count as noise.
+
+    Args:
+        expected: The models trained then.
+        got: The score of each seed now.
+        counts: (N,), the number of positions of each instance.
+        higher_is_better: Whether the score is better when it is higher.
+        level: The probability with which chance alone may call any of the seeds worse.
+        seed_noise: As in `compare`.
+
+    Raises:
+        UserError: As in `compare`.
+    """
+    require_noise(level, seed_noise)
+    mean = expected.mean
+    prior = expected_spread(mean) if seed_noise is None else seed_noise
+    seeds, freedom = seed_error(expected.seeds, [mean], prior)
+    change = min(x - mean if higher_is_better else mean - x for x in got)
+    # A score near its best, such as an NLL near 0, is that of a few instances: there seeds differ by more than a share of it.
+    return Change(change, _paired_error(expected.instances, counts), seeds, freedom, level / len(got))
 
 
 def require_noise(level: float = LEVEL, seed_noise: float | None = None) -> None:

@@ -234,6 +234,14 @@ def test_a_rate_that_is_given_twice_counts_once(runs: Path, capsys: pytest.Captu
     assert printed[0] == printed[1]
 
 
+def test_where_a_segment_ends() -> None:
+    """0.7 times 90 is a little below 63 in floating point."""
+    lengths = np.array([90, 170, 10, 3])
+    assert Place(share=0.7).cuts(lengths).tolist() == [63, 119, 7, 2]
+    assert Place(share=0.1).cuts(lengths).tolist() == [9, 17, 1, 1]
+    assert Place(tokens=20).cuts(lengths).tolist() == [20, 20, 10, 3]
+
+
 def test_angles_are_a_mean_over_instances(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +264,7 @@ def test_angles_are_a_mean_over_instances(
     ("arguments", "words"),
     [
         (["tint", "--at", "1.5"], "--at takes shares above 0 and below 1, not '1.5'"),
+        (["tint", "--tokens", "1e30"], "a segment of "),
         (["tint", "--tokens", "900"], "a segment of 900 tokens leaves nothing behind it: the longest instance has "),
         (["tint", "--how", "valeus"], "--how knows no 'valeus'; did you mean 'values'?"),
         (["lstm", "--how", "tint"], "lstm: there is no simulator for it. Give --how full"),

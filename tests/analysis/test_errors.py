@@ -90,6 +90,17 @@ def test_what_followed_before_counted_by_eye() -> None:
     assert at.bins["position"].tolist() == ["0-15"] * 15 + ["16-31"] * 2
 
 
+@pytest.mark.parametrize("size", [60, 2**16, 2**20])
+def test_contexts_of_large_vocabularies_are_told_apart(size: int) -> None:
+    once = np.arange(60) * (size // 60)
+    tokens = np.concatenate([once, once])[None].astype(np.int32)
+    scored = np.zeros(tokens.shape, bool)
+    scored[:, 64:] = True
+    io = TokenIO(size, size - 1, 120, ())
+    at = sort_by_repetition(Instances(tokens, np.array([120], np.int32), scored, "hand/1"), io)
+    assert set(at.bins["context-3"].tolist()) == {errors.FOLLOWED[2]}
+
+
 def test_probabilities_of_tokens_are_the_same_from_whole_distributions(tiny: Track) -> None:
     """And bins partition: their mean is that of all positions."""
     test = tiny.instances("test")

@@ -169,7 +169,10 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
         (["run", "--set", "a=1", "--set", "a=2"], "--set gives 'a' twice"),
         (["run", "--seed", "one"], "argument --seed: invalid int value: 'one'"),
         (["run", "--arhc", "mamba"], "unrecognized argument '--arhc'; did you mean '--arch'?"),
-        (["run", "--backend", "trition", "--arch", "transformer"], "no op has a backend 'trition'; did you mean 'triton'?"),
+        (
+            ["run", "--backend", "trition", "--arch", "transformer"],
+            "no op has a backend 'trition'; did you mean 'triton'?",
+        ),
         (["run", "--resume", "nowhere"], "nowhere holds no run"),
         (["run", "--out", ""], "--out is empty: it names the folder of a run"),
         (["run", "--resume", "", "--arch", "lstm"], "--resume is empty: it names the folder of a run"),

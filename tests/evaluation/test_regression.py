@@ -173,6 +173,17 @@ def test_verdicts(tiny: Track, score: float, verdict: str) -> None:
     assert f"expected 0.8000, got {score:.4f}, {verdict}" in outcome.headline()
 
 
+@pytest.mark.parametrize("collapsed", [1, 2])
+def test_a_seed_that_collapses_does_not_excuse_itself(tiny: Track, collapsed: int) -> None:
+    got = made(tiny)
+    seeds = [seed.model_copy(update={"score": 0.1}) if seed.seed < collapsed else seed for seed in got.seeds]
+    outcome = Outcome.of(made(tiny), got.model_copy(update={"seeds": seeds}))
+    assert not outcome.change.worse, "by the mean alone it would"
+    assert outcome.is_worse
+    assert outcome.verdict == "worse"
+    assert "-0.7000 from the recorded mean; -0.0" in outcome.explain()
+
+
 def test_of_a_distance_more_is_worse(tiny: Track) -> None:
     assert Outcome.of(made(tiny, 0.3, metric="tvd"), made(tiny, 0.4, metric="tvd")).verdict == "worse"
 
@@ -267,7 +278,7 @@ class TestWhereTheyPart:
         first, *rows = text.splitlines()
         assert first.startswith("legal_accuracy of average on tiny-v1: expected 0.8000, got 0.7000, worse (noise 0.0")
         assert [row.split()[0] for row in rows] == [
-            "expected", "got", "change", "noise", "training", "positions", "changed",
+            "expected", "got", "change", "noise", "one", "training", "positions", "changed",
         ]  # fmt: skip
         assert "0.7000 (by seed 0: 0.6980, 1: 0.7000, 2: 0.7020)" in text
         assert "-0.1000 where + is better" in text

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -18,6 +21,7 @@ from regbench.metrics.significance import (
     expected_elsewhere,
     seed_error,
     student_quantile,
+    worst_seed,
 )
 from regbench.utils.errors import UserError
 
@@ -222,6 +226,50 @@ def test_false_alarms_are_as_rare_as_the_level_says(setting: tuple[int, int]) ->
 def test_a_spread_twice_the_expected_is_borne(setting: tuple[int, int], most: float) -> None:
     """One in 70 and one in 150, as `SEED_NOISE_WEIGHT` says, give or take three standard errors of 1,500 trials."""
     assert share_worse(1500, *setting, spread=2 * SEED_NOISE * MEAN) <= most
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ([0.9] * 3, [0.9, 0.9, 0.1]),
+        ([0.9] * 3, [0.9, 0.1, 0.1]),
+        ([0.9] * 2, [0.9, 0.1]),
+        ([0.9] * 5, [0.9, 0.9, 0.9, 0.1, 0.1]),
+        ([0.9], [0.9, 0.1]),
+        ([0.91, 0.9, 0.89], [0.9, 0.9, 0.82]),
+    ],
+)
+def test_a_seed_that_collapses_is_found(then: list[float], now: list[float]) -> None:
+    assert alone(then, now).worse
+    assert not alone(then, now, higher_is_better=False).worse
+    assert alone([-x for x in then], [-x for x in now], higher_is_better=False).worse
+
+
+def alone(then: Sequence[float], now: Sequence[float], noise: float = 0.001, **options: Any) -> Change:
+    """`worst_seed` where each of 100 instances has 10 positions, and their mean scores spread by ten times `noise`."""
+    each = np.random.default_rng(5).normal(size=100)
+    each = 10 * noise * (each - each.mean()) / each.std(ddof=1)
+    sample = Sample(list(then), 10 * (np.mean(then) + each))
+    return worst_seed(sample, now, np.full(100, 10), **{"higher_is_better": True, **options})
+
+
+def test_a_seed_alone_has_the_noise_of_the_earlier_ones() -> None:
+    change = alone([0.8, 0.7, 0.6], [0.65, 0.55], 0.03, level=0.01)
+    variance = (SEED_NOISE_WEIGHT * (SEED_NOISE * 0.7) ** 2 + 0.02) / (SEED_NOISE_WEIGHT + 2)
+    assert change.change == pytest.approx(-0.15)
+    assert change.seeds == pytest.approx((variance * 4 / 3) ** 0.5)
+    assert change.instances == pytest.approx(0.03)
+    assert (change.freedom, change.level) == (SEED_NOISE_WEIGHT + 2, 0.005)
+    assert not alone([0.8, 0.7, 0.6], [0.5]).worse, "seeds that spread allow more"
+
+
+@pytest.mark.parametrize("setting", [(1, 1), (3, 3), (5, 2)])
+def test_single_seeds_raise_as_few_false_alarms(setting: tuple[int, int]) -> None:
+    rng, alarms = np.random.default_rng(21), 0
+    for _ in range(3000):
+        then, now = (list(rng.normal(MEAN, SEED_NOISE * MEAN, size=number)) for number in setting)
+        alarms += alone(then, now, level=0.05).worse
+    assert 0.01 < alarms / 3000 <= 0.05 + 2 * (0.05 * 0.95 / 3000) ** 0.5
 
 
 @pytest.mark.parametrize(("setting", "fall"), [((1, 1), 0.065), ((5, 1), 0.05), ((3, 3), 0.034)])

@@ -72,7 +72,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"there is no instance {arguments.instance} among {len(instances)}")
     begin, end = _range(arguments.range, int(instances.lengths[arguments.instance]))
     found = measure(trained, instances)
-    chosen = found.chosen(arguments.ablate) if arguments.ablate else []
+    chosen = found.chosen(arguments.ablate) if arguments.ablate is not None else []
     console.print(_table(trained, found, arguments.split))
     print_line(
         f"share of attention in each set, {found.queries:,} queries at positions from {found.first} on in {found.instances} "
@@ -109,7 +109,7 @@ def _range(text: str | None, length: int) -> tuple[int, int]:
     if text is None:
         return (50, 80) if length >= 80 else (max(0, length - 30), length)
     begin, colon, end = text.partition(":")
-    if not (colon and begin.isdigit() and end.isdigit() and int(begin) < int(end)):
+    if not (colon and begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
         raise UserError(f"--range takes two positions, such as 50:80, not '{text}'")
     if int(end) > length:
         raise UserError(f"--range {text} ends after the {length} tokens of the instance")

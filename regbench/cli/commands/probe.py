@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
     if arguments.out and not arguments.out.endswith(".png"):
         raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
-    if "recall" in arguments.what.split(","):
+    if "recall" in map(str.strip, arguments.what.split(",")):
         return _show_recall(arguments, console)
     if arguments.expect:
         raise UserError("--expect is the order in which memories are learned: it goes with --what recall")

@@ -77,7 +77,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         table.add_column(column, justify="left" if column in ("score", "") else "right")
     for metric, change in made.changes.items():
         then, now = made.means[metric]
-        verdict = "different" if metric in made.differs else "the same"
+        verdict = "the same"
+        if metric in made.differs:
+            verdict = "different" if change.worse or change.better else "different: a seed of its own"
         row = (label(metric), f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}", verdict)
         table.add_row(*row)
     console.print(table)
