@@ -148,7 +148,7 @@ class Mixer(nn.Module):
         """Many positions at once, from any state.
 
         Args:
-            x: (B, L, D), the inputs.
+            x: (B, L, D), the inputs. L is at least 1.
             state: the state before the first of them.
 
         Returns:
