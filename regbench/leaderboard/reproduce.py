@@ -27,7 +27,7 @@ from regbench.leaderboard.tiers import (
     Reproduced,
     add_evidence,
     check_by,
-    furthest_seeds,
+    is_far,
     read_evidence,
     same_person,
     today,
@@ -53,8 +53,7 @@ class Reproduction:
         result: The result of the second run.
         folder: The second run's folder.
         changes: By score, the change from the entry to the run.
-        single: The same of the seed whose main score is furthest below the entry's, and of that which is furthest above. Other
-            scores may be near their best, such as an NLL near 0, where seeds differ by more than is expected.
+        far: Whether the mean main score is far from the entry's by the noise of the entry alone; see `is_far`.
         means: By score, the means over seeds of the entry and of the run.
         identical: The seeds whose predictions are the same to the bit.
     """
@@ -63,7 +62,7 @@ class Reproduction:
     result: Result
     folder: Path
     changes: dict[str, Change]
-    single: tuple[Change, Change]
+    far: bool
     means: dict[str, tuple[float, float]]
     identical: tuple[int, ...]
 
@@ -79,7 +78,7 @@ class Reproduction:
         return [
             metric
             for metric, change in self.changes.items()
-            if change.worse or change.better or (metric == main and any(one.worse for one in self.single))
+            if change.worse or change.better or (metric == main and self.far)
         ]
 
 
@@ -270,7 +269,7 @@ def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | No
         better = reference.track.metrics[metric].higher_is_better
         changes[metric] = compare(then, now, entry.instances.counts_of(metric), higher_is_better=better, level=SAME)
         means[metric] = (then.mean, now.mean)
-    single = furthest_seeds(entry, [seed.scores[entry.metrics[0]].value for seed in result.seeds])
+    far = is_far(entry, [seed.scores[entry.metrics[0]].value for seed in result.seeds])
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)
-    return Reproduction(stored, result, folder, changes, single, means, identical)
+    return Reproduction(stored, result, folder, changes, far, means, identical)

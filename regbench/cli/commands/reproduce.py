@@ -79,7 +79,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         then, now = made.means[metric]
         verdict = "the same"
         if metric in made.differs:
-            verdict = "different" if change.worse or change.better else "different: a seed of its own"
+            verdict = "different" if change.worse or change.better else "different by the entry's noise alone"
         row = (label(metric), f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}", verdict)
         table.add_row(*row)
     console.print(table)
