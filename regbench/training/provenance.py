@@ -77,6 +77,8 @@ def check_provenance(folder: Path, parts: Parts) -> None:
 
 _PACKAGES = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
 _FOLDER = Path(__file__).resolve().parents[1]
+_STATUS = Path("/proc/self/status")
+"""Only Linux has it."""
 
 
 def describe_environment(
@@ -204,7 +206,7 @@ def peak_memory(device: torch.device) -> int:
     with contextlib.suppress(
         OSError, ValueError, IndexError
     ):  # Linux; the other figure begins with that of the parent process
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        status = _STATUS.read_text(encoding="ascii", errors="replace")
         return 1024 * int(status.split("VmHWM:")[1].split()[0])
     try:
         resource = importlib.import_module("resource")
