@@ -89,9 +89,8 @@ class Mamba(mixer.Mixer):
         window = torch.cat((window, v), dim=1)
         v = F.silu(short_conv(window, self.conv1d))
         dt, B, C = self.x_proj(v).split(self.sizes, dim=-1)
-        with torch.autocast(
-            x.device.type, enabled=False
-        ):  # in half precision the bias would be rounded to other step sizes
+        # In half precision the bias would be rounded to other step sizes.
+        with torch.autocast(x.device.type, enabled=False):
             delta = F.softplus(self.dt_proj(full(dt)))
         y, h = selective_scan(v, delta, -torch.exp(self.A_log), B, C, self.D, h)
         return self.out_proj(y * F.silu(z)), (window[:, x.shape[1] :], h)

@@ -84,7 +84,8 @@ class Place:
         if self.share is not None:
             cuts = np.maximum(1, np.floor(self.share * lengths + 1e-9)).astype(np.int64)  # 0.7 * 90 is below 63
         else:
-            cuts = np.full(len(lengths), min(int(self.tokens or 0), int(lengths.max())), np.int64)
+            assert self.tokens is not None
+            cuts = np.full(len(lengths), min(self.tokens, int(lengths.max())), np.int64)
         if (cuts >= lengths).all():
             raise UserError(
                 f"a segment of {self} leaves nothing behind it: the longest instance has {int(lengths.max())} tokens"

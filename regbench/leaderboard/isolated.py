@@ -173,12 +173,12 @@ def _environment() -> dict[str, str]:
 
 def _limit() -> None:
     """What the process may take, and a new keyring. A system without keyrings, or that forbids them, has nothing to leave."""
+    import resource  # Unix alone has it
+
     system = ctypes.CDLL(None, use_errno=True)
     joined = system.syscall(_KEYCTL[platform.machine()], _JOIN_SESSION_KEYRING, None)
     if joined < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
         raise OSError(ctypes.get_errno(), "no keyring of its own")
-    import resource  # Unix alone has it
-
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))

@@ -203,9 +203,8 @@ def peak_memory(device: torch.device) -> int:
     """The most memory so far, in bytes: of the GPU, or of this process. 0 where the system does not tell it (Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    with contextlib.suppress(
-        OSError, ValueError, IndexError
-    ):  # Linux; the other figure begins with that of the parent process
+    # On Linux the other figure begins with that of the parent process.
+    with contextlib.suppress(OSError, ValueError, IndexError):
         status = _STATUS.read_text(encoding="ascii", errors="replace")
         return 1024 * int(status.split("VmHWM:")[1].split()[0])
     try:

@@ -145,6 +145,17 @@ def test_code_that_looks_the_answer_up(wide: Made, tiny_file: Path, tmp_path: Pa
     assert found_in(wide, tmp_path / "run", tmp_path / "board", source) == {"challenge"}
 
 
+def run_unchecked(code: str, track: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs code that `regbench run` refuses: whoever submits can have left that out. Returns its file."""
+    monkeypatch.setattr("regbench.runner.plan.SCORABLE", ())
+    monkeypatch.setattr("regbench.runner.one_seed.refuse_trained", lambda *_: None)
+    source = folder / "plain_embedding.py"
+    source.write_text(code)
+    settings = {key: value for key, value in SETTINGS.items() if key.startswith("training.")}
+    regbench.run(str(track), str(source), (0, 1, 2), settings=settings, out=folder / "run")
+    return source
+
+
 PEEKS = """
 import torch
 import regbench
@@ -167,13 +178,7 @@ class Peeks(regbench.Model):
 def test_code_that_sees_what_it_predicts(
     wide: Made, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`regbench run` refuses it. Whoever submits can have left that out."""
-    monkeypatch.setattr("regbench.runner.plan.SCORABLE", ())
-    monkeypatch.setattr("regbench.runner.one_seed.refuse_trained", lambda *_: None)
-    source = tmp_path / "plain_embedding.py"
-    source.write_text(PEEKS)
-    settings = {key: value for key, value in SETTINGS.items() if key.startswith("training.")}
-    regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=settings, out=tmp_path / "run")
+    source = run_unchecked(PEEKS, tiny_file, tmp_path, monkeypatch)
     assert found_in(wide, tmp_path / "run", tmp_path / "board", source) == {"challenge"}
 
 
@@ -231,12 +236,7 @@ if os.path.exists("/job"):
 def test_code_that_hides_what_it_sees(
     wide: Made, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    monkeypatch.setattr("regbench.runner.plan.SCORABLE", ())
-    monkeypatch.setattr("regbench.runner.one_seed.refuse_trained", lambda *_: None)
-    source = tmp_path / "plain_embedding.py"
-    source.write_text(code)
-    settings = {key: value for key, value in SETTINGS.items() if key.startswith("training.")}
-    regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=settings, out=tmp_path / "run")
+    source = run_unchecked(code, tiny_file, tmp_path, monkeypatch)
     (tmp_path / "board").mkdir()
     made = submit(tmp_path / "run", tmp_path / "board", track=wide.track, source=source)
     assert made.path is not None
