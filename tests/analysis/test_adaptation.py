@@ -264,7 +264,7 @@ def test_angles_are_a_mean_over_instances(
     ("arguments", "words"),
     [
         (["tint", "--at", "1.5"], "--at takes shares above 0 and below 1, not '1.5'"),
-        (["tint", "--tokens", "1e30"], "a segment of "),
+        (["tint", "--tokens", "1e30"], "tokens leaves nothing behind it: the longest instance has "),
         (["tint", "--tokens", "900"], "a segment of 900 tokens leaves nothing behind it: the longest instance has "),
         (["tint", "--how", "valeus"], "--how knows no 'valeus'; did you mean 'values'?"),
         (["lstm", "--how", "tint"], "lstm: there is no simulator for it. Give --how full"),
