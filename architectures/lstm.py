@@ -50,8 +50,7 @@ class LSTM(Mixer):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
-        y: Tensor = self.lstm(x)[0]
-        return y
+        return self._run(x, None)[0]
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position: zeros."""
@@ -60,8 +59,14 @@ class LSTM(Mixer):
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """One position: (B, D) and the state before it -> (B, D) and the state after it."""
-        y, state = self.lstm(x[:, None], state)
+        y, state = self._run(x[:, None], state)
         return y[:, 0], state
+
+    def _run(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """In the weights' type: on a GPU autocast would take float16 here, whichever type it was asked for."""
+        with torch.autocast(x.device.type, enabled=False):
+            found: tuple[Tensor, State] = self.lstm(x.to(self.lstm.weight_hh_l0.dtype), state)
+        return found
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:

@@ -131,11 +131,11 @@ class Blocks:
 # Rows: 64 are owned, as many as Hopper's tensor cores multiply at once. Products of float32 that are not rounded use no tensor
 # cores. Their tiles are kept in registers and must be small. No GPU has measured yet which numbers are the fastest.
 _HALF = {
-    "forward": {64: (64, 64, 4, 3, 128), 128: (64, 64, 4, 2, 255), 256: (64, 32, 8, 2, 255)},
-    "queries": {64: (64, 32, 4, 2, 128), 128: (64, 32, 4, 2, 168), 256: (64, 32, 8, 2, 255)},
-    "keys": {64: (64, 32, 4, 2, 168), 128: (64, 32, 8, 2, 255), 256: (64, 32, 8, 2, 255)},
+    "forward": {64: (64, 64, 4, 3, 128), 128: (64, 64, 4, 3, 255), 256: (64, 32, 8, 2, 255)},
+    "queries": {64: (64, 64, 4, 3, 128), 128: (64, 64, 4, 2, 255), 256: (64, 32, 8, 2, 255)},
+    "keys": {64: (64, 64, 4, 2, 255), 128: (64, 64, 4, 2, 255), 256: (64, 32, 8, 2, 255)},
 }
-_SINGLE = {64: (64, 32, 8, 2, 128), 128: (32, 16, 8, 2, 128), 256: (32, 16, 8, 2, 255)}
+_SINGLE = {64: (32, 32, 4, 2, 128), 128: (32, 32, 4, 2, 255), 256: (32, 16, 8, 2, 255)}
 
 
 def blocks(kernel: str, key: int, value: int, dtype: torch.dtype) -> Blocks:
