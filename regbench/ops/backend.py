@@ -48,6 +48,7 @@ class Implementation:
         dtypes: the types it takes; None for all.
         exact: the types in which it rounds products no more than the inputs are rounded already. "auto" takes it for these
             alone. None for all that it takes.
+        fails: where a function is that says what keeps it from training on a device, or None; "package.module:function".
     """
 
     target: str
@@ -56,6 +57,7 @@ class Implementation:
     install: str | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     exact: tuple[torch.dtype, ...] | None = None
+    fails: str | None = None
 
     def fault(self, device: torch.device, dtype: torch.dtype | None) -> str | None:
         """Why it does not serve tensors of this type on this device, or None. No type asks nothing."""
@@ -63,6 +65,9 @@ class Implementation:
             return f"does not run on {device.type}"
         if self.requires is not None and importlib.util.find_spec(self.requires) is None:
             return f"needs {self.requires}: {self.install}"
+        failing: str | None = None if self.fails is None else pkgutil.resolve_name(self.fails)(device)
+        if failing is not None:
+            return failing
         if dtype is None or self.dtypes is None or dtype in self.dtypes:
             return None
         taken = ", ".join(str(d).removeprefix("torch.") for d in self.dtypes)

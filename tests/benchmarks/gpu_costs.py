@@ -1,9 +1,9 @@
-"""What a training on pfa-v1 asks of a GPU, counted on a CPU.
+"""What a training step on pfa-v1 asks of a GPU, counted on a CPU.
 
-`python -m tests.benchmarks.gpu_costs` prints the table of docs/gpu.md.
+`python -m tests.benchmarks.gpu_costs` prints the counted columns of docs/gpu.md; `gpu_steps` measures the others on a GPU.
 
-Counted are a step's matrix products, its operations (each starts a kernel or more), and the bytes that it keeps for the backward
-pass. The ops take the implementations that CUDA has in plain PyTorch. Nothing is timed.
+Counted are a step's matrix products and its operations; each starts a kernel or more. The ops take the implementations that CUDA
+has in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from tabulate import tabulate
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -49,29 +48,15 @@ OF_ONE_SIZE = ("associative_memory", "learned_ngram")
 BACKEND = (
     "attention=torch,delta_rule=chunked,linear_attention=chunked,ngram_counts=torch,selective_scan=chunked,wkv=chunked"
 )
-PEAK, SHARE, START = 989e12, 0.1, 5e-6
-"""An H100: products a second in bfloat16, the share of them that small matrices reach, and seconds to start a kernel. The
-last two are assumed."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """One architecture: parameters, operations of a step, and floating-point operations and kept bytes of a token."""
+    """One architecture: parameters, operations of a step, and floating-point operations of a token."""
 
     parameters: int
     operations: int
     flops: float
-    kept: float
-
-    @property
-    def gigabytes(self) -> float:
-        """Weights, gradients and the two moments of AdamW, and what a batch keeps for the backward pass."""
-        return (16 * self.parameters + self.kept * BATCH * LENGTH) / 1e9
-
-    def minutes(self, tokens: int) -> float:
-        """The longer one of the time of the matrix products and that of the starts of kernels."""
-        steps = tokens / (BATCH * LENGTH)
-        return max(tokens * self.flops / (SHARE * PEAK), steps * self.operations * START) / 60
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[misc]
@@ -95,33 +80,20 @@ def count(name: str) -> Counted:
     optimizer = make_optimizer(model, options)
     tokens = torch.randint(0, 18, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     batch = (tokens, torch.ones(1, LENGTH, dtype=torch.bool))
-    own, kept = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    kept_by = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with use_backend(BACKEND), FlopCounterMode(display=False) as flops, _Operations() as operations, kept_by:
+    with use_backend(BACKEND), FlopCounterMode(display=False) as flops, _Operations() as operations:
         train_step(model, optimizer, batch, options)
-    return Counted(
-        parameter_count(model), operations.count, flops.get_total_flops() / LENGTH, sum(kept.values()) / LENGTH
-    )
+    return Counted(parameter_count(model), operations.count, flops.get_total_flops() / LENGTH)
 
 
 def row(name: str) -> dict[str, str]:
-    """A row of the page."""
-    found, tokens = count(name), load_track(TRACK).definition.budget.train_tokens
+    """The counted cells of a row of the page."""
+    found = count(name)
     known = found.flops > found.parameters  # a token meets every weight; PyTorch does not count the products of an LSTM
     return {
         "architecture": f"`{name}`",
         "parameters": f"{found.parameters:,}",
         "MFLOP a token": f"{found.flops / 1e6:.0f}" if known else "",
         "operations a step": f"{found.operations:,}",
-        "memory (GB)": f"{found.gigabytes:.1f}",
-        "estimated minutes": f"{found.minutes(tokens):.0f}" if known else "",
     }
 
 

@@ -7,7 +7,9 @@ WKV the kernel itself runs, under Triton's interpreter.
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.metadata
 import importlib.util
+import re
 import sys
 import types
 import warnings
@@ -28,6 +30,7 @@ from regbench.ops.delta_rule import OP as DELTA_RULE
 from regbench.ops.delta_rule import delta_rule
 from regbench.ops.linear_attention import OP as LINEAR_ATTENTION
 from regbench.ops.linear_attention import linear_attention
+from regbench.ops.linear_attention.fla import fails
 from regbench.ops.long_conv import long_conv
 from regbench.ops.selective_scan import OP as SELECTIVE_SCAN
 from regbench.ops.selective_scan import selective_scan
@@ -448,6 +451,39 @@ class TestChosen:
             op.choose(library, torch.device("cpu"), torch.float32)
 
 
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize("op", [LINEAR_ATTENTION, DELTA_RULE], ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    ("version", "capability", "tilelang", "trains"),
+    [
+        ("3.3.1", 9, False, True),
+        ("3.4.0", 9, False, False),
+        ("3.7.0+git1", 9, False, False),
+        ("3.6.0", 9, True, True),
+        ("3.6.0", 8, False, True),
+        ("3.7.1", 9, False, True),
+    ],
+)
+def test_fla_is_left_out_where_its_gradients_are_refused(
+    op: Op, version: str, capability: int, tilelang: bool, trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, read = importlib.util.find_spec, importlib.metadata.version
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == "triton" else read(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: tilelang or None if name == "tilelang" else find(name)
+    )
+    with use_backend("auto") as record:
+        op.choose("auto", CUDA, torch.bfloat16)
+    assert record == {op.name: "flash-linear-attention" if trains else "chunked"}
+    if not trains:
+        message = rf"of {op.name} does not train on a GPU with Triton {re.escape(version)}: it needs Triton 3.7.1"
+        with pytest.raises(UserError, match=message):
+            op.choose("flash-linear-attention", CUDA, torch.bfloat16)
+
+
 def without(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == LIBRARIES[library] else found(name))
@@ -505,7 +541,7 @@ class TestOnAGPU:
         self, length: int, width: int, dim: int, decay: str, backend: str, dtype: torch.dtype, tolerance: float
     ) -> None:
         if backend != "chunked":
-            pytest.importorskip("fla")
+            _skip_without_fla()
         inputs = [tensor.to(dtype).double() for tensor in linear_inputs(decay, length, width, dim)]
 
         def run(named: str) -> Callable[..., Any]:
@@ -529,7 +565,7 @@ class TestOnAGPU:
         self, length: int, width: int, dim: int, kind: str, form: str, dtype: torch.dtype, tolerance: float
     ) -> None:
         if form != "chunked":
-            pytest.importorskip("fla")
+            _skip_without_fla()
         inputs = [tensor.to(dtype).double() for tensor in delta_inputs(kind, length, width, dim)]
 
         def run(backend: str) -> Callable[..., Any]:
@@ -550,3 +586,9 @@ class TestOnAGPU:
 
         found = everything(run(backend), wkv_inputs(length), torch.float32, "cuda")
         close(found, everything(run("naive"), wkv_inputs(length), torch.float64), 1e-4)
+
+
+def _skip_without_fla() -> None:
+    pytest.importorskip("fla")
+    if (reason := fails(torch.device("cuda"))) is not None:
+        pytest.skip(reason)

@@ -122,18 +122,17 @@ class Blocks:
 
 # For each width, that of the wider head, padded: rows owned, rows visited at a time, warps, stages, registers.
 #
-# Shared memory: a program keeps about (owned + stages * visited) * (K + D) numbers there. Compiled for two heads of 256, that is
-# at most 114 KiB on sm_80, which has 163 for a program, and 128 KiB on sm_90, which has 227. For heads of 128 it is at most
-# 80 KiB on both.
-# Registers: a multiprocessor has 65,536. With 128 a thread it runs 16 warps at once; with 168, 12, in programs of 4; with 255, 8.
-# Each entry has the smallest number with which a thread spills at most 60 bytes, on both, for two heads of 16, 64, 128 or 256.
-# The number is always given: without it, where 255 are a little too few, ptxas takes 32 and spills kilobytes.
+# Those of 64 and 128 were within 2 % of the fastest of ten or more on an H200, for 4 x 8 heads of 2048 positions; see
+# tests/benchmarks/attention_blocks.py. Those of 256 have not been timed.
+# Shared memory: a program keeps about (owned + stages * visited) * (K + D) numbers there. sm_80 has 163 KiB for a program, sm_90
+# 227. Registers: a multiprocessor has 65,536. The number is always given: without it, where 255 are a little too few, ptxas takes
+# 32 and spills kilobytes.
 # Rows: 64 are owned, as many as Hopper's tensor cores multiply at once. Products of float32 that are not rounded use no tensor
-# cores. Their tiles are kept in registers and must be small. No GPU has measured yet which numbers are the fastest.
+# cores. Their tiles are kept in registers and must be small.
 _HALF = {
     "forward": {64: (64, 64, 4, 3, 128), 128: (64, 64, 4, 3, 255), 256: (64, 32, 8, 2, 255)},
     "queries": {64: (64, 64, 4, 3, 128), 128: (64, 64, 4, 2, 255), 256: (64, 32, 8, 2, 255)},
-    "keys": {64: (64, 64, 4, 2, 255), 128: (64, 64, 4, 2, 255), 256: (64, 32, 8, 2, 255)},
+    "keys": {64: (64, 64, 4, 2, 255), 128: (64, 32, 4, 3, 255), 256: (64, 32, 8, 2, 255)},
 }
 _SINGLE = {64: (32, 32, 4, 2, 128), 128: (32, 32, 4, 2, 255), 256: (32, 16, 8, 2, 255)}
 

@@ -21,6 +21,7 @@ OP = Op(
             install="pip install 'regbench[flash-linear-attention]'",
             dtypes=(torch.float16, torch.bfloat16, torch.float32),
             exact=(torch.float16, torch.bfloat16),
+            fails="regbench.ops.linear_attention.fla:fails",
         ),
         "cpu": Implementation("regbench.ops.delta_rule.cpu:delta_rule", ("cpu",)),
         "chunked": Implementation("regbench.ops.delta_rule.chunked:delta_rule", ("cpu", "cuda")),

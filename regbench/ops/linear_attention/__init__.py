@@ -17,6 +17,7 @@ OP = Op(
             install="pip install 'regbench[flash-linear-attention]'",
             dtypes=(torch.float16, torch.bfloat16, torch.float32),
             exact=(torch.float16, torch.bfloat16),
+            fails="regbench.ops.linear_attention.fla:fails",
         ),
         "cpu": Implementation("regbench.ops.linear_attention.cpu:linear_attention", ("cpu",)),
         "chunked": Implementation("regbench.ops.linear_attention.chunked:linear_attention", ("cpu", "cuda")),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -13,6 +16,21 @@ from regbench.ops.backend import common_type
 WIDTH = 16
 """Keys and values are padded with zeros to a multiple of this width. Narrower tiles do not compile, and in 16 bits the backward
 pass needs even widths. The zeros add nothing to any product."""
+
+_HOPPER = 9
+_WRONG, _RIGHT = (3, 4), (3, 7, 1)
+"""From which Triton on, and up to which, the gradient of a gated sum is compiled wrongly for Hopper (fla issue 640)."""
+
+
+def fails(device: torch.device) -> str | None:
+    """Why the kernels do not train on this GPU, or None. The package refuses some versions of Triton in the backward pass."""
+    if device.type != "cuda" or not torch.cuda.is_available() or importlib.util.find_spec("tilelang") is not None:
+        return None
+    version = metadata.version("triton")
+    wrong = _WRONG <= tuple(map(int, re.findall(r"\d+", version)[:3])) < _RIGHT
+    if not wrong or torch.cuda.get_device_capability(device)[0] != _HOPPER:
+        return None
+    return f"does not train on {torch.cuda.get_device_name(device)} with Triton {version}: it needs Triton 3.7.1, or tilelang"
 
 
 def linear_attention(
