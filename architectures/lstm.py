@@ -64,8 +64,9 @@ class LSTM(Mixer):
 
     def _run(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
         """In the weights' type: on a GPU autocast would take float16 here, whichever type it was asked for."""
+        weights = next(self.lstm.parameters())
         with torch.autocast(x.device.type, enabled=False):
-            found: tuple[Tensor, State] = self.lstm(x.to(self.lstm.weight_hh_l0.dtype), state)
+            found: tuple[Tensor, State] = self.lstm(x.to(weights.dtype), state)
         return found
 
     @classmethod
