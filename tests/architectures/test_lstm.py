@@ -51,3 +51,14 @@ def by_cells(model: LSTM, x: Tensor) -> Tensor:
 def test_is_what_the_paper_writes(right: Callable[[LSTM, Tensor], Tensor], length: int) -> None:
     model = build()
     check_equations(model, lambda x: right(model, x), length)
+
+
+def test_autocast_leaves_it_in_the_weights_type() -> None:
+    """On a GPU cuDNN would get float16, whatever type was asked for."""
+    model = build().float()
+    x = torch.randn(2, 7, D)
+    with torch.autocast("cpu", torch.bfloat16):
+        whole = model(x.bfloat16())
+        first, _ = model.step(x[:, 0].bfloat16(), model.init_state(2))
+    assert whole.dtype == first.dtype == torch.float32
+    assert torch.equal(whole, model(x.bfloat16().float()))
