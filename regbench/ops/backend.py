@@ -48,7 +48,8 @@ class Implementation:
         dtypes: the types it takes; None for all.
         exact: the types in which it rounds products no more than the inputs are rounded already. "auto" takes it for these
             alone. None for all that it takes.
-        fails: where a function is that says what keeps it from training on a device, or None; "package.module:function".
+        fails: where a function of the device is, "package.module:function". It says why the implementation cannot train there, or
+            None.
     """
 
     target: str

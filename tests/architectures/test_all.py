@@ -441,8 +441,8 @@ def test_every_tensor_is_made_where_the_model_lies(
 def test_on_a_gpu(name: str, ngram_heads: tuple[int, ...]) -> None:
     """The gradient, by the implementations that are there, is the CPU's in float64, but for rounding.
 
-    On a CPU it is within 5e-6 in float32. In bfloat16 a GPU may round no worse than a CPU does: that is within 0.03 for most, and
-    within 0.35 for MesaNet, which divides by what was rounded. cuDNN's convolutions round to TF32.
+    On a CPU it is within 5e-6 in float32. In bfloat16 a GPU may round no worse than a CPU does, which is within 0.15, and within
+    0.35 for MesaNet: it divides by what was rounded. cuDNN's convolutions round to TF32.
     """
     options, gradients = CASES[name].variants[0], {}
     for device, dtype, half in (
@@ -460,7 +460,7 @@ def test_on_a_gpu(name: str, ngram_heads: tuple[int, ...]) -> None:
     right = gradients["cpu", False]
     errors = {key: float((gradient - right).norm() / right.norm()) for key, gradient in gradients.items()}
     assert errors["cuda", False] < 2e-3
-    assert errors["cpu", True] < 0.35
+    assert errors["cpu", True] < (0.35 if name == "mesanet" else 0.16)
     assert errors["cuda", True] < 1.3 * errors["cpu", True] + 0.01
 
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from regbench.models.build import build, resolve_options
-from regbench.models.model import parameter_count
+from regbench.models.model import Model, parameter_count
 from regbench.ops.backend import use_backend
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
@@ -71,11 +71,16 @@ class _Operations(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-def count(name: str) -> Counted:
-    """Counts one training step of one sequence."""
+def model_of(name: str) -> Model:
+    """At the size of the table, in training mode."""
     cls = registry.load(registry.ARCHITECTURE, name)
     settings = {} if name in OF_ONE_SIZE else {**SETTINGS, **MORE.get(name, {})}
-    model = build(cls, resolve_options(cls, settings), load_track(TRACK).task.io).train()
+    return build(cls, resolve_options(cls, settings), load_track(TRACK).task.io).train()
+
+
+def count(name: str) -> Counted:
+    """Counts one training step of one sequence."""
+    model = model_of(name)
     options = TrainingOptions()
     optimizer = make_optimizer(model, options)
     tokens = torch.randint(0, 18, (1, LENGTH), generator=torch.Generator().manual_seed(0))

@@ -16,29 +16,25 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from regbench.models.build import build, resolve_options
 from regbench.ops.backend import use_backend
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
 from regbench.training.step import make_optimizer, train_step
 from regbench.utils import registry
-from tests.benchmarks.gpu_costs import BACKEND, BATCH, LENGTH, MORE, OF_ONE_SIZE, SETTINGS, TRACK
+from tests.benchmarks.gpu_costs import BACKEND, BATCH, LENGTH, OF_ONE_SIZE, TRACK, model_of
 
 SECONDS = 1.2
 """How long the timed steps of one model take at least."""
 
 
-def measure(name: str, backend: str, settings: dict[str, Any], batch: int = BATCH) -> dict[str, Any]:
+def measure(name: str, backend: str) -> dict[str, Any]:
     """Times training steps of a batch of full length; the first three compile and are left out."""
     torch.cuda.empty_cache()
-    cls = registry.load(registry.ARCHITECTURE, name)
-    torch.manual_seed(0)
-    track = load_track(TRACK)
-    model = build(cls, resolve_options(cls, settings), track.task.io).to("cuda").train()
+    model = model_of(name).to("cuda")
     options = TrainingOptions(precision="bfloat16")
     optimizer = make_optimizer(model, options)
-    tokens = torch.randint(0, 18, (batch, LENGTH), device="cuda")
-    given = (tokens, torch.ones(batch, LENGTH, dtype=torch.bool, device="cuda"))
+    tokens = torch.randint(0, 18, (BATCH, LENGTH), device="cuda")
+    given = (tokens, torch.ones(BATCH, LENGTH, dtype=torch.bool, device="cuda"))
     times: list[float] = []
     with use_backend(backend) as record:
         for _ in range(3):
@@ -52,8 +48,8 @@ def measure(name: str, backend: str, settings: dict[str, Any], batch: int = BATC
             torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
     step = statistics.median(times) / 5
-    rate = batch * LENGTH / step
-    budget = track.definition.budget.train_tokens
+    rate = BATCH * LENGTH / step
+    budget = load_track(TRACK).definition.budget.train_tokens
     return {
         "architecture": f"`{name}`",
         "ops": ", ".join(sorted(set(record.values()))),
@@ -70,7 +66,7 @@ def rows(names: list[str]) -> Iterator[dict[str, Any]]:
     for backend in (BACKEND, "auto"):
         for name in names:
             try:
-                row = measure(name, backend, {**SETTINGS, **MORE.get(name, {})})
+                row = measure(name, backend)
             except Exception as error:
                 row = {"architecture": f"`{name}`", "ops": f"{type(error).__name__}: {str(error)[:200]}"}
             if plain.setdefault(name, row["ops"]) != row["ops"] or backend == BACKEND:

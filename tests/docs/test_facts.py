@@ -47,9 +47,9 @@ def test_costs_at_the_papers_scale_are_counted() -> None:
     assert list(rows) == [name for name in registry.entries(registry.ARCHITECTURE) if name not in gpu_costs.OF_ONE_SIZE]
     counted = [cell.strip("`") for cell in gpu_costs.row("transformer").values()]
     assert rows["transformer"][: len(counted)] == counted
+    budget = load_track(gpu_costs.TRACK).definition.budget.train_tokens
     for name, (*_, rate, _memory, minutes) in rows.items():  # the minutes of a seed follow from the rate
         if rate:
-            budget = load_track(gpu_costs.TRACK).definition.budget.train_tokens
             assert int(minutes) == round(budget / int(rate.replace(",", "")) / 60), name
 
 

@@ -329,8 +329,9 @@ def test_compiles_without_a_gpu(width: int, dtype: torch.dtype, capability: int,
     compiled = compile_kernel(kernel, width, width, dtype, capability)
     text = compiled.asm["ptx"]
     assert compiled.metadata.shared <= SHARED[capability] * 1024
-    # Heads of 128 in float32: the fastest division on an H200 spills. Those that do not took up to twice as long.
-    assert spilled(compiled, tmp_path) <= (1024 if (width, dtype) == (128, torch.float32) else 128)
+    # Heads of 128 in float32: the fastest division on an H200 spills 800 bytes. The one before it did not, and took 1.7 to 1.9
+    # times as long.
+    assert spilled(compiled, tmp_path) <= (900 if (width, dtype) == (128, torch.float32) else 128)
     assert "wgmma" in text if dtype in HALF and capability == 90 else ("mma.sync" in text) == (dtype in HALF)
     assert not re.search(r"\b(atom|red)\.|tf32", text)
     if width >= 64:  # narrower tiles are shared among threads in less

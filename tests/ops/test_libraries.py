@@ -465,8 +465,16 @@ class TestChosen:
     ],
 )
 def test_fla_is_left_out_where_its_gradients_are_refused(
-    op: Op, version: str, capability: int, tilelang: bool, trains: bool, monkeypatch: pytest.MonkeyPatch
+    op: Op,
+    version: str,
+    capability: int,
+    tilelang: bool,
+    trains: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    fails.cache_clear()
+    request.addfinalizer(fails.cache_clear)
     find, read = importlib.util.find_spec, importlib.metadata.version
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))

@@ -122,7 +122,7 @@ class Blocks:
 
 # For each width, that of the wider head, padded: rows owned, rows visited at a time, warps, stages, registers.
 #
-# Those of 64 and 128 were within 2 % of the fastest of ten or more on an H200, for 4 x 8 heads of 2048 positions; see
+# Those of 64 and 128 were within 5 % of the fastest of ten or more on an H200, for 4 x 8 heads of 2048 positions; see
 # tests/benchmarks/attention_blocks.py. Those of 256 have not been timed.
 # Shared memory: a program keeps about (owned + stages * visited) * (K + D) numbers there. sm_80 has 163 KiB for a program, sm_90
 # 227. Registers: a multiprocessor has 65,536. The number is always given: without it, where 255 are a little too few, ptxas takes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 from importlib import metadata
@@ -18,10 +19,12 @@ WIDTH = 16
 pass needs even widths. The zeros add nothing to any product."""
 
 _HOPPER = 9
+"""The first number of its compute capability."""
 _WRONG, _RIGHT = (3, 4), (3, 7, 1)
-"""From which Triton on, and up to which, the gradient of a gated sum is compiled wrongly for Hopper (fla issue 640)."""
+"""From the first of these versions of Triton to before the second, a gated gradient is wrong on Hopper (fla issue 640)."""
 
 
+@functools.cache  # asked at every call of an op
 def fails(device: torch.device) -> str | None:
     """Why the kernels do not train on this GPU, or None. The package refuses some versions of Triton in the backward pass."""
     if device.type != "cuda" or not torch.cuda.is_available() or importlib.util.find_spec("tilelang") is not None:
