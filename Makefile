@@ -37,8 +37,9 @@ bench: $(INSTALLED)  ## speed and memory, as ratios within one run
 plot: $(INSTALLED)  ## what the n-gram head costs as sequences grow: measured, then drawn in docs/figures
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.ngram_cost
 
-figures: $(INSTALLED)  ## draw the figures of score by position from the leaderboard's entries, and of probes from their page
+figures: $(INSTALLED)  ## draw docs/figures: scores by position from entries, by training instances from a sweep, probes from their page
 	$(BIN)/python docs/figures/score_by_position.py
+	$(BIN)/python docs/figures/instances.py
 	$(BIN)/python docs/figures/probes.py
 
 docs: $(INSTALLED)  ## build the site of docs/ in site/; a broken link is an error

@@ -194,6 +194,18 @@ def test_the_figures_are_of_the_entries() -> None:
         assert all(len(position) > 10 for position, _ in found.values())
 
 
+def test_the_figure_of_training_instances_is_of_the_scores() -> None:
+    """The same for the panels of ICLL Figure 3, whose sweep is whole: each architecture at each number of layers and instances."""
+    path = ROOT / "docs" / "figures" / "instances.py"
+    script = runpy.run_path(str(path))
+    found, lines = script["scores"](), script["heights"]()
+    assert found.groupby("n_layers")["name"].value_counts().unstack().eq(5).all(axis=None)
+    assert set(found["name"]) == set(script["NAMES"])
+    assert script["digest"](found, lines) in path.with_suffix(".svg").read_text(encoding="utf-8"), "make figures"
+    panels = script["draw"](found, lines).axes
+    assert [len(axes.get_lines()) for axes in panels] == 3 * [len(script["NAMES"]) + len(lines)]
+
+
 @pytest.mark.slow
 def test_make_run_gives_the_promised_numbers(
     regbench: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
