@@ -195,7 +195,7 @@ def test_the_figures_are_of_the_entries() -> None:
 
 
 def test_the_figure_of_training_instances_is_of_the_scores() -> None:
-    """The same for the panels of ICLL Figure 3, whose sweep is whole: each architecture at each number of layers and instances."""
+    """The same for the panels of ICLL Figure 3: each architecture at each number of layers and of instances."""
     path = ROOT / "docs" / "figures" / "instances.py"
     script = runpy.run_path(str(path))
     found, lines = script["scores"](), script["heights"]()
