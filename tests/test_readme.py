@@ -198,12 +198,14 @@ def test_the_figure_of_training_instances_is_of_the_scores() -> None:
     """The same for the panels of ICLL Figure 3: each architecture at each number of layers and of instances."""
     path = ROOT / "docs" / "figures" / "instances.py"
     script = runpy.run_path(str(path))
-    found, lines = script["scores"](), script["heights"]()
-    assert found.groupby("n_layers")["name"].value_counts().unstack().eq(5).all(axis=None)
-    assert set(found["name"]) == set(script["NAMES"])
+    found, lines = script["curves"](), script["heights"]()
+    assert list(found) == ["1 layer", "2 layers", "4 layers"]
+    for own in found.values():
+        assert {curve.name for curve in own} == set(script["NAMES"].values())
+        assert {curve.values for curve in own} == {(150, 600, 2500, 10000, 40000)}
     assert script["digest"](found, lines) in path.with_suffix(".svg").read_text(encoding="utf-8"), "make figures"
     panels = script["draw"](found, lines).axes
-    assert [len(axes.get_lines()) for axes in panels] == 3 * [len(script["NAMES"]) + len(lines)]
+    assert [len(frame.get_lines()) for frame in panels] == 3 * [len(script["NAMES"]) + len(lines)]
 
 
 @pytest.mark.slow

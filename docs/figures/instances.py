@@ -9,20 +9,20 @@ import hashlib
 import json
 from pathlib import Path
 
+import matplotlib as mpl
 import pandas as pd
-from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from regbench.leaderboard.store import stored_in
-from regbench.report.palette import COLOURS, DASHES, MARKERS
+from regbench.report.pictures import STYLE
+from regbench.sweeps.curves import Curve, draw_panel
+from regbench.sweeps.tables import Spread
 
-METRIC = "legal_accuracy"
+TRACK, METRIC, AXIS = "pfa-medium-v1", "legal_accuracy", "training.train_instances"
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 SCORES = ROOT / "sweeps" / "icll-figure-3-scores.csv"
-ENTRIES = ROOT / "leaderboard" / "entries" / "pfa-medium-v1"
+ENTRIES = ROOT / "leaderboard" / "entries" / TRACK
 NAMES = {
     "retnet + n-gram heads": "RetNet + n-gram heads",
     "gla + n-gram heads": "GLA + n-gram heads",
@@ -33,18 +33,19 @@ NAMES = {
     "lstm": "LSTM",
 }
 BASELINES = ("Bayes", "3-gram", "2-gram", "unigram")
-"""From above."""
 
 
-def scores() -> pd.DataFrame:
-    """A row for each training: `n_layers`, `name` (a key of NAMES), `instances`, `score`."""
-    table = pd.read_csv(SCORES)
+def curves() -> dict[str, list[Curve]]:
+    """The curve of each architecture, by the panel: its number of layers."""
+    table = pd.read_csv(SCORES).sort_values(AXIS)
     heads = table["ngram_heads"].fillna("[]").ne("[]")
-    named = table.assign(name=table["architecture"].where(~heads, table["architecture"] + " + n-gram heads"))
-    named = named.rename(columns={"training.train_instances": "instances", METRIC: "score"})
-    return named.sort_values(["n_layers", "name", "instances"], ignore_index=True)[
-        ["n_layers", "name", "instances", "score"]
-    ]
+    name = table["architecture"].where(~heads, table["architecture"] + " + n-gram heads").map(NAMES)
+    found: dict[str, list[Curve]] = {}
+    for (layers, label), own in table.groupby(["n_layers", name]):
+        panel = f"{layers} layer{'s' * (layers > 1)}"
+        scores = tuple(Spread.of([score]) for score in own[METRIC].tolist())
+        found.setdefault(panel, []).append(Curve(TRACK, AXIS, panel, METRIC, label, tuple(own[AXIS].tolist()), scores))
+    return found
 
 
 def heights() -> dict[str, float]:
@@ -53,43 +54,27 @@ def heights() -> dict[str, float]:
     return {name: baselines[name]["scores"][METRIC]["value"] for name in BASELINES}
 
 
-def digest(found: pd.DataFrame, lines: dict[str, float]) -> str:
+def digest(found: dict[str, list[Curve]], lines: dict[str, float]) -> str:
     """SHA-256 of what is drawn: the figure carries it, so that a test sees whether the figure is of today's scores."""
-    return hashlib.sha256((found.to_csv(index=False) + json.dumps(lines)).encode()).hexdigest()
+    return hashlib.sha256(repr((found, lines)).encode()).hexdigest()
 
 
-def draw(found: pd.DataFrame, lines: dict[str, float]) -> Figure:
+def draw(found: dict[str, list[Curve]], lines: dict[str, float]) -> Figure:
     """A panel for each number of layers, a line in it for each architecture."""
-    panels = found.groupby("n_layers")
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    for axes, (layers, own) in zip(figure.subplots(1, panels.ngroups, sharey=True), panels, strict=True):
-        _panel(axes, own, lines)
-        axes.set_title(f"{layers} layer{'s' * (layers > 1)}", loc="left", fontsize=11)
-    figure.axes[0].set_ylabel("legal accuracy")
-    handles, labels = figure.axes[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False)
+    figure = Figure(figsize=(12.5, 4.4), layout="constrained")
+    frames, names = figure.subplots(1, len(found), sharey=True), list(NAMES.values())
+    for frame, (panel, own) in zip(frames, found.items(), strict=True):
+        in_order = sorted(own, key=lambda curve: names.index(curve.name))
+        draw_panel(frame, in_order, names, lines, legend=frame is frames[-1])
+        frame.set_title(panel)
+    frames[0].set_ylabel("legal accuracy")
     return figure
-
-
-def _panel(axes: Axes, own: pd.DataFrame, lines: dict[str, float]) -> None:
-    for (name, label), colour, marker in zip(NAMES.items(), COLOURS, MARKERS, strict=True):
-        line = own[own["name"] == name]
-        axes.plot(line["instances"], line["score"], color=colour, marker=marker, label=label)
-    for (name, height), dashes in zip(lines.items(), DASHES, strict=False):
-        axes.axhline(height, color="#777777", linestyle=dashes, linewidth=1, label=name)
-    values = sorted(own["instances"].unique())
-    axes.set_xscale("log")
-    axes.set_xticks(values, [f"{value:,}" for value in values], rotation=30)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("training instances")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
 
 
 def main() -> None:
     """Writes the figure."""
-    with rc_context({"svg.hashsalt": "instances", "font.size": 10}):
-        found, lines = scores(), heights()
+    with mpl.rc_context({**STYLE, "svg.hashsalt": "instances"}):
+        found, lines = curves(), heights()
         about = {"Date": None, "Description": f"scores {digest(found, lines)}"}
         draw(found, lines).savefig(FOLDER / "instances.svg", metadata=about)
 

@@ -185,7 +185,7 @@ def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
         frames = figure.subplots(len(layout), width, squeeze=False, sharey="none" if alone else "row")
         for across, places in zip(layout, frames, strict=True):
             for own, frame in zip(across, places, strict=False):
-                _panel(frame, own, names, _baselines(own[0].track, own[0].metric, rows), alone or own is across[-1])
+                draw_panel(frame, own, names, _baselines(own[0].track, own[0].metric, rows), alone or own is across[-1])
                 frame.set_title(_title(own[0], rows))
             for frame in places[len(across) :]:
                 frame.set_axis_off()
@@ -197,8 +197,16 @@ def _in_rows(panels: list[list[Curve]], most: int) -> list[list[list[Curve]]]:
     return [panels[at : at + most] for at in range(0, len(panels), most)]
 
 
-def _panel(frame: Axes, curves: Sequence[Curve], names: list[str], lines: dict[str, float], legend: bool) -> None:
-    """Draws the curves of a panel; names: of all curves, which give each its colour; lines: the heights of baselines."""
+def draw_panel(frame: Axes, curves: Sequence[Curve], names: list[str], lines: dict[str, float], legend: bool) -> None:
+    """Draws the curves of a panel.
+
+    Args:
+        frame: Where.
+        curves: Of one axis and one metric.
+        names: Of all curves of the picture. They give each its colour.
+        lines: The heights of baselines.
+        legend: Whether it has the legend, at its right.
+    """
     values = _unique([value for curve in curves for value in curve.values])
     numbers = all(map(_is_number, values))
     places = {shown(v): (v if numbers else i) for i, v in enumerate(values)}

@@ -156,8 +156,8 @@ def test_gpu_against_a_copy_and_other_forms(benchmark: Any, dtype: torch.dtype, 
         "times faster than FlexAttention": round(sum(flex) / sum(ours), 1),
     }
     benchmark.pedantic(lambda: (ngram_head(tokens, hidden, order, index=index), torch.cuda.synchronize()), rounds=20)
-    assert copy / ours[0] >= 0.4
-    assert copy / ours[1] >= 0.25
+    assert copy / ours[0] >= 0.7
+    assert copy / ours[1] >= 0.7
 
 
 def follows(index: NGramIndex, order: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
