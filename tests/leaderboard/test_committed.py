@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from regbench.leaderboard.load import load_boards
 from regbench.leaderboard.publish import outdated, render
 from regbench.leaderboard.store import stored_entries, stored_in
@@ -13,7 +15,9 @@ from regbench.results import BaselineRecord
 BOARD = Path(__file__).resolve().parents[2] / "leaderboard"
 
 
+@pytest.mark.ci
 def test_tables_page_and_entries_agree() -> None:
+    """No entry has a fault, and none is a copy of another."""
     boards, faults = load_boards(BOARD)
     assert faults == []
     assert sum(len(board.entries) for board in boards) == len(stored_entries(BOARD))

@@ -193,7 +193,10 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=pytest.mark.ci if "language" in path.stem else ()) for path in SWEEPS],
+)
 def test_the_files_in_the_repository(path: Path) -> None:
     """Every architecture takes its settings, every track its budget; each has a first line that says what it is."""
     sweep = Sweep.read(path)
