@@ -101,10 +101,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         parsed, unknown = parser.parse_known_args(arguments)
     except UserError as error:
         word = arguments[1] if len(arguments) == 2 else ""  # `regbench check my_mixer.py` lacks a flag, `--arch`
-        raise UserError(f"{error}{_hint(word, subparsers[str(name)])}" if word else str(error)) from None
+        hint = _hint(word, subparsers[name]) if name is not None and word not in _flags(subparsers[name]) else ""
+        raise UserError(f"{error}{hint}") from None
     if unknown:
-        raise UserError(f"unrecognized argument '{unknown[0]}'{_hint(unknown[0], subparsers[str(name)])}")
+        hint = "; a command comes first" if name is None else _hint(unknown[0], subparsers[name])
+        raise UserError(f"unrecognized argument '{unknown[0]}'{hint}")
     return parsed
+
+
+def _flags(parser: argparse.ArgumentParser) -> list[str]:
+    return [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
 
 
 def _hint(word: str, parser: argparse.ArgumentParser) -> str:
@@ -112,7 +118,7 @@ def _hint(word: str, parser: argparse.ArgumentParser) -> str:
     from regbench.models.mixer import Options  # imports PyTorch
     from regbench.tracks import track_names  # imports Numba
 
-    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    flags = _flags(parser)
     key, equals, value = word.removeprefix("--").partition("=")
     written = {flag[2:].replace("-", "_"): flag for flag in flags}
     if "--set" in flags:

@@ -25,7 +25,7 @@ from regbench.tasks.base import Task, VectorIO
 from regbench.tracks import Track
 from regbench.training.provenance import describe_code, describe_environment
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import UserError, blaming, nearest
 
 _SPLITS = ("test", "validation")
 
@@ -50,6 +50,8 @@ def evaluate_predictor(
         raise UserError(f"a name for tables is needed, not {name!r}")
     require_bottleneck(predictor, track)
     one = given(predictor, track.task, predicts, kind, device)
+    with blaming("the digest of the weights fails:"):
+        weights = weights_digest(one.module) if one.module is not None else None
     instances = track.instances(split)
     announce(f"predicting the {split} split of {track.name}")
     started = time.perf_counter()
@@ -61,7 +63,7 @@ def evaluate_predictor(
         ArchitectureRecord(
             name=name or _name_of(predictor),
             source=one.what,
-            source_sha256=weights_digest(one.module) if one.module is not None else stored.digest,
+            source_sha256=weights or stored.digest,
             options={},
             parameters=sum(p.numel() for p in one.module.parameters()) if one.module is not None else 0,
             state_bytes=None,

@@ -18,6 +18,7 @@ import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 
 from regbench.config import Seed
@@ -98,7 +99,7 @@ class LanguageModel:
         """Loads `name`, a repository of the Hub or a folder. Code that comes with a model is not run.
 
         Raises:
-            UserError: transformers is not installed, or the model cannot be loaded.
+            UserError: transformers is not installed, the model cannot be loaded, or it lacks weights.
         """
         try:
             import transformers
@@ -114,13 +115,17 @@ class LanguageModel:
         try:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **given)
             dtype = getattr(torch, prompting.precision)
-            self.model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **given).eval().to(device)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+            model, loading = transformers.AutoModelForCausalLM.from_pretrained(
+                name, dtype=dtype, output_loading_info=True, **given
+            )
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             if not reached:
                 reason = "it was never downloaded, and the Hugging Face Hub cannot be reached: check the network"
             raise UserError(f"the language model {name} cannot be loaded: {reason}") from None
-        self.device = device
+        if missing := sorted(loading["missing_keys"]):  # transformers would draw them at random
+            raise UserError(f"the language model {name} lacks {len(missing)} of its weights, such as {missing[0]}")
+        self.model, self.device = model.eval().to(device), device
         start = self.tokenizer.bos_token_id
         self._prefix = [*([] if start is None else [start]), *self._encode(prompting.prompt)]
         self._separator = self._one_token(prompting.separator)

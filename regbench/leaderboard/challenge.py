@@ -39,6 +39,7 @@ from regbench.leaderboard.tiers import (
     fresh_seed,
     fresh_split,
     judge,
+    require_room_for_evidence,
     today,
 )
 from regbench.leaderboard.verify import verify_entry
@@ -122,6 +123,7 @@ def challenge(
     architecture = entry.result.architecture
     if not (is_built_in(architecture) or run_their_code):
         raise UserError(f"{entry.name} is not built in: --run-their-code runs {architecture.source} isolated")
+    require_room_for_evidence(stored)
     reference = find_reference(entry.track, track)
     announce(f"drawing {instances} fresh instances of {entry.track}")
     fresh = fresh_split(reference.track, fresh_seed(entry, number), instances)

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from regbench.metrics.significance import Change, compare_splits, expected_sprea
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk, require_writable
 from regbench.utils.guard import Refused, of_schema, parse_json
 from regbench.utils.settings import Strict
 
@@ -179,15 +180,32 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
     Raises:
         UserError: Another entry has taken its place since it was read.
     """
-    digest = stored.entry.digest
-    folder = stored.path.resolve().parent
-    board = folder.parent.parent if folder.parent.name == "entries" else folder
-    with exclusive(board, patience=math.inf):  # as `submit` does: else two at once would not see each other
+    digest, board = stored.entry.digest, _board_of(stored)
+    with (
+        explain_full_disk(board),
+        exclusive(board, patience=math.inf),
+    ):  # as `submit`: else two would not see each other
         if not stored.path.is_file() or Stored(stored.path).entry.digest != digest:
             raise UserError(f"{stored.path} has been replaced in the meantime: the evidence is of the former entry")
         earlier = read_evidence(stored)
         kept = earlier if earlier.entry == digest else Evidence(entry=digest)
         write_evidence(stored, kept.model_copy(update=found))
+
+
+def require_room_for_evidence(stored: Stored) -> None:
+    """To be called before long work whose outcome `add_evidence` writes.
+
+    Raises:
+        UserError: Nothing can be written beside the entry.
+    """
+    for folder in (_board_of(stored), stored.path.resolve().parent):
+        require_writable(folder)
+
+
+def _board_of(stored: Stored) -> Path:
+    """The leaderboard's folder; of an entry that lies elsewhere, its own."""
+    folder = stored.path.resolve().parent
+    return folder.parent.parent if folder.parent.name == "entries" else folder
 
 
 def write_evidence(stored: Stored, evidence: Evidence) -> None:

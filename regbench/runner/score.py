@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,10 +62,9 @@ def evaluate(
 
     if isinstance(predictor, Trained):
         predictor, name = predictor.model, name or predictor.name
-    folder = unused(out)
-    with shown(reporter) as reporter:
+    with _held(out) as folder, shown(reporter) as reporter:
         result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
-    _keep_evaluation(folder, loaded, result, [stored])
+        _keep_evaluation(folder, loaded, result, [stored])
     return result
 
 
@@ -96,20 +97,37 @@ def evaluate_language_model(
     """
     from regbench.evaluation import language_model
 
-    loaded, folder = load_track(track), unused(out)
-    with shown(reporter) as reporter:
+    loaded = load_track(track)
+    with _held(out) as folder, shown(reporter) as reporter:
         result, stored = language_model.evaluate_language_model(
             loaded, name, split, dict(settings or {}), device, reporter.phase
         )
-    _keep_evaluation(folder, loaded, result, stored)
+        _keep_evaluation(folder, loaded, result, stored)
     return result
+
+
+@contextlib.contextmanager
+def _held(out: str | Path | None) -> Iterator[Path | None]:
+    """The folder that an evaluation is written to. No other process has it meanwhile. After a failure it is as it was before."""
+    folder = unused(out)
+    if folder is None:
+        yield None
+        return
+    new = not folder.exists()
+    with explain_full_disk(folder), exclusive(folder):
+        unused(folder)  # another run may have begun there meanwhile
+        try:
+            yield folder
+        except BaseException:
+            if new:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _keep_evaluation(folder: Path | None, track: Track, result: Result, stored: Sequence[StoredPredictions]) -> None:
     """Writes the result, the predictions of each seed, the pictures and the page. None: nothing is written."""
     if folder is not None:
-        with explain_full_disk(folder), exclusive(folder):
-            for record, predictions in zip(result.seeds, stored, strict=True):
-                predictions.save(folder / f"seed-{record.seed}" / "predictions.npz")
-            write_report(folder, result, track)
-            write_json(folder / "result.json", result.model_dump(mode="json"))
+        for record, predictions in zip(result.seeds, stored, strict=True):
+            predictions.save(folder / f"seed-{record.seed}" / "predictions.npz")
+        write_report(folder, result, track)
+        write_json(folder / "result.json", result.model_dump(mode="json"))

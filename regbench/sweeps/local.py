@@ -179,9 +179,13 @@ class LocalEngine:
         return worker
 
     def _listen(self, worker: _Worker, output: IO[str]) -> None:
-        for line in output:
-            self._events.put((worker, json.loads(line)))
-        self._events.put((worker, None))
+        try:
+            for line in output:
+                self._events.put((worker, json.loads(line)))
+        except ValueError:  # it was killed within a line
+            pass
+        finally:
+            self._events.put((worker, None))
 
     def _environment(self, number: int) -> dict[str, str]:
         """What process `number` is told before it starts: this very regbench, its threads, its GPU."""

@@ -22,7 +22,7 @@ from regbench.tracks.suite import Suite
 from regbench.training.progress import Reporter
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, read_mapping
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk, read_mapping
 
 FILE = "suite.yaml"
 """The file that makes a folder a suite's folder."""
@@ -41,14 +41,15 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
         The suite's folder.
 
     Raises:
-        UserError: As `regbench.runner.begin`, on any of the tracks. Then no folder is left.
+        UserError: As `regbench.runner.begin`, on any of the tracks. Then nothing new is left.
     """
     if out == "":
         raise UserError("out is empty: it names a new folder")
     stamp = f"{suite.name}-{registry.short_name(config.architecture)}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(out) if out is not None else make_folder(Path("runs") / "suites" / stamp)
     _require_empty(folder)
-    with exclusive(folder):
+    found = out is not None and folder.exists()
+    with explain_full_disk(folder), exclusive(folder):
         _require_empty(folder)  # another run may have begun there meanwhile
         try:
             names = {load_track(track).name: track for track in suite.tracks}
@@ -57,7 +58,8 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
             with atomic_write(folder / FILE) as file:
                 yaml.safe_dump({"name": suite.name, "tracks": list(names)}, file, sort_keys=False)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            for path in folder.iterdir() if found else [folder]:  # a folder that was there stays
+                shutil.rmtree(path, ignore_errors=True)
             if out is None:
                 with contextlib.suppress(OSError):  # where there is something else
                     for parent in (folder.parent, folder.parent.parent):

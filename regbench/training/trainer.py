@@ -28,6 +28,7 @@ from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
 from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError, blaming
+from regbench.utils.files import atomic_write
 
 TIMED_STEPS = 6
 """After so many steps the duration of a training is estimated."""
@@ -322,4 +323,5 @@ def _cut_log(path: Path, step: int) -> None:
         except (ValueError, KeyError):
             break
         kept.append(line + "\n")
-    path.write_text("".join(kept), encoding="utf-8")
+    with atomic_write(path) as file:
+        file.writelines(kept)

@@ -152,27 +152,41 @@ def runs_in(folder: Path) -> str:
     return f"; it has {len(inside)} folder{'s' * (len(inside) > 1)} with runs, such as {inside[-1]}"
 
 
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file would be larger than this system allows",
+    errno.EACCES: "writing there is not permitted",
+    errno.EPERM: "writing there is not permitted",
+    errno.EROFS: "the file system is read-only",
+    errno.EEXIST: "a file is there, where a folder should be",
+    errno.ENOTDIR: "a part of that path is a file, no folder",
+    errno.EISDIR: "a folder is there, where a file should be",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
     """Turns errors of the file system (space, permission, a file in the way) into one line that tells where and why."""
     try:
         yield
     except OSError as error:
-        reasons = {
-            errno.ENOSPC: "the disk is full",
-            errno.EDQUOT: "the disk quota is used up",
-            errno.EFBIG: "a file would be larger than this system allows",
-            errno.EACCES: "writing there is not permitted",
-            errno.EPERM: "writing there is not permitted",
-            errno.EROFS: "the file system is read-only",
-            errno.EEXIST: "a file is there, where a folder should be",
-            errno.ENOTDIR: "a part of that path is a file, no folder",
-            errno.EISDIR: "a folder is there, where a file should be",
-            errno.ENAMETOOLONG: "the name is too long",
-        }
-        if error.errno not in reasons:
+        if error.errno not in _REASONS:
             raise
-        raise UserError(f"cannot write {error.filename or folder}: {reasons[error.errno]}") from error
+        raise UserError(f"cannot write {error.filename or folder}: {_REASONS[error.errno]}") from error
+
+
+def require_writable(folder: Path) -> None:
+    """Makes a folder, and writes and removes a file in it. To be called before long work whose result goes there.
+
+    Raises:
+        UserError: Nothing can be written there.
+    """
+    with explain_full_disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
 @contextlib.contextmanager

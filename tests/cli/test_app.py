@@ -440,6 +440,15 @@ def test_a_training_option_typed_as_a_flag_gets_a_hint(
     assert err == f"regbench: unrecognized argument '{flag}'; {hint}\n"
 
 
+def test_options_without_a_command_and_an_option_without_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["-x", "-y"], ["--foo", "--bar"], ["--foo"]):
+        code, _, err = said(capsys, *words)
+        assert code == 2
+        assert err.startswith("regbench: ")
+        assert err.count("\n") == 1
+    assert "did you mean" not in said(capsys, "run", "--seed")[2], "the option was meant"
+
+
 def test_check_says_one_cause_once(capsys: pytest.CaptureFixture[str]) -> None:
     Path("pair.py").write_text(PLUGIN.replace("return x", "return x, None"))
     code, out, _ = said(capsys, "check", "--arch", "pair.py")

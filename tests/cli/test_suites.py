@@ -73,6 +73,22 @@ def test_a_folder_that_another_run_has_is_left_to_it(capsys: pytest.CaptureFixtu
     assert said(capsys, *RUN)[0] == 0
 
 
+def test_a_refused_suite_leaves_the_folder_that_was_there(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("here").mkdir()
+    words = [*RUN, "--set", "no_such_option=1"]
+    assert said(capsys, *words)[0] == 2
+    assert Path("here").is_dir()
+    assert [path.name for path in Path("here").iterdir() if path.name != ".lock"] == []
+    Path("here/.lock").unlink(missing_ok=True)
+    Path("here").rmdir()
+    assert said(capsys, *words)[0] == 2
+    assert not Path("here").exists()
+    Path("file").write_text("")
+    code, _, err = said(capsys, *(f"file/{word}" if word == "here" else word for word in RUN))
+    assert code == 2
+    assert "a part of that path is a file, no folder" in err
+
+
 def test_two_suites_of_one_second_have_two_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.strftime", lambda _: "20300101-000000")
     asked = Config(track="tiny-v1.yaml", architecture="same.py", settings={"d_model": 8})

@@ -228,6 +228,28 @@ def test_a_folder_has_a_page_and_can_be_compared(tiny: Track, learner: NGram, tm
         regbench.evaluate(tiny, learner, out=folder)
 
 
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_predicted(tiny: Track, tmp_path: Path) -> None:
+    def never(tokens: Tensor) -> Tensor:
+        raise AssertionError("it was asked")
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a part of that path is a file, no folder"):
+        regbench.evaluate(tiny, never, "next", "logits", out=tmp_path / "file" / "mine")
+
+
+def test_the_folder_is_held_meanwhile_and_is_gone_after_a_failure(
+    tiny: Track, learner: NGram, tmp_path: Path, vocab_size: int
+) -> None:
+    def fails(tokens: Tensor) -> Tensor:
+        with pytest.raises(UserError, match="in use by another run"):
+            regbench.evaluate(tiny, learner, out=tmp_path / "mine")
+        raise ValueError("no more")
+
+    with pytest.raises(UserError, match="no more"):
+        regbench.evaluate(tiny, fails, "next", "logits", out=tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
 def test_results_of_runs_do_not_change(run_folder: Path) -> None:
     assert '"evaluation"' not in (run_folder / "result.json").read_text(encoding="utf-8")
 
@@ -419,6 +441,18 @@ def test_tensors_that_numpy_does_not_know(tiny: Track, rows: NDArray[np.float64]
     for coarse in (torch.bfloat16, torch.float8_e5m2):
         assert "softmax them in float32" in refused(tiny, uneven.to(coarse), **words)
     assert "can become an array: this one raises TypeError: " in refused(tiny, tensor.to_sparse(), **words)
+
+
+def test_weights_without_a_digest_are_one_line(tiny: Track, vocab_size: int) -> None:
+    class Sparse(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.eye(3).to_sparse())
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            raise AssertionError("it was asked")
+
+    assert "the digest of the weights fails" in refused(tiny, Sparse(), predicts="next", kind="logits")
 
 
 def test_wrong_shapes_and_types(tiny: Track, rows: NDArray[np.float64], vocab_size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regbench
@@ -151,6 +153,26 @@ def test_bad_input_is_one_line(
     assert cli.main(["evaluate", *words, *track, "--device", "cpu"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert message in error
+
+
+def test_weights_that_are_missing_or_damaged_are_not_drawn_at_random(
+    gpt2: str, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = Path(gpt2.removeprefix("hf:"))
+    for name in ("lacking", "cut"):
+        shutil.copytree(whole, tmp_path / name)
+    weights = load_file(whole / "model.safetensors")
+    gone = next(name for name in weights if name.endswith("c_attn.weight"))
+    kept = {key: value for key, value in weights.items() if key != gone}
+    save_file(kept, tmp_path / "lacking" / "model.safetensors", {"format": "pt"})
+    file = tmp_path / "cut" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    for name, message in {"lacking": f"lacks 1 of its weights, such as {gone}", "cut": "cannot be loaded: "}.items():
+        said = ["evaluate", f"hf:{tmp_path / name}", "--track", str(tiny_file), "--device", "cpu"]
+        assert cli.main(said) == 2
+        error = capsys.readouterr().err
+        assert message in error.splitlines()[-1]
+        assert "Traceback" not in error
 
 
 def test_without_network_one_question_is_asked_and_one_line_printed(

@@ -145,6 +145,20 @@ def test_weights_that_predict_something_else_are_refused(lstm: Made, tmp_path: P
     assert read_evidence(Stored(path)).tier == "claimed"
 
 
+def test_a_board_that_cannot_be_written_is_refused_before_anything_is_predicted(
+    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lines = board_of(lstm, tmp_path), list[str]()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "read-only", str(tmp_path))
+
+    monkeypatch.setattr("regbench.utils.files.tempfile.TemporaryFile", full)
+    with pytest.raises(UserError, match="the file system is read-only"):
+        challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, announce=lines.append)
+    assert lines == []
+
+
 def test_an_entry_that_is_replaced_meanwhile_gets_no_evidence(lstm: Made, tmp_path: Path) -> None:
     path = board_of(lstm, tmp_path)
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from regbench.cli.arguments import add_instances, refuse_unused
 from regbench.cli.lines import print_line, stderr, under_way
 from regbench.utils.errors import UserError
+from regbench.utils.files import require_writable
 
 if TYPE_CHECKING:
     from regbench.analysis.trained import Trained
@@ -100,11 +101,13 @@ def _one(arguments: argparse.Namespace, console: Console) -> int:
     folder = Path(arguments.out) if arguments.out else trained.folder / name
     if arguments.task_vectors:
         refuse_unused(arguments, ("rate", "against"), "is not for --task-vectors")
+        require_writable(folder)
         return _task_vectors(trained, folder, arguments, console)
     analysis = analysis_of(arguments.arch or trained.architecture)
     asked: dict[str, Any] = {"split": arguments.split, "limit": arguments.limit, "rate": rate}
     if arguments.against is not None:
         asked["against"] = _other(trained, arguments)
+    require_writable(folder)
     analysis.analyze_run(trained, folder, console=console, **asked)
     return 0
 

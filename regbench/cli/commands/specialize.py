@@ -9,6 +9,7 @@ from rich.console import Console
 
 from regbench.cli.arguments import add_named
 from regbench.utils.errors import UserError
+from regbench.utils.files import require_writable
 
 DESCRIPTION = (
     "Makes an ordinary model of a trained model with a summary of its context. The summary of a prompt is folded into the "
@@ -68,10 +69,13 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     named = {"architecture": arguments.arch, "track": arguments.track}
     trained = load_named(arguments.folder, arguments.seed, "validation", **named, read_track=True)
     name = "specialised" if arguments.seed is None else f"specialised-seed-{arguments.seed}"
-    analysis_of(arguments.arch or trained.architecture).specialize_run(
+    analysis = analysis_of(arguments.arch or trained.architecture)
+    file = Path(arguments.out) if arguments.out else trained.folder / f"{name}.safetensors"
+    require_writable(file.parent)
+    analysis.specialize_run(
         trained,
         Path(arguments.prompt),
-        Path(arguments.out) if arguments.out else trained.folder / f"{name}.safetensors",
+        file,
         generate=arguments.generate,
         rate=rate,
         temperature=1.0 if arguments.temperature is None else arguments.temperature,

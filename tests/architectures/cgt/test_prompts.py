@@ -181,6 +181,7 @@ def test_the_command_generates(
             ["--generate", "27"],
             "--generate 27 is too many: a sequence of 27 tokens is longer than the 26 positions this model has learned",
         ),
+        (["--out", "/dev/null/x.safetensors"], "cannot write /dev/null: a file is there, where a folder should be"),
         (["--prompt", "nowhere.txt"], "cannot read the prompt nowhere.txt: No such file"),
         (
             ["--prompt", "empty.txt"],

@@ -104,6 +104,8 @@ def test_on_another_track(
         (["--seed", "7"], "has no seed 7; its seeds are 0, 4"),
         (["--limit", "2"], "--limit 2 is too few: four instances or more"),
         (["--rate", "2"], "--rate 2 is not between 0 and 1"),
+        (["--out", "/dev/null/x"], "cannot write /dev/null/x: a part of that path is a file, no folder"),
+        (["--task-vectors", "--out", "/dev/null/x"], "cannot write /dev/null/x: a part of that path is a file"),
     ],
 )
 def test_wrong_arguments(
