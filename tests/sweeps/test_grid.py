@@ -188,7 +188,7 @@ COUNTS = {
     "s3-one-layer": (6, 6),
     "short-conv": (0, 21),
     "board-medium": (34, 51),
-    "board-tasks": (312, 312),
+    "board-tasks": (528, 528),
     "language-models": (32, 48),
 }
 
