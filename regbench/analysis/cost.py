@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from regbench.models.backbone import StreamState, held_bytes
 from regbench.models.model import Model, shift_in
 from regbench.ops.backend import use_backend
 from regbench.tasks.base import VectorIO
+
+if TYPE_CHECKING:
+    from regbench.ops.ngram import NGramState
 
 
 def total_flops(model: Model, tokens: Tensor) -> int:
@@ -99,8 +102,8 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
     """Bytes of state of one sequence in float32 after 128 and after 1,024 tokens, from what the recurrent form holds.
 
     The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes
-    at each token, and the rest follows. The state of n-gram heads grows with the number of different n-grams. So with such heads
-    all 1,024 random tokens are read.
+    at each token, and the rest follows. The sums of n-gram heads grow with the number of different n-grams. So they alone read
+    all 1,024 random tokens.
 
     Args:
         model: a model in its evaluation form. One with positions that are learned need not have 1,024 of them.
@@ -109,33 +112,54 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
         Bytes by the number of tokens. Empty where there is no recurrent form, or where the state grows in another way. With
         n-gram heads, without those for which the model has too few positions.
     """
-    held, heads = _read(model, (8, 16, 24))
-    names: tuple[Literal["128", "1024"], ...] = ("128", "1024")
-    if heads:
-        held, _ = _read(model, (128, 1024))
-        return {name: held[int(name)] for name in names if int(name) in held}
+    held, sums = _read(model, (8, 16, 24))
     if len(held) < 3 or held[24] - held[16] != held[16] - held[8]:
         return {}
-    return {name: held[8] + (int(name) - 8) * (held[16] - held[8]) // 8 for name in names}
+    names: tuple[Literal["128", "1024"], ...] = ("128", "1024")
+    found = {name: held[8] + (int(name) - 8) * (held[16] - held[8]) // 8 for name in names}
+    if not sums:
+        return found
+    positions = getattr(model, "positions", None)
+    last = 1024 if positions is None else positions.num_embeddings
+    counted = _sums_at(sums, model, (128, 1024))
+    return {name: found[name] + counted[int(name)] for name in names if int(name) <= last}
 
 
-def _read(model: Any, lengths: tuple[int, ...]) -> tuple[dict[int, int], bool]:
-    """Bytes of state after so many random tokens, and whether n-gram heads hold some of them.
+def _read(model: Any, lengths: tuple[int, ...]) -> tuple[dict[int, int], list[NGramState]]:
+    """Bytes of state after so many random tokens without the sums of n-gram heads, and these sums.
 
     Reading ends early where there is no recurrent form, where a stranger's fails (`regbench check` says why), or where learned
     positions end.
     """
-    random, place = torch.Generator().manual_seed(0), next(model.parameters()).device
     held: dict[int, int] = {}
-    state: Any = None
+    sums: list[NGramState] = []
     with contextlib.suppress(Exception), torch.no_grad():
         state = model.init_state(1)
-        for t in range(1, lengths[-1] + 1):
-            if isinstance(model.io, VectorIO):
-                token = torch.randn(1, model.io.d_in, generator=random)
-            else:
-                token = torch.randint(model.io.vocab_size, (1,), generator=random)
-            _, state = model.step(token.to(place), state)
+        for t, token in enumerate(_random_tokens(model, lengths[-1]), 1):
+            _, state = model.step(token, state)
             if t in lengths:
-                held[t] = held_bytes(state)
-    return held, isinstance(state, StreamState) and state.ngram_bytes() > 0
+                sums = state.ngram_sums() if isinstance(state, StreamState) else []
+                held[t] = held_bytes(state) - sum(part.state_bytes() for part in sums)
+    return held, sums
+
+
+def _sums_at(sums: Sequence[NGramState], model: Model, lengths: tuple[int, ...]) -> dict[int, int]:
+    """Bytes of such sums after so many random tokens: what the vectors hold does not matter."""
+    new = [(type(part)(part.order, part.shift), torch.zeros(1, part.width)) for part in sums]
+    found = {}
+    for t, token in enumerate(_random_tokens(model, lengths[-1]), 1):
+        for part, zeros in new:
+            part.step(token.cpu(), zeros)
+        if t in lengths:
+            found[t] = sum(part.state_bytes() for part, _ in new)
+    return found
+
+
+def _random_tokens(model: Model, count: int) -> Iterator[Tensor]:
+    """Random tokens (1,), or vectors (1, D_in), always the same ones."""
+    random, place = torch.Generator().manual_seed(0), next(model.parameters()).device
+    for _ in range(count):
+        if isinstance(model.io, VectorIO):
+            yield torch.randn(1, model.io.d_in, generator=random).to(place)
+        else:
+            yield torch.randint(model.io.vocab_size, (1,), generator=random).to(place)

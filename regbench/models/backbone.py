@@ -151,10 +151,10 @@ class StreamState:
         """Bytes that it holds now, for all streams together."""
         return held_bytes([self.mixers, self.heads, self.bottleneck])
 
-    def ngram_bytes(self) -> int:
-        """Bytes that n-gram heads hold now. They grow with the number of distinct n-grams, not with the length."""
+    def ngram_sums(self) -> list[NGramState]:
+        """The sums of all n-gram heads, also of those in mixers. They grow with the number of distinct n-grams."""
         parts = [*_parts(self.mixers), *_parts(self.heads)]
-        return sum(part.state_bytes() for part in parts if not isinstance(part, Tensor))
+        return [part for part in parts if not isinstance(part, Tensor)]
 
 
 def held_bytes(state: Any) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from regbench.models.backbone import Backbone
 from regbench.models.bottleneck import Bottleneck
@@ -14,6 +15,9 @@ from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model
 from regbench.tasks.base import IO
 from regbench.utils.errors import UserError, blame, explain_validation
+
+_DRAWS = frozenset({"normal_", "uniform_"})
+"""Methods, and functions of torch.nn.init, that draw the initial values of weights."""
 
 _MOST_PARTS = 10_000
 """Of a model that is built without memory."""
@@ -82,6 +86,18 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
     return model
 
 
+class _WithoutDraws(TorchFunctionMode):
+    """Draws no initial values. Without memory there are none, and PyTorch would load its compiler for them, in seconds."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__name__", "") in _DRAWS:
+            return args[0] if args else named["tensor"]  # as torch.nn.init calls itself
+        return func(*args, **named)
+
+
 def build_without_memory(cls: type[Any], options: Options, io: IO) -> Model:
     """As `build`, but the weights take no memory. So the options may be a stranger's.
 
@@ -98,7 +114,7 @@ def build_without_memory(cls: type[Any], options: Options, io: IO) -> Model:
 
     hook = register_module_module_registration_hook(count)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _WithoutDraws():
             return build(cls, options, io)
     finally:
         hook.remove()

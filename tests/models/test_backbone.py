@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from regbench.models.backbone import Backbone, StreamState, held_bytes, sinusoids
-from regbench.models.build import build, resolve_options
+from regbench.models.build import build, build_without_memory, resolve_options
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, shift_in
 from regbench.tasks.base import TokenIO
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=12, names=("a", "b", "c", "d", "|"))
@@ -294,3 +295,15 @@ def test_bytes_held_are_counted_however_a_state_nests_them() -> None:
     numbers = torch.zeros(2, 3)
     assert held_bytes(Held({"a": [numbers, numbers.double()]}, 7)) == 24 + 48
     assert held_bytes([None, (numbers, "text"), 3]) == 24
+
+
+@pytest.mark.parametrize("name", sorted(registry.entries(registry.ARCHITECTURE)))
+def test_without_memory_it_has_the_same_weights_and_draws_none(name: str) -> None:
+    cls = registry.load(registry.ARCHITECTURE, name)
+    random = torch.get_rng_state()
+    empty = build_without_memory(cls, cls.Options(), IO)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert {p.device.type for p in empty.parameters()} == {"meta"}
+    whole = build(cls, cls.Options(), IO)
+    assert [(n, p.shape) for n, p in empty.named_parameters()] == [(n, p.shape) for n, p in whole.named_parameters()]
+    assert empty.state_bytes() == whole.state_bytes()

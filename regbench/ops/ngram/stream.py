@@ -95,9 +95,13 @@ class NGramState:
         self._sums[rows] += hidden
         self._counts[rows] += 1
 
+    @property
+    def width(self) -> int:
+        """D; 0 before the first token."""
+        return 0 if self._sums is None else self._sums.shape[1]
+
     def state_bytes(self) -> int:
         """Bytes of the tokens, sums and counts that it holds now, for all sequences, at 8 bytes a number."""
-        width = 0 if self._sums is None else self._sums.shape[1]
         recent = sum(len(tokens) for tokens in self._recent)
         waiting = sum(len(grams) for grams in self._waiting) * self.order
-        return 8 * (recent + waiting + len(self._slots) * (self.order + width + 1))
+        return 8 * (recent + waiting + len(self._slots) * (self.order + self.width + 1))
