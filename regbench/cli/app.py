@@ -101,8 +101,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         parsed, unknown = parser.parse_known_args(arguments)
     except UserError as error:
         word = arguments[1] if len(arguments) == 2 else ""  # `regbench check my_mixer.py` lacks a flag, `--arch`
-        hint = _hint(word, subparsers[name]) if name is not None and word not in _flags(subparsers[name]) else ""
-        raise UserError(f"{error}{hint}") from None
+        strange = word and name is not None and word not in _flags(subparsers[name])
+        raise UserError(f"{error}{_hint(word, subparsers[str(name)])}" if strange else str(error)) from None
     if unknown:
         hint = "; a command comes first" if name is None else _hint(unknown[0], subparsers[name])
         raise UserError(f"unrecognized argument '{unknown[0]}'{hint}")

@@ -181,10 +181,8 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
         UserError: Another entry has taken its place since it was read.
     """
     digest, board = stored.entry.digest, _board_of(stored)
-    with (
-        explain_full_disk(board),
-        exclusive(board, patience=math.inf),
-    ):  # as `submit`: else two would not see each other
+    # As `submit` does: else two at once would not see each other.
+    with explain_full_disk(board), exclusive(board, patience=math.inf):
         if not stored.path.is_file() or Stored(stored.path).entry.digest != digest:
             raise UserError(f"{stored.path} has been replaced in the meantime: the evidence is of the former entry")
         earlier = read_evidence(stored)

@@ -48,7 +48,7 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
     stamp = f"{suite.name}-{registry.short_name(config.architecture)}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(out) if out is not None else make_folder(Path("runs") / "suites" / stamp)
     _require_empty(folder)
-    found = out is not None and folder.exists()
+    was_there = out is not None and folder.exists()
     with explain_full_disk(folder), exclusive(folder):
         _require_empty(folder)  # another run may have begun there meanwhile
         try:
@@ -58,7 +58,7 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
             with atomic_write(folder / FILE) as file:
                 yaml.safe_dump({"name": suite.name, "tracks": list(names)}, file, sort_keys=False)
         except BaseException:
-            for path in folder.iterdir() if found else [folder]:  # a folder that was there stays
+            for path in folder.iterdir() if was_there else [folder]:
                 shutil.rmtree(path, ignore_errors=True)
             if out is None:
                 with contextlib.suppress(OSError):  # where there is something else

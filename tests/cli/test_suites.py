@@ -103,6 +103,20 @@ def test_more_at_once_than_there_are_cores_is_refused_before_anything(capsys: py
     assert not Path("here").exists()
 
 
+def test_an_interrupted_suite_with_jobs_says_how_it_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its seeds are trained by other processes, so that no run has begun in this one."""
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("regbench.cli.live.go_on", stopped)
+    code, _, err = said(capsys, *RUN, "--jobs", "1")
+    assert code == 130
+    assert "interrupted; go on with: regbench run --resume here" in err
+
+
 def test_an_interrupted_suite_goes_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = runner.resume
 

@@ -237,9 +237,7 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_predicted(tiny: T
         regbench.evaluate(tiny, never, "next", "logits", out=tmp_path / "file" / "mine")
 
 
-def test_the_folder_is_held_meanwhile_and_is_gone_after_a_failure(
-    tiny: Track, learner: NGram, tmp_path: Path, vocab_size: int
-) -> None:
+def test_the_folder_is_held_meanwhile_and_is_gone_after_a_failure(tiny: Track, learner: NGram, tmp_path: Path) -> None:
     def fails(tokens: Tensor) -> Tensor:
         with pytest.raises(UserError, match="in use by another run"):
             regbench.evaluate(tiny, learner, out=tmp_path / "mine")
@@ -443,7 +441,7 @@ def test_tensors_that_numpy_does_not_know(tiny: Track, rows: NDArray[np.float64]
     assert "can become an array: this one raises TypeError: " in refused(tiny, tensor.to_sparse(), **words)
 
 
-def test_weights_without_a_digest_are_one_line(tiny: Track, vocab_size: int) -> None:
+def test_weights_without_a_digest_are_one_line(tiny: Track) -> None:
     class Sparse(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

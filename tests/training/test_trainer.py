@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from regbench.training.checkpoint import course_file
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import Progress, Reporter
 from regbench.training.step import batch_tensors
-from regbench.training.trainer import Trainer, training_steps
+from regbench.training.trainer import Trainer, _cut_log, training_steps
 from regbench.utils.errors import UserError
 from tests.training.conftest import Recency, log
 
@@ -109,6 +110,20 @@ def test_a_row_of_the_log_is_over_all_steps_since_the_last(trainer: Callable[...
 
 # A rate so high that the loss soon stalls, and no patience: the rate is lowered several times.
 PLATEAU = {"schedule": "plateau", "learning_rate": 0.1, "warmup": 0.0, "plateau_patience": 0}
+
+
+def test_a_kill_while_the_log_is_cut_leaves_the_old_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a training resumes, rows after its checkpoint are dropped from the log."""
+    path = tmp_path / "metrics.jsonl"
+    rows = [f'{{"step": {step}}}\n' for step in range(5)]
+    path.write_text("".join(rows))
+    with monkeypatch.context() as patch:
+        patch.setattr("regbench.utils.files.os.replace", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            _cut_log(path, 2)
+    assert path.read_text() == "".join(rows)
+    _cut_log(path, 2)
+    assert path.read_text() == "".join(rows[:3])
 
 
 def test_a_killed_training_resumes_to_the_same_bits_on_a_plateau_schedule(trainer: Callable[..., Trainer]) -> None:
