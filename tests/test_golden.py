@@ -51,7 +51,8 @@ def test_it_trains_as_it_did(name: str, track: Track) -> None:
 
 
 @pytest.mark.parametrize(
-    "defect", [pytest.param(defect, marks=() if defect == SUBTLEST else pytest.mark.slow) for defect in DEFECTS]
+    "defect",
+    [pytest.param(defect, marks=pytest.mark.ci if defect == SUBTLEST else pytest.mark.slow) for defect in DEFECTS],
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_a_defect_shows(name: str, defect: str, track: Track) -> None:

@@ -113,6 +113,7 @@ class TestLoading:
         assert "regbench_score" in run(pytester, "--fixtures").stdout.str()
 
 
+@pytest.mark.ci
 def test_the_example_of_the_page(pytester: pytest.Pytester, tiny_file: Path) -> None:
     """docs/score-regression.md: records, then passes by training again to the very score; on a smaller track."""
     pages = ("README.md", "docs/score-regression.md")

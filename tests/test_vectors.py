@@ -144,6 +144,7 @@ def test_a_run_from_the_command_line_to_its_pictures(
     assert (scores, curves) == (seed.scores, seed.curves)
 
 
+@pytest.mark.ci
 def test_an_interrupted_run_resumes_to_the_same_result(
     go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_state_that_grows_is_what_a_stream_holds(name: str) -> None:
         assert found == {"128": 4 * 2 * 2 * 16 * 128, "1024": 4 * 2 * 2 * 16 * 1024}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("heads", "most"), [({"ngram_heads": [1]}, 9), ({"extra_ngram_heads": [2]}, 81)])
 def test_the_state_of_ngram_heads_is_read_to_the_end(heads: dict[str, list[int]], most: int) -> None:
     """It grows with the number of different n-grams, of which there are few; the transformer's cache grows all along."""

@@ -54,6 +54,7 @@ def some(trained: Trained) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.from_numpy(test.tokens[0, :18].astype(np.int64)), tokens, torch.from_numpy(train.scored[:6, 18:])
 
 
+@pytest.mark.ci
 def test_texts_keep_their_questions_and_have_the_teachers_answers(trained: Trained) -> None:
     prompt, tokens, scored = some(trained)
     found = sample_texts(trained.model, prompt, tokens, scored, torch.Generator().manual_seed(0))

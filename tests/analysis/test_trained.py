@@ -105,6 +105,7 @@ def test_folders_that_hold_no_finished_run(tmp_path: Path, run_folder: Path) -> 
         load_trained(tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -135,6 +135,7 @@ def test_is_what_the_papers_write(cls: type[Mixer], options: dict[str, Any]) -> 
         torch.testing.assert_close(model(x), by_the_book(model, x), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.ci
 def test_deltaproduct_is_what_flash_linear_attention_computes() -> None:
     pytest.importorskip("einops")
     with warnings.catch_warnings():

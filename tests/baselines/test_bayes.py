@@ -106,6 +106,7 @@ def test_is_the_posterior_over_all_automata(prior, vocab, seed):
     np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.ci
 def test_a_sample_leaves_the_posterior_as_it_is():
     """The average of many small samples, however often they are moved, is what enumeration of all hypotheses gives.
 
@@ -138,6 +139,7 @@ def predicted(prompts):
     return ours.predict(prompts.tokens)
 
 
+@pytest.mark.ci
 def test_beats_every_order_of_n_gram(prompts, predicted):
     io = SMALL.io
     scores = score(SMALL, prompts, [predicted])

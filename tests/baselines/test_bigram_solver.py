@@ -112,6 +112,7 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(predicted[1], [*matrix[0], 0.0])  # scored only if 0 is no trigger
 
 
+@pytest.mark.ci
 def test_it_is_calibrated_and_best_of_all_that_do_not_know_the_triggers() -> None:
     """What it expects of its own loss and accuracy is what they turn out to be."""
     task = Bigram(BigramParameters())

@@ -101,6 +101,7 @@ def test_an_exponent_is_that_of_the_longer_lengths() -> None:
     assert ngram_cost.exponent(lengths, [max(n, 1024) ** 2 for n in lengths]) == pytest.approx(2)
 
 
+@pytest.mark.ci
 def test_the_picture_is_of_the_figures_beside_it(tmp_path: Path) -> None:
     costs = ngram_cost.read()
     measured = {form: tuple(c.length for c in costs if c.form == form) for form in ngram_cost.LENGTHS}

@@ -126,6 +126,7 @@ def test_a_good_mixer_keeps_the_contract_and_states_that_it_does_not_stream() ->
     assert outcomes["streams"].note == "has no recurrent form"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("cls", [Streams, FillsAWindow, BeginsSilent, Complex])
 def test_what_is_right_and_unusual_keeps_the_contract(cls: type[Mixer]) -> None:
     assert faults(cls) == {}

@@ -148,6 +148,7 @@ def test_seeds_side_by_side_give_the_same_scores(capsys: pytest.CaptureFixture[s
     assert read_result(Path("there/tiny-v1")).seeds[0].scores == alone
 
 
+@pytest.mark.ci
 def test_the_best_entry_of_the_board_stands_beside(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def test_a_long_name_ends_its_lines_at_its_pluses() -> None:
     assert folded("forgetting_transformer") == "forgetting_transformer"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("track", ["state-tracking-small-v1", "mad-fuzzy-recall-small-v1", "pfa-small-v1"])
 def test_entries_are_compared_in_80_columns(track: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With six scores and names of up to 49 letters."""
@@ -77,6 +78,7 @@ def test_what_a_command_does_is_said_in_80_columns(command: str, capsys: pytest.
     assert all(len(line) <= 80 for line in said.splitlines())
 
 
+@pytest.mark.ci
 def test_a_suite_shows_whole_names_of_entries(capsys: pytest.CaptureFixture[str]) -> None:
     tracks = ("state-tracking-small-v1", "mqar-small-v1")
     results = [next(iter(published(track).values())) for track in tracks]

@@ -91,6 +91,7 @@ class TestCache:
         path.write_bytes(path.read_bytes()[:-40] if damage is None else damage)
         assert cached({"k": 1}, make).fingerprint == make().fingerprint
 
+    @pytest.mark.ci
     @pytest.mark.parametrize("mask", [0x01, 0xFF])
     def test_a_byte_that_changed_anywhere_is_never_read_as_other_instances(self, tmp_path: Path, mask: int) -> None:
         cached({"k": 1}, make)

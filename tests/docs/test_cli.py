@@ -25,6 +25,7 @@ def test_every_command_is_listed() -> None:
     assert {row[0] for row in body_rows(PAGE.partition("\n## ")[0])} == there
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("command", commands(PAGE))
 def test_commands_run(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_file: Path, capsys: pytest.CaptureFixture[str]

@@ -41,6 +41,7 @@ def test_every_track_is_listed_with_its_definition() -> None:
 OPS = section(page("gpu.md"), "## Implementations of the ops")
 
 
+@pytest.mark.ci
 def test_costs_at_the_papers_scale_are_counted() -> None:
     """Of every architecture that has a width, and again for the fastest one to count."""
     rows = {row[0]: row for row in body_rows(section(page("gpu.md"), "## The paper's scale"))}

@@ -45,6 +45,7 @@ def test_every_page_is_in_the_site() -> None:
     assert {"index.md", *links(start)} >= set(named), "the start page links to every other"
 
 
+@pytest.mark.ci
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """And its pages fetch nothing from elsewhere."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")

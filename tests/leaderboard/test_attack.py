@@ -123,6 +123,7 @@ def without_git(made: Made) -> list[str]:
     return [] if known or made.source else ["result.architecture.source_sha256"]
 
 
+@pytest.mark.ci
 def test_a_changed_leaf_is_found_even_if_the_digest_is_made_anew(lstm: Made, tmp_path: Path) -> None:
     places = one_of_each_kind(lstm.entry.content())
     assert len(places) > 80
@@ -338,6 +339,7 @@ def forge_result(
     return accepted
 
 
+@pytest.mark.ci
 def test_a_changed_leaf_of_a_run_is_found(lstm: Made, tmp_path: Path) -> None:
     places = one_of_each_kind(json.loads((lstm.run / "result.json").read_text()))
     turns = itertools.count(1)

@@ -15,7 +15,7 @@ from tests.helpers.browser import Visit, needs_chromium, visit
 from tests.leaderboard.examples import make_entries, make_entry
 from tests.leaderboard.test_page import hostile
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.ci, needs_chromium]
 
 _LOOK = """
 await frame();

@@ -205,6 +205,7 @@ def test_weights_under_another_name_are_refused(lstm: Made, tmp_path: Path) -> N
     assert "one is a copy of the other" in str(found.findings.faults[0])
 
 
+@pytest.mark.ci
 @needs_namespaces
 def test_a_strangers_code_runs_isolated(stranger: Made, tmp_path: Path) -> None:
     path = board_of(stranger, tmp_path)
@@ -297,6 +298,7 @@ print(session(None) == session(None), session(_limit) == session(_limit))
 """
 
 
+@pytest.mark.ci
 @needs_namespaces
 def test_no_message_is_left_in_the_keyring_of_the_login() -> None:
     code = KEYRINGS.format(number=isolated._KEYCTL[platform.machine()])
@@ -306,6 +308,7 @@ def test_no_message_is_left_in_the_keyring_of_the_login() -> None:
     assert said[1:] == ["True", "False"]
 
 
+@pytest.mark.ci
 @needs_namespaces
 def test_it_sees_packages_that_are_installed_for_the_user_alone(
     stranger: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -269,6 +269,7 @@ def test_predictions_that_only_score_as_the_weights_do(wide: Made, tmp_path: Pat
     assert found_in(wide, run, tmp_path / "board") == {"checkpoint"}
 
 
+@pytest.mark.ci
 def test_sixty_honest_challenges_raise_at_most_one_alarm(wide: Made) -> None:
     """All claims are of easy instances, as a test split may have. So they are too high for fresh ones."""
     track = wide.track

@@ -39,6 +39,7 @@ def without_predict(baselines: dict[str, BaselineRecord]) -> dict[str, BaselineR
     }
 
 
+@pytest.mark.ci
 def test_an_entry_older_or_newer_than_a_parameter_of_its_task_is_verified() -> None:
     """`bigram` has got `predict` since some entries. Its default is what was, so both ways agree; another value does not."""
     stored = stored_in(BOARD / "entries" / "bigram-small-v1")

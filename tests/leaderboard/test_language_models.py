@@ -203,6 +203,7 @@ def test_no_link_is_followed(scored: Path, tmp_path: Path) -> None:
         read_language_models(tmp_path / "board")
 
 
+@pytest.mark.ci
 def test_reading_the_board_loads_no_pictures_and_no_kernels() -> None:
     """They take 100 MiB, which `compare` of large runs needs to stay under 1 GiB."""
     code = (

@@ -134,6 +134,7 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     assert "is not in the history here" in str(verify_entry(Stored(claiming(digest, other)), track=lstm.track).faults)
 
 
+@pytest.mark.ci
 def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where an architecture borrows from another (h3 imports from s4), and where it is a package (cgt)."""
     for name in registry.entries(registry.ARCHITECTURE):

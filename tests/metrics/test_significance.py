@@ -214,6 +214,7 @@ def share_worse(trials: int, *setting: int, spread: float, fall: float = 0.0, **
     return float(np.mean([simulate(rng, *setting, spread=spread, fall=fall, **options).worse for _ in range(trials)]))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("setting", [(1, 1), (3, 3), (5, 1)])
 def test_false_alarms_are_as_rare_as_the_level_says(setting: tuple[int, int]) -> None:
     """Where the spread over seeds is what is expected by default; and not so rare that the level would mean nothing."""
@@ -263,6 +264,7 @@ def test_a_seed_alone_has_the_noise_of_the_earlier_ones() -> None:
     assert not alone([0.8, 0.7, 0.6], [0.5]).worse, "seeds that spread allow more"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("setting", [(1, 1), (3, 3), (5, 2)])
 def test_single_seeds_raise_as_few_false_alarms(setting: tuple[int, int]) -> None:
     rng, alarms = np.random.default_rng(21), 0

@@ -80,7 +80,9 @@ def test_tokens_after_the_bottleneck_change_no_prediction_and_those_before_chang
     assert not torch.equal(predicted[0, 5], predicted[0, 6])  # the distance is told
 
 
-@pytest.mark.parametrize("name", ["lstm", "rwkv7", pytest.param("*", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["lstm", pytest.param("rwkv7", marks=pytest.mark.ci), pytest.param("*", marks=pytest.mark.slow)]
+)
 def test_every_architecture_keeps_the_contract_with_a_bottleneck(name: str) -> None:
     for each in MIXERS if name == "*" else [name]:
         cls = mixer(each)

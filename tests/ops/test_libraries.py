@@ -243,6 +243,7 @@ def interpreted(cases: list[tuple[list[Tensor], Tensor]]) -> list[list[Tensor]]:
     return [[tensor.detach() for tensor in tensors] for tensors in found]
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(importlib.util.find_spec("fla") is None, reason="needs fla-core")
 def test_wkv_by_the_librarys_own_kernel(interpreter: ProcessPoolExecutor) -> None:
     """From a state, and from that of an empty past, whose units are exp(-inf)."""

@@ -361,6 +361,7 @@ def phone(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Visit:
     )
 
 
+@pytest.mark.ci
 @needs_chromium
 class TestInABrowser:
     def test_it_loads_and_responds_without_an_error(self, phone: Visit) -> None:

@@ -81,6 +81,7 @@ def test_a_task_of_the_folder_is_not_run(folder: Path, tiny_file: Path) -> None:
     assert not (folder / "hacked").exists()
 
 
+@pytest.mark.ci
 def test_aliases_cost_nothing(folder: Path) -> None:
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9))
@@ -184,6 +185,7 @@ STRANGE: dict[str, Change] = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("change", STRANGE.values(), ids=STRANGE.keys())
 @pytest.mark.filterwarnings("ignore")
 def test_a_strange_result_is_shown_or_refused_in_a_line(

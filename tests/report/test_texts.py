@@ -96,6 +96,7 @@ def test_tables_have_no_normalized_score_without_an_oracle(text_run: Path) -> No
     assert "switch" in printed
 
 
+@pytest.mark.ci
 @needs_chromium
 def test_the_page_in_a_browser(text_run: Path, tmp_path: Path) -> None:
     """The tokens, their shades, the switch, the tooltip with the keyboard, and the difference to the baseline."""

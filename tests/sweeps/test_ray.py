@@ -40,7 +40,10 @@ def tables(sweep: Sweep, out: Path, watcher: Heard | None = None, **how: Any) ->
     return [(out / name).read_bytes() for name in TABLES]
 
 
-@pytest.mark.parametrize("cluster", ["pretended", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cluster",
+    [pytest.param("pretended", marks=pytest.mark.ci), pytest.param("real", marks=pytest.mark.slow)],
+)
 def test_the_same_tables_where_nodes_share_no_disk(
     cluster: str, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_killed_training_resumes_to_the_same_bits(trainer: Callable[..., Train
         assert rows[0] == rows[1], folder
 
 
+@pytest.mark.ci
 def test_a_row_of_the_log_is_over_all_steps_since_the_last(trainer: Callable[..., Trainer]) -> None:
     """Those before a kill count too: of a long training only every so many steps have a row."""
     whole = trainer("whole", batch_size=1)
@@ -126,6 +127,7 @@ def test_a_kill_while_the_log_is_cut_leaves_the_old_log(tmp_path: Path, monkeypa
     assert path.read_text() == "".join(rows[:3])
 
 
+@pytest.mark.ci
 def test_a_killed_training_resumes_to_the_same_bits_on_a_plateau_schedule(trainer: Callable[..., Trainer]) -> None:
     whole = trainer("whole", **PLATEAU)
     whole.run()

@@ -60,6 +60,7 @@ def test_a_difference_below_two_standard_errors_decides_nothing() -> None:
     assert line == "specialised: best at rank=3; 1 is behind by 0.210 ±0.013"
 
 
+@pytest.mark.ci
 def test_the_command_draws_and_writes(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ranks.md"
     words = ["analyze", *map(str, runs), "--limit", "16", "--table", str(path), "--plot-by", "rank"]

@@ -80,6 +80,7 @@ def test_it_trains_a_step(name: str) -> None:
     assert operations > 6 * parameters * 0.5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", CONFIGS)
 def test_its_cost_is_what_the_page_says(name: str) -> None:
     config = read_config(CONFIGS[name])

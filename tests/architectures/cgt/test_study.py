@@ -47,6 +47,7 @@ def test_everything_is_measured_and_drawn(run_folder: Path, capsys: pytest.Captu
         assert words in out
 
 
+@pytest.mark.ci
 def test_another_seed_and_another_place(run_folder: Path, tmp_path: Path) -> None:
     out = ["--limit", "8", "--split", "test", "--out", str(tmp_path / "here")]
     assert cli.main(["analyze", str(run_folder), "--seed", "4", *out]) == 0
@@ -54,6 +55,7 @@ def test_another_seed_and_another_place(run_folder: Path, tmp_path: Path) -> Non
     assert (found["seed"], found["split"]) == (4, "test")
 
 
+@pytest.mark.ci
 def test_against_another_run(run_folder: Path, tmp_path: Path) -> None:
     """Against itself the modes but for "unprompted" are as before, and "unprompted" makes no difference."""
     out = ["--limit", "8", "--against", str(run_folder), "--out", str(tmp_path)]
@@ -73,6 +75,7 @@ def test_against_another_run(run_folder: Path, tmp_path: Path) -> None:
     assert first == pytest.approx(gap[:, :8][outcomes.scored[:, :8]].mean())
 
 
+@pytest.mark.ci
 def test_on_another_track(
     run_folder: Path, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def test_what_repeats_others_is_left_out(tmp_path: Path) -> None:
     assert [name for name in names if not name.startswith("own")] == sorted(kept)
 
 
+@pytest.mark.ci
 def test_no_excerpt_of_the_librarys_test_documents_was_trained_on() -> None:
     """Windows of 300 characters; where documents were left out for being equal alone, 12 % stood in training documents."""
     source = StandardLibrary()
