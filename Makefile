@@ -24,9 +24,9 @@ layers: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
-# A file stays in one process: all would compile the same kernels otherwise. Bytecode is kept: tests start many processes.
+# A file stays in one process: all would compile the same kernels otherwise.
 pytest: $(INSTALLED)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 slow: $(INSTALLED)  ## the tests that train for minutes
 	$(BIN)/pytest -m slow $(ARGS)
