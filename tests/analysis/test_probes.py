@@ -131,6 +131,7 @@ def test_hidden_states_are_what_the_last_norm_reads(tiny: Track) -> None:
         torch.testing.assert_close(layers[0], states[0][row, place], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.ci
 def test_controls_and_ceiling(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> None:
     """The true counts can be read; the constant is its closed form; another instance's state is worth no more than that."""
     monkeypatch.setattr(probes, "TRAINING_INSTANCES", 300)
@@ -154,6 +155,7 @@ def test_controls_and_ceiling(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> No
     assert found.untrained.value != found.trained.value  # of other weights
 
 
+@pytest.mark.ci
 def test_a_state_that_holds_the_answer_is_read(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of its own, with `hidden_states`; a linear probe reads what is written there, a number as well as a yes or no."""
 

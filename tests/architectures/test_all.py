@@ -378,6 +378,7 @@ within 0.016 and 0.026.
 """
 
 
+@pytest.mark.ci
 @every
 @pytest.mark.parametrize("backend", ["auto", "naive"])
 def test_bfloat16_autocast(name: str, backend: str) -> None:
@@ -403,6 +404,7 @@ def test_bfloat16_autocast(name: str, backend: str) -> None:
     assert off > 1e-4  # that it was computed in half precision at all
 
 
+@pytest.mark.ci
 @every_variant
 def test_every_tensor_is_made_where_the_model_lies(
     name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -169,6 +169,7 @@ def trained(tmp_path: Path) -> Trained:
     return Trained(Path("run"), "fast_slow", 0, track, make(track.task.io, beta=0.1, beta_x=0.1))
 
 
+@pytest.mark.ci
 def test_the_analysis_of_summaries_is_its_too(trained: Trained, tmp_path: Path) -> None:
     seen = study(trained, tmp_path, split="validation", limit=16, rate=0.1)
     found = seen.findings

@@ -38,6 +38,7 @@ def compare(rows: list[list[str]], track: str, metrics: tuple[str, ...]) -> None
         assert tuple(cells[len(metrics) :]) == (rest if name in found else ("", "", "")), name
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("heading", "track", "metrics"),
     [
@@ -77,6 +78,7 @@ def test_the_best_of_the_grids_trials_is_the_entry() -> None:
         assert len(heads) == 1 or entry.architecture.options["n_heads"] == int(chosen["n_heads"])
 
 
+@pytest.mark.ci
 def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
     """Of each group the lowest validation loss is chosen and on the leaderboard, with the scores of docs/suites.md."""
     trials = pd.read_csv(SWEEPS / "board-tasks-trials.csv", dtype={"short_conv": str, "negative_eigenvalues": str})

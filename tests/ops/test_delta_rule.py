@@ -202,6 +202,7 @@ def test_a_key_returns_the_value_that_was_written_last(form: str) -> None:
     torch.testing.assert_close(keys @ state[0, 0], values[0, 0, last], rtol=0, atol=1e-12)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_is_what_flash_linear_attention_computes(form: str, kind: str) -> None:

@@ -279,6 +279,7 @@ def library(decay: str, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     return z.transpose(1, 2), final
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in ("fla", "einops")), reason="needs fla-core")
 @pytest.mark.parametrize("decay", DECAYS)
 def test_is_what_flash_linear_attention_computes(interpreter: ProcessPoolExecutor, decay: str) -> None:

@@ -313,7 +313,9 @@ def test_the_built_in_tracks_are_the_papers_and_a_small_one() -> None:
         assert "corpus" not in vars(track.task) or "index" not in vars(track.task.corpus)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("modules", [FEW, pytest.param(sys.stdlib_module_names, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "modules", [pytest.param(FEW, marks=pytest.mark.ci), pytest.param(sys.stdlib_module_names, marks=pytest.mark.slow)]
+)
 def test_data_says_with_which_python(
     modules: frozenset[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_the_command_draws_and_writes(runs: list[Path], tmp_path: Path, capsys: 
     assert lines[0][2:] in out
 
 
+@pytest.mark.ci
 def test_values_are_read_of_the_architecture_and_of_training(runs: list[Path]) -> None:
     assert option_values(runs, "rank") == [1, 2, 1]
     with pytest.raises(UserError, match="all runs have training.train_tokens=1000"):

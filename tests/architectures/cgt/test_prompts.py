@@ -40,6 +40,7 @@ def prompt_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.ci
 def test_the_command_writes_a_model_that_can_be_read_again(
     run_folder: Path, trained: Trained, prompt_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +129,7 @@ def test_each_seed_has_a_file_of_its_own(run_folder: Path, prompt_file: Path, tm
     assert (folder / "specialised-seed-4.safetensors").read_bytes() != first
 
 
+@pytest.mark.ci
 def test_where_only_answers_are_trained_generation_says_so(
     run_folder: Path,
     text_run: Path,

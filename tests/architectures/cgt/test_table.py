@@ -100,6 +100,7 @@ def test_a_run_with_y_beside_one_without(run_folder: Path, plain_run: Path) -> N
     assert "linear_probe" not in cgt.y
 
 
+@pytest.mark.ci
 def test_of_vectors_ridge_stands_beside_it_over_the_same_positions(vector_run: Path) -> None:
     found = tabulate([vector_run], split="validation", limit=64, cuts=(4, 1))
     assert [(row.name, row.cut) for row in found.rows] == [

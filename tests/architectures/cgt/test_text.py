@@ -65,6 +65,7 @@ def test_each_excerpt_is_a_document_of_its_topic(text_track: Track) -> None:
     assert len(few.topics) == np.sort(counts)[-2:].sum()
 
 
+@pytest.mark.ci
 def test_everything_is_measured_and_drawn(text_run: Path, text_file: Path, tmp_path: Path) -> None:
     own = ["--track", str(text_file)]
     assert (
