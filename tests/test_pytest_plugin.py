@@ -207,6 +207,8 @@ class TestOutcomes:
             f"    outcome = regbench_score(folder={str(good)!r}, track={str(tiny_file)!r})\n"
             "    assert outcome.got.sample.mean > 0.2\n"
             "    assert outcome.change.change == 0.0\n"
+            "    sample, counts = outcome.got.sample, outcome.got.counts\n"
+            "    assert abs(sum(outcome.got.instances) / sum(counts) - sample.mean) < 1e-5\n"
         )
         run(pytester, "--regbench-update").assert_outcomes(passed=1)
         run(pytester).assert_outcomes(passed=1)

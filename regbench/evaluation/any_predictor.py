@@ -202,7 +202,8 @@ def _rows_of_array(one: Given, instances: Instances, at_once: int) -> Iterator[F
     for start in range(0, n, at_once):
         some = instances[start : start + at_once]
         shape = some.scored.shape
-        rows = one.distributions(one.rows[start : start + at_once, : shape[1]], shape, some.lengths)
+        given = some.lengths - (one.predicts == "next")  # the row of the last token predicts what is not there
+        rows = one.distributions(one.rows[start : start + at_once, : shape[1]], shape, given)
         if one.predicts == "next":  # nothing predicts the first token
             first = 0.0 if isinstance(one.io, VectorIO) else 1.0 / width
             rows = np.concatenate([np.full_like(rows[:, :1], first), rows[:, :-1]], axis=1)

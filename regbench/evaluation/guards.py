@@ -118,10 +118,20 @@ def _probe_gain(one: Given, instances: Instances) -> None:
     some = instances[np.arange(ASKED_AGAIN) % len(instances)]  # of few instances at several places
     changed, (which, places) = change_behind(some, 0)
     at_once = rows_at_once(one.io, some.tokens.shape[1], ASKED_AGAIN)
-    seeing, blind = (
-        np.concatenate([one.predict(tokens[i : i + at_once]) for i in range(0, len(tokens), at_once)])[which, places]
-        for tokens in (some.tokens, changed.tokens)
-    )
+
+    def at_places(tokens: NDArray[Any]) -> FloatArray:
+        """(K, V): of each batch only the rows at these places are kept."""
+        parts = np.split(np.arange(len(which)), np.searchsorted(which, np.arange(at_once, len(tokens), at_once)))
+        starts = range(0, len(tokens), at_once)
+        return np.concatenate(
+            [
+                one.predict(tokens[start : start + at_once])[which[part] - start, places[part]]
+                for start, part in zip(starts, parts, strict=True)
+                if len(part)
+            ]
+        )
+
+    seeing, blind = at_places(some.tokens), at_places(changed.tokens)
     if gain(seeing, blind, some.tokens[which, places]) > LARGEST_GAIN:
         raise UserError(
             f"the {one.what} sees the token that it predicts: its predictions change little with it, and are better for it"
@@ -175,14 +185,19 @@ def _sees_itself(one: Given, instances: Instances) -> str:
 
 def _fits_next(one: Given, instances: Instances) -> bool:
     """Whether rows fit the next token better than their own; for vectors whether they are nearer to it."""
-    rows, tokens, scored = one.predict(instances.tokens), instances.tokens, instances.scored
-    if tokens.ndim == 3:
-        wanted = tokens[..., -rows.shape[-1] :].astype(np.float64)
-        gaps = [((rows[b, t] - wanted[b, t + step]) ** 2).mean() for step, (b, t) in _next_and_own(scored)]
-        return bool(gaps[0] < gaps[1])
-    logs = _cautious_log(rows)
-    found = [logs[b, t, tokens[b, t + step].astype(np.int64)].mean() for step, (b, t) in _next_and_own(scored)]
-    return bool(found[0] > found[1])
+    fit, count = np.zeros(2), np.zeros(2)
+    at_once = rows_at_once(one.io, instances.scored.shape[1], len(instances))
+    for start in range(0, len(instances), at_once):
+        some = instances[start : start + at_once]
+        rows = one.predict(some.tokens)
+        for i, (step, (b, t)) in enumerate(_next_and_own(some.scored)):
+            own, wanted = rows[b, t], some.tokens[b, t + step]
+            if wanted.ndim == 2:
+                fit[i] -= ((own - wanted[:, -own.shape[-1] :].astype(np.float64)) ** 2).mean(-1).sum()
+            else:
+                fit[i] += _cautious_log(own)[np.arange(len(own)), wanted.astype(np.int64)].sum()
+            count[i] += len(b)
+    return bool(fit[0] / count[0] > fit[1] / count[1])
 
 
 def _next_and_own(scored: NDArray[np.bool_]) -> list[tuple[int, tuple[Any, ...]]]:

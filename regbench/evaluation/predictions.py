@@ -93,9 +93,12 @@ class Predictions(_Stored):
     @classmethod
     def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike) -> Self:
         """Packs consecutive batches (B, L, V) of predictions for the instances, as numbers of the given kind."""
-        lengths = iter(instances.lengths)
-        rows = [row[: next(lengths)].astype(kind) for batch in batches for row in batch]
-        return cls(np.concatenate(rows), instances.lengths)
+        ends, packed = np.cumsum(instances.lengths), np.empty((0, 0), kind)
+        for i, row in enumerate(row for batch in batches for row in batch):
+            if i == 0:  # all at once: a list of rows and what they are joined to would be twice as much
+                packed = np.empty((int(ends[-1]), row.shape[-1]), kind)
+            packed[ends[i] - instances.lengths[i] : ends[i]] = row[: instances.lengths[i]]
+        return cls(packed, instances.lengths)
 
     def batches(self, batch_size: int | None = None, at: NDArray[np.bool_] | None = None) -> Iterator[FloatArray]:
         """Unpacks (B, L, V) float64 batches in order, or (B, L, D_out), each cut to its longest instance.

@@ -143,6 +143,7 @@ def challenge(
                 scored.append(score(task, fresh, answers.batches()))
                 if not is_built_in(architecture):
                     findings.take("challenge", _sees(seed.seed, answers, next(again), fresh, places))
+                del answers  # the next seed's may take gigabytes
         except Refused as error:
             findings.take("checkpoint", [str(error)])
     if findings.faults:

@@ -47,13 +47,17 @@ def main() -> None:
         for place, at_once in enumerate(asked["at_once"]):
             with np.load(JOB / f"in-{place}.npz") as arrays:
                 tokens, lengths = arrays["tokens"], arrays["lengths"]
-            rows = []
+            kept = np.float32 if kind == "vectors" else np.float16
+            packed, end = np.empty((0, 0), kept), 0
             for start in range(0, len(tokens), at_once):
                 longest = int(lengths[start : start + at_once].max())
                 predicted = predictor.predict(tokens[start : start + at_once, :longest])
-                kept = np.float32 if kind == "vectors" else np.float16
-                rows += [row[:length].astype(kept) for row, length in zip(predicted, lengths[start:], strict=False)]
-            np.savez_compressed(JOB / f"out-{seed}-{place}.npz", packed=np.concatenate(rows), lengths=lengths)
+                if start == 0:  # all at once: a list of rows and what they are joined to would be twice as much
+                    packed = np.empty((int(lengths.sum()), predicted.shape[-1]), kept)
+                for row, length in zip(predicted, lengths[start:], strict=False):
+                    packed[end : end + length] = row[:length]
+                    end += int(length)
+            np.savez_compressed(JOB / f"out-{seed}-{place}.npz", packed=packed, lengths=lengths)
 
 
 if __name__ == "__main__":

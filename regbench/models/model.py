@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from regbench.models.mixer import Options, Paper
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import Unavailable, UserError, nearest
 
 
 class Model(nn.Module):
@@ -134,9 +134,9 @@ def find_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device '{name}' is not supported; known: auto, cpu, cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device 'cuda' is not available: this PyTorch sees no GPU; use --device cpu")
+        raise Unavailable("device 'cuda' is not available: this PyTorch sees no GPU; use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= (there := torch.cuda.device_count()):
-        raise UserError(
+        raise Unavailable(
             f"device '{name}' is not available: this PyTorch sees {there} GPU{'s' * (there > 1)}, from cuda:0 on"
         )
     return device

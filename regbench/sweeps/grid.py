@@ -181,6 +181,8 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
     cls = registry.load(registry.ARCHITECTURE, architecture)
     source = registry.source_digest(cls)
     axes = sweep.axes_of(architecture)
+    text = track.task.source_digest()
+    identity = [name, track.definition.digest, track.task_code, *([] if text is None else [text])]
 
     def point(values: dict[str, Any], more: dict[str, Any]) -> Point:
         settings = {**_joined(sweep.base), **values, **_joined(more)}
@@ -192,7 +194,7 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
             hint = "; what one architecture alone knows stands under options_of" if "unknown key" in str(error) else ""
             raise UserError(f"{architecture}: {error}{hint}") from None
         content = {
-            "track": [name, track.definition.digest, track.task_code],
+            "track": identity,
             "architecture": architecture,
             "source": source,
             "options": options.model_dump(mode="json"),

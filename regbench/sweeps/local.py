@@ -67,7 +67,8 @@ def share(
         room = _on_one(wanted) * here
         if (jobs or 1) > room:
             count = f"{jobs} runs of " if jobs else "a run with "
-            raise UserError(f"{count}{wanted:g} GPU asked for, and there are {here} GPUs here")
+            there = f"there are {here} GPUs here" if device != "cpu" else "the device is cpu"
+            raise UserError(f"{count}{wanted:g} GPU asked for, and {there}")
         most = min(most, room)
     return Share(jobs or most, each, wanted)
 

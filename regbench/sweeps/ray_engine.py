@@ -331,10 +331,10 @@ def _work(
         os.chdir(asked["cwd"])
         ended = do(job, Path(job.folder), tell)
         return ended.message, ended.refused, None
-    place = hashlib.sha256(f"{asked['home']} {job.folder}".encode()).hexdigest()[:32]
+    place = _place(asked["home"], job, files or {})
     root = Path(tempfile.gettempdir()) / f"regbench-{os.getuid()}" / place
     folder = root / "folder"
-    if not folder.exists():  # else a process that died here has left more than was sent
+    if not folder.exists():  # else a process that died here has left more than it was sent, which was the same
         folder.mkdir(parents=True)
         _put(folder, files or {})
     _put(root / "cwd", own)
@@ -344,6 +344,14 @@ def _work(
     os.chdir(tempfile.gettempdir())
     shutil.rmtree(root, ignore_errors=True)
     return ended.message, ended.refused, left
+
+
+def _place(home: str, job: Job, files: Files) -> str:
+    """The name of a job's folder on a node. It is another one where the sweep's folder has other files than it had."""
+    digest = hashlib.sha256(f"{home} {job.folder} {job.action}".encode())
+    for name, content in sorted(files.items()):
+        digest.update(f" {name} {len(content)} ".encode() + content)
+    return digest.hexdigest()[:32]
 
 
 def _sees(home: Path, token: str) -> bool:

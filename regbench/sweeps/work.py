@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self
 from regbench.config import Config
 from regbench.training.progress import Progress, Reporter
 from regbench.utils import registry
-from regbench.utils.errors import UserError, blame
+from regbench.utils.errors import Unavailable, UserError, blame
 from regbench.utils.files import exclusive
 
 Action = Literal["train", "score", "finish"]
@@ -164,12 +164,12 @@ def _source_now(architecture: str) -> str:
 
 
 def _is_of_the_machine(error: BaseException) -> bool:
-    """Whether the machine is behind a failure, such as a full disk or a lost GPU: another time the configuration may train."""
+    """Whether the machine or a file is behind a failure, as a full disk is: another time the configuration may train."""
     import torch
 
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
+        if isinstance(cause, Unavailable | OSError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
             return True
         if isinstance(cause, RuntimeError) and any(words in str(cause).lower() for words in _OF_THE_MACHINE):
             return True

@@ -20,7 +20,7 @@ from regbench.results import ArchitectureRecord
 from regbench.tasks.base import IO
 from regbench.training.progress import Progress
 from regbench.utils import registry
-from regbench.utils.errors import UserError
+from regbench.utils.errors import Unavailable, UserError
 from regbench.utils.files import atomic_write
 from regbench.utils.folder import TENSOR_HEADER_BYTES, Folder
 from regbench.utils.guard import Refused
@@ -74,7 +74,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with safetensors.safe_open(path, framework="pt") as file:
             yield file
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from error
+        raise Unavailable(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from error
 
 
 def course_file(tokens: int) -> str:
@@ -164,5 +164,5 @@ def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord 
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if provenance is not None and found != provenance:
-        raise UserError(f"{path} is the checkpoint of another configuration; choose another --out")
+        raise Unavailable(f"{path} is the checkpoint of another configuration; choose another --out")
     return trained

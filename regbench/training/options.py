@@ -88,15 +88,29 @@ class TrainingOptions(Settings):
     checkpoint_seconds: float = pydantic.Field(default=15.0, ge=0, description="at most so much work is lost by a kill")
 
     @pydantic.model_validator(mode="after")
-    def _no_option_of_the_other_optimizer(self) -> Self:
-        for name in ("momentum",) if self.optimizer == "adamw" else ("beta1", "beta2"):
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} has no effect with the optimizer {self.optimizer}")
+    def _no_option_without_effect(self) -> Self:
+        for name, (of, needed) in _NEEDS.items():
+            if getattr(self, of) != needed and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} has no effect with the {of} {getattr(self, of)}")
         return self
+
+
+_NEEDS = {
+    "momentum": ("optimizer", "sgd"),
+    "beta1": ("optimizer", "adamw"),
+    "beta2": ("optimizer", "adamw"),
+    "final_learning_rate": ("schedule", "cosine"),
+    "plateau_patience": ("schedule", "plateau"),
+    "plateau_factor": ("schedule", "plateau"),
+    "plateau_learning_rate": ("schedule", "plateau"),
+}
+"""Options that have an effect only with one value of another option."""
 
 
 def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOptions:
     """The training options of an architecture: `settings` over its own defaults, over the common ones.
+
+    A default that has no effect with these settings is left out.
 
     Args:
         cls: the architecture.
@@ -107,8 +121,12 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
     """
     with explain_validation(f"training_defaults of {cls.__name__}", TrainingOptions.model_fields):
         TrainingOptions(**cls.training_defaults)
+    own = dict(cls.training_defaults)
+    for name, (of, needed) in _NEEDS.items():
+        if settings.get(of, needed) != needed:
+            own.pop(name, None)
     with explain_validation("training option", TrainingOptions.model_fields):
-        return TrainingOptions(**{**cls.training_defaults, **settings})
+        return TrainingOptions(**{**own, **settings})
 
 
 def _hint(key: str, own: Iterable[str]) -> str | None:

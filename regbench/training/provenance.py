@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from regbench.results import Code, Environment
-from regbench.utils.errors import UserError
+from regbench.utils.errors import Unavailable
 from regbench.utils.files import write_json
 
 FILE = "provenance.json"
@@ -56,11 +56,13 @@ def check_provenance(folder: Path, parts: Parts) -> None:
     """Compares what a finished seed was made from with what the run would be made from now.
 
     Raises:
-        UserError: they differ, and the message names the parts; or the folder does not say what the seed was made from.
+        Unavailable: they differ, and the message names the parts; or the folder does not say what the seed was made from.
     """
     path = folder / FILE
     if not path.exists():
-        raise UserError(f"{folder} is finished, but has no {FILE}, which says from what: begin anew with another --out")
+        raise Unavailable(
+            f"{folder} is finished, but has no {FILE}, which says from what: begin anew with another --out"
+        )
     try:
         then = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -69,7 +71,7 @@ def check_provenance(folder: Path, parts: Parts) -> None:
     if then == now:
         return
     changed = [word for key, word in WORDS.items() if isinstance(then, dict) and then.get(key) != now.get(key)]
-    raise UserError(
+    raise Unavailable(
         f"{folder} was finished before {' and '.join(changed) or 'something'} changed, and one result cannot hold both: "
         "undo the change, or begin anew with another --out"
     )

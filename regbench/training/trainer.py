@@ -27,7 +27,7 @@ from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
 from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.arrays import IntArray
-from regbench.utils.errors import UserError, blaming
+from regbench.utils.errors import Unavailable, UserError, blaming
 from regbench.utils.files import atomic_write
 
 TIMED_STEPS = 6
@@ -70,6 +70,28 @@ def training_steps(
         raise UserError(f"{limit:,} training tokens are less than one batch of {options.batch_size} instances")
 
 
+class Steps:
+    """The steps of a training: the tokens of all, and the batches of one epoch at a time. A list of all would take gigabytes."""
+
+    def __init__(self, lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> None:
+        """Counts the steps; see `training_steps`, whose errors it raises."""
+        self.tokens = np.fromiter((tokens for tokens, _ in training_steps(lengths, options, budget, seed)), np.int64)
+        self._lengths, self._batch_size, self._seed = lengths[: options.train_instances], options.batch_size, seed
+        self._epoch, self._batches = -1, list[IntArray]()
+
+    def __len__(self) -> int:
+        """How many steps there are."""
+        return len(self.tokens)
+
+    def rows(self, step: int) -> IntArray:
+        """(B,): the rows of a step's batch."""
+        epoch, place = divmod(step, math.ceil(len(self._lengths) / self._batch_size))
+        if epoch != self._epoch:
+            order = np.random.default_rng([self._seed, epoch])
+            self._epoch, self._batches = epoch, list(length_bucketed_batches(self._lengths, self._batch_size, order))
+        return self._batches[place]
+
+
 class Trainer:
     """Trains one model under one seed.
 
@@ -110,7 +132,7 @@ class Trainer:
         self.model, self.validation, self.options = model, validation, options
         self.train_split = train[: options.train_instances] if options.train_instances else train
         self.folder, self.provenance, self.device, self.task = folder, provenance, device, task
-        self.plan = list(training_steps(train.lengths, options, budget, seed))
+        self.plan = Steps(train.lengths, options, budget, seed)
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
         self.best: dict[str, Tensor] = {}
@@ -147,7 +169,7 @@ class Trainer:
                 if step == begun + 1:  # what is compiled is compiled by then
                     first = (now, self.progress.tokens)
                 elif step == begun + TIMED_STEPS:
-                    rest = sum(tokens for tokens, _ in self.plan[step:])
+                    rest = int(self.plan.tokens[step:].sum())
                     reporter.estimated(rest * (now - first[0]) / (self.progress.tokens - first[1]))
                 if step % every == 0 or step in evaluate_at:
                     means = torch.stack(running).mean(0).tolist()
@@ -210,8 +232,7 @@ class Trainer:
         return {round(total * (i + 1) / times) for i in range(times)} | {total}
 
     def _step(self) -> dict[str, Tensor]:
-        tokens, rows = self.plan[self.progress.step]
-        batch = self.train_split[rows]
+        batch = self.train_split[self.plan.rows(self.progress.step)]
         if self.options.loss_on == "all":
             batch = replace(batch, scored=np.arange(batch.tokens.shape[1]) < batch.lengths[:, None])
         for group in self.optimizer.param_groups:
@@ -229,8 +250,8 @@ class Trainer:
                 f"the terms of the loss were {', '.join(self.progress.terms)}, and at step {self.progress.step + 1} they are "
                 f"{', '.join(terms)}: let every step have the same, with 0 for a term that has not begun"
             )
+        self.progress.tokens += int(self.plan.tokens[self.progress.step])
         self.progress.step += 1
-        self.progress.tokens += tokens
         return terms
 
     def _evaluate(self) -> float:
@@ -288,7 +309,7 @@ class Trainer:
             return
         tensors, notes = load_tensors(self._resume_file)
         if notes.get("provenance") != self.provenance:
-            raise UserError(f"{self._resume_file} is the checkpoint of another configuration; choose another --out")
+            raise Unavailable(f"{self._resume_file} is the checkpoint of another configuration; choose another --out")
         groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "rng": {}, "running": {}}
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():

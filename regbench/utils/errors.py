@@ -21,6 +21,10 @@ class UserError(Exception):
     """The input was wrong. The message is one line; the command line prints it and exits with code 2."""
 
 
+class Unavailable(UserError):
+    """What the input names is not here now, such as a device, a file or a text: another time the same input may be right."""
+
+
 def escaped(text: str) -> str:
     r"""`text` with an escape such as \x1b for each character that a terminal would not show as it is."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

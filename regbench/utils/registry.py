@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from regbench.utils.errors import UserError, blame, nearest
+from regbench.utils.errors import Unavailable, UserError, blame, nearest
 from regbench.utils.imports import (
     files_of,
     forget_modules_beside,
@@ -282,7 +282,7 @@ def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"no such file: {path}")
+        raise Unavailable(f"no such file: {path}")
     resolved = path.resolve()
     # A name of its own, so that a stranger's mamba.py hides no built-in; kept in sys.modules for dataclasses and inspect.
     name = f"{_PLUGIN}{resolved.stem}_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"

@@ -26,6 +26,7 @@ from regbench.ops.ngram import NGramIndex, ngram_head
 from regbench.results import ScoreRecord
 from regbench.tracks import Track
 from regbench.utils import registry
+from regbench.utils.errors import UserError
 
 WITH_WEIGHTS = {
     "transformer": {"n_heads": 2},
@@ -110,6 +111,16 @@ class LooksBack(Mixer):
         return weights[:, 0] @ x
 
 
+class Signed(LooksBack):
+    """Its first head has a coefficient of -3 for the position before, and of 1 for its own."""
+
+    def weights(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, 2, L, L). The first position has none before it: -3 is its own there, too."""
+        weights = super().weights(x).clone()
+        weights[:, 0] = torch.eye(x.shape[1]) - 3 * weights[:, 0]
+        return weights
+
+
 def trained_of(track: Track, mixer: type[Mixer] | str, **settings: object) -> Trained:
     torch.manual_seed(0)
     if isinstance(mixer, str):
@@ -172,6 +183,10 @@ def test_coefficients_are_shares_of_absolute_mass(tiny: Track) -> None:
     assert not measure(trained_of(tiny, LooksBack), tiny.instances("test")).coefficients
     for head in found.heads:
         assert all(0.0 <= record.value <= 1.0 + 1e-6 for record in head.mass.values())
+    signed = measure(trained_of(tiny, Signed), tiny.instances("test"))
+    assert signed.coefficients
+    assert signed.heads[0].mass["previous"].value == pytest.approx(0.75)
+    assert signed.heads[0].mass["self"].value == pytest.approx(0.25)
 
 
 def test_a_whole_model_names_its_layers(tiny: Track) -> None:
@@ -312,5 +327,5 @@ def test_weights_that_look_ahead_are_refused(tiny: Track) -> None:
     for mixer, message in ((Ahead, "look ahead"), (Flat, r"not \(B, H, L, L\)")):
         trained = replace(trained_of(tiny, LooksBack))
         trained.model.blocks[0].mixer.__class__ = mixer  # type: ignore[union-attr, index, assignment]
-        with pytest.raises(Exception, match=message):
+        with pytest.raises(UserError, match=message):
             measure(trained, tiny.instances("test"))

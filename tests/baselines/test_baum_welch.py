@@ -203,6 +203,7 @@ class TestEveryForm:
 
     def test_is_the_same_for_any_number_of_threads(self, options, threads):
         tokens = random_tokens(6, (9, 30))
+        threads(3)
         whole = model(**options).predict(tokens)
         threads(1)
         np.testing.assert_array_equal(model(**options).predict(tokens), whole)

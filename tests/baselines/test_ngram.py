@@ -153,6 +153,7 @@ class TestEveryModel:
     def test_is_the_same_for_any_number_of_threads(self, order, smoothing, threads):
         tokens = random_tokens(6, (50, 30))
         model = NGram(order, VOCAB, SEPARATOR, smoothing)
+        threads(3)
         whole = model.predict(tokens)
         threads(1)
         np.testing.assert_array_equal(model.predict(tokens), whole)

@@ -19,6 +19,8 @@ from torch.nn import functional as F
 import regbench
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
+from regbench.evaluation import guards
+from regbench.evaluation.any_predictor import weights_digest
 from regbench.evaluation.predictions import Predictions, read_predictions
 from regbench.metrics.scores import score, score_records
 from regbench.models.model import shift_in
@@ -281,8 +283,12 @@ def test_a_model_that_sees_the_token_itself(tiny: Track) -> None:
     )
 
 
-def test_a_model_that_sees_the_token_in_what_looks_like_rounding(tiny: Track, vocab_size: int) -> None:
-    """Nearly uniform rows: one part in a thousand decides what is most likely."""
+@pytest.mark.parametrize("at_once", [1, 5, 64])
+def test_a_model_that_sees_the_token_in_what_looks_like_rounding(
+    tiny: Track, vocab_size: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly uniform rows: one part in a thousand decides what is most likely. However many instances are asked at once."""
+    monkeypatch.setattr(guards, "rows_at_once", lambda *_: at_once)
 
     def peeks(tokens: Tensor) -> Tensor:
         rows = torch.full((*tokens.shape, vocab_size), 1.0 / vocab_size, dtype=torch.float64)
@@ -293,6 +299,39 @@ def test_a_model_that_sees_the_token_in_what_looks_like_rounding(tiny: Track, vo
     assert line == (
         "the callable sees the token that it predicts: its predictions change little with it, and are better for it"
     )
+
+
+def test_a_gain_of_probability_alone_is_one() -> None:
+    """What is most likely stays the same, and a token has ten times the probability where it was seen."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1, 8000, 64)
+    blind = np.full((64, 8000), 1e-3 / 7999)
+    blind[:, 0] = 1 - 1e-3
+    seeing = blind.copy()
+    seeing[:, 1:] *= 0.1
+    seeing[np.arange(64), tokens] += 9e-4
+    assert guards.gain(seeing, blind, tokens) > guards.LARGEST_GAIN > guards.gain(blind, seeing, tokens)
+
+
+def test_the_digest_is_of_every_weight() -> None:
+    """And of its name and shape."""
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    digests = {weights_digest(module) for module in (one, other, nn.Sequential(one), nn.Linear(1, 2), nn.Linear(2, 1))}
+    assert len(digests) == 5
+    other.load_state_dict(one.state_dict())
+    assert weights_digest(other) == weights_digest(one)
+    with torch.no_grad():
+        other.weight[1, 1] += 1e-6
+    assert weights_digest(other) != weights_digest(one)
+
+
+def test_the_last_row_of_an_array_of_next_tokens_is_not_read(tiny: Track, rows: NDArray[np.float64]) -> None:
+    instances = tiny.instances("test")
+    early = np.concatenate([rows[:, 1:], rows[:, :1]], axis=1)
+    early[np.arange(len(rows)), instances.lengths - 1] = np.nan
+    assert regbench.evaluate(tiny, early, predicts="next", kind="probabilities").score("nll").value > 0
+    early[0, 2] = np.nan
+    assert "NaN" in refused(tiny, early, predicts="next", kind="probabilities")
 
 
 def test_a_model_that_sees_the_future(tiny: Track, vocab_size: int) -> None:

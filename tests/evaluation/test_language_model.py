@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,7 +119,8 @@ def test_the_command_prints_and_keeps(
     assert "1 mapping of symbols to tokens" in said
     result = read_result(out)
     assert result.architecture.options["prompt"] == '"a b"'
-    assert len(result.architecture.options["tokenizer_sha256"]) == 64
+    tokenizer = transformers.AutoTokenizer.from_pretrained(gpt2.removeprefix("hf:")).backend_tokenizer.to_str()
+    assert result.architecture.options["tokenizer_sha256"] == hashlib.sha256(tokenizer.encode()).hexdigest()
     assert result.environment.precision == "bfloat16"
     assert (out / "seed-0" / "predictions.npz").exists()
     assert "A language model scored as it was given" in (out / "report.html").read_text()

@@ -137,6 +137,8 @@ def test_lower_is_better_where_it_is(entries: list[Entry], tiny: Track) -> None:
     values = [row.scores["tvd"].value for row in board.rows]
     assert values == sorted(values)
     assert board.metrics[0] == "tvd"
+    first, *_, last = (row.ties for row in board.rows if row.ties)
+    assert (first[0], first[1] < last[0]) == (1, True), "the last is worse than the first, and no tie"
 
 
 def test_what_cannot_be_compared_is_refused(entries: list[Entry], lstm: Made) -> None:

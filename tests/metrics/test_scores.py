@@ -147,7 +147,7 @@ def test_bin_width(length: int, width: int) -> None:
     [
         (lambda p: p[:, :, :-1], r"have the shape \(2, 3, 3\), not \(2, 3, 4\)"),
         (lambda p: np.where(p > 0.24, np.nan, p), "NaN"),
-        (lambda p: p * 1.01, "must sum to 1; one is off by 0.01"),
+        (lambda p: p * 1.002, "must sum to 1; one is off by 0.002"),
         (lambda p: p + np.array([0.5, -0.5, 0, 0]), "negative"),
     ],
 )
@@ -162,7 +162,7 @@ def test_what_is_no_distribution_is_refused(fault: object, message: str) -> None
     ("probability", "most_likely", "message"),
     [
         (np.full((2, 3), -0.1), np.zeros((2, 3), int), "no probabilities"),
-        (np.full((2, 3), 1.01), np.zeros((2, 3), int), "no probabilities"),
+        (np.full((2, 3), 1.002), np.zeros((2, 3), int), "no probabilities"),
         (np.full((2, 3), np.nan), np.zeros((2, 3), int), "NaN"),
         (np.full((2, 2), 0.5), np.zeros((2, 3), int), r"the shape \(2, 2\), not \(2, 3\)"),
         (np.full((2, 3), 0.5), np.zeros((2, 2), int), r"tokens have the shape \(2, 2\), not \(2, 3\)"),

@@ -187,6 +187,16 @@ def test_controls_tell_how_hard_a_split_is() -> None:
     assert np.std(off) == pytest.approx(1.0, abs=0.15)
 
 
+def test_the_slopes_are_those_of_the_fresh_split() -> None:
+    """The score was five times the control, as a claim can say, and is twice the control now."""
+    rng = np.random.default_rng(0)
+    then, now = rng.normal(size=100), rng.normal(size=80)
+    value, _ = expected_elsewhere(
+        Split(5 * then, np.ones(100), then[:, None]), Split(2 * now, np.ones(80), now[:, None])
+    )
+    assert value == pytest.approx(5 * then.mean() + 2 * (now.mean() - then.mean()))
+
+
 @pytest.mark.parametrize(("option", "value"), [("level", 0.0), ("level", 0.5), ("seed_noise", -0.1)])
 def test_wrong_options(option: str, value: float) -> None:
     sample = Sample([0.5], np.ones(3))

@@ -125,6 +125,16 @@ def test_an_edited_source_or_track_is_another_cell(tmp_path: Path) -> None:
         assert len(set(found)) == 3
 
 
+def test_another_text_is_another_cell(tiny_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials on the text of before are none on the text of now."""
+    found = []
+    for text in (None, "a" * 64, "b" * 64):
+        monkeypatch.setattr("regbench.tasks.base.Task.source_digest", lambda _, text=text: text)
+        found.append(groups_of(tiny_file)[0])
+    assert len({group.trials[0].digest for group in found}) == 3
+    assert len({group.key for group in found}) == 3
+
+
 def test_another_backend_or_device_is_another_cell(tiny_file: Path) -> None:
     one: dict[str, Any] = {"grid": {"arch": ["lstm"]}, "options_of": {}, "select": None}
     changes = ({}, {"backend": "naive"}, {"device": "cpu"})
@@ -189,6 +199,7 @@ COUNTS = {
     "short-conv": (0, 21),
     "board-medium": (34, 51),
     "board-tasks": (528, 528),
+    "board-linear-regression": (60, 60),
     "language-models": (32, 48),
 }
 

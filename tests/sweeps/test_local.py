@@ -88,6 +88,7 @@ class TestShare:
                 {"device": "cuda:1"},
                 "runs side by side share all GPUs: instead of the device cuda:1 say cuda, with CUDA_VIS",
             ),
+            ({"device": "cpu", "gpus": 0.5}, "a run with 0.5 GPU asked for, and the device is cpu"),
             ({"jobs": 3}, "3 runs of 1 thread need 3 cores, and there are 2"),
             ({"jobs": 2, "of_each": 2}, "2 runs of 2 threads need 4 cores, and there are 2"),
             ({"gpus": 1.0}, "a run with 1 GPU asked for, and there are 0 GPUs here"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from regbench.config import Config
 from regbench.sweeps import ray_engine
 from regbench.sweeps.local import Share
 from regbench.sweeps.ray_engine import RayEngine, connect
@@ -117,6 +118,16 @@ def test_more_than_the_cluster_has() -> None:
         ray_engine._require(FakeRay([{"CPU": 4.0}, {"CPU": 2.0}]), Share(0, 8))
     with pytest.raises(UserError, match="a run with 1 GPU asked for, and there are 0 GPUs in the cluster"):
         ray_engine._require(FakeRay([{"CPU": 4.0}]), Share(0, 1, 1.0))
+
+
+def test_a_node_goes_on_only_with_the_files_that_it_was_sent() -> None:
+    """A folder that a process left there is taken up again; not if the sweep has other files by now, such as more seeds."""
+    job = Job("finish", "/sweep/runs/a", Config(track="pfa-small-v1", architecture="lstm", seeds=(0,)), None, "lstm")
+    sent = {"config.yaml": b"seeds: [0]", "seed-0/scores.json": b"{}"}
+    place = ray_engine._place("/sweep", job, sent)
+    assert ray_engine._place("/sweep", job, dict(reversed(sent.items()))) == place
+    others = [{**sent, "config.yaml": b"seeds: [1]"}, {"config.yaml": sent["config.yaml"]}, {}]
+    assert len({place, *(ray_engine._place("/sweep", job, files) for files in others)}) == 4
 
 
 def test_code_is_told_by_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -278,6 +278,14 @@ def test_what_the_machine_lacks_is_no_verdict_on_a_configuration(
     assert {row["chosen"] for row in lines(tmp_path / "out" / "trials.csv")} == {"no"}
 
 
+def test_a_lost_gpu_is_no_verdict_on_a_configuration(tiny_file: Path, tmp_path: Path) -> None:
+    config = Config(track=str(tiny_file), architecture="lstm", seeds=(0,), device="cuda:99")
+    ended = do(Job("train", str(tmp_path), config, 0, "lstm"), tmp_path / "cell", lambda _: None)
+    assert ended.message is not None
+    assert "is not available" in ended.message
+    assert not ended.refused
+
+
 def test_code_that_is_edited_meanwhile_is_not_trained(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

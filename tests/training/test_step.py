@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from regbench.models.mixer import state_space
-from regbench.training.options import TrainingOptions
+from regbench.training.options import TrainingOptions, resolve_training
 from regbench.training.step import make_optimizer, train_step
 from regbench.training.trainer import Trainer
 from regbench.utils.errors import UserError
@@ -116,10 +117,25 @@ def test_sgd_is_the_step_written_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"momentum": 0.5}, {"optimizer": "sgd", "beta1": 0.5}, {"optimizer": "sgd", "beta2": 0.5}]
+    ("options", "needs"),
+    [
+        ({"momentum": 0.5}, "optimizer adamw"),
+        ({"optimizer": "sgd", "beta1": 0.5}, "optimizer sgd"),
+        ({"optimizer": "sgd", "beta2": 0.5}, "optimizer sgd"),
+        ({"schedule": "constant", "final_learning_rate": 0.2}, "schedule constant"),
+        ({"schedule": "plateau", "final_learning_rate": 0.2}, "schedule plateau"),
+        ({"plateau_patience": 3}, "schedule cosine"),
+        ({"schedule": "constant", "plateau_factor": 0.1}, "schedule constant"),
+    ],
 )
-def test_an_option_of_the_other_optimizer_is_refused(options: dict[str, object]) -> None:
-    from regbench.training.options import resolve_training
-
-    with pytest.raises(UserError, match=r"^training option: \w+ has no effect with the optimizer (adamw|sgd)$"):
+def test_an_option_without_effect_is_refused(options: dict[str, object], needs: str) -> None:
+    with pytest.raises(UserError, match=rf"^training option: \w+ has no effect with the {needs}$"):
         resolve_training(Recency, options)
+
+
+def test_a_default_without_effect_is_left_out() -> None:
+    class Own(Recency):
+        training_defaults: ClassVar = {"schedule": "plateau", "plateau_patience": 3}
+
+    assert resolve_training(Own, {}).plateau_patience == 3
+    assert resolve_training(Own, {"schedule": "cosine"}) == resolve_training(Recency, {})

@@ -21,7 +21,7 @@ from regbench.training.checkpoint import course_file
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import Progress, Reporter
 from regbench.training.step import batch_tensors
-from regbench.training.trainer import Trainer, _cut_log, training_steps
+from regbench.training.trainer import Steps, Trainer, _cut_log, training_steps
 from regbench.utils.errors import UserError
 from tests.training.conftest import Recency, log
 
@@ -318,7 +318,7 @@ def test_the_loss_is_of_the_tokens_asked_for(trainer: Callable[..., Trainer], lo
         return losses(tokens, scored)
 
     t.model.losses = noted  # type: ignore[method-assign]
-    rows = t.plan[0][1]
+    rows = t.plan.rows(0)
     t._step()
     batch = t.train_split[rows]
     assert int(seen[0].sum()) == (batch.n_tokens if loss_on == "all" else int(batch.scored.sum()))
@@ -343,6 +343,15 @@ class TestPlan:
         assert plan[0][1].tolist() != plan[10][1].tolist()
         other = next(training_steps(self.lengths, TrainingOptions(batch_size=10), int(self.lengths.sum()), seed=1))
         assert plan[0][1].tolist() != other[1].tolist()
+
+    @pytest.mark.parametrize("more", [{}, {"train_instances": 33}, {"epochs": 2, "batch_size": 16}])
+    def test_a_step_is_found_in_any_order(self, more: dict[str, int]) -> None:
+        options = TrainingOptions(**{"batch_size": 10, **more})  # type: ignore[arg-type]
+        plan = list(training_steps(self.lengths, options, 10_000, seed=3))
+        steps = Steps(self.lengths, options, 10_000, seed=3)
+        assert steps.tokens.tolist() == [tokens for tokens, _ in plan]
+        for step in [*range(len(plan)), *reversed(range(len(plan)))]:
+            assert np.array_equal(steps.rows(step), plan[step][1])
 
     def test_epochs_end_it_before_the_budget_does(self) -> None:
         options = TrainingOptions(batch_size=16, epochs=2)

@@ -14,7 +14,7 @@ from typing import Any
 
 from regbench.data.text.bars import bar
 from regbench.data.text.sources import Document, field_of
-from regbench.utils.errors import UserError, closest
+from regbench.utils.errors import Unavailable, UserError, closest
 from regbench.utils.files import cache_root, keep
 
 DEFAULT_LIMIT = 100_000
@@ -123,7 +123,7 @@ class HubDataset:
         try:
             import datasets
         except ImportError:
-            raise UserError(f"{self.dataset} needs the package datasets: pip install 'regbench[text]'") from None
+            raise Unavailable(f"{self.dataset} needs the package datasets: pip install 'regbench[text]'") from None
         revision = self.revision if Path(self.dataset).is_dir() else self._commit()
         stream = datasets.load_dataset(self.dataset, self.config, split=self.split, revision=revision, streaming=True)
         rows: Iterable[Mapping[str, Any]] = stream.skip(skip) if skip else stream
@@ -174,7 +174,7 @@ def _one_line(dataset: HubDataset) -> Iterator[None]:
             reason = f"config '{dataset.config}': {' '.join(str(error).split())[:300]}"
         else:
             reason = first[:300]
-        raise UserError(f"dataset '{dataset.dataset}': {reason}") from None
+        raise Unavailable(f"dataset '{dataset.dataset}': {reason}") from None
 
 
 def _hint(name: str) -> str:

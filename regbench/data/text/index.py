@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regbench.data.text.bars import bar
 from regbench.data.text.sources import Document, Source
 from regbench.utils.arrays import IntArray
-from regbench.utils.errors import UserError
+from regbench.utils.errors import Unavailable, UserError
 
 SPLITS = ("train", "validation", "test")
 SHARE = 20
@@ -180,5 +180,5 @@ def texts(source: Source, index: Index, chosen: NDArray[Any]) -> Iterator[str]:
         for _ in range(place - before):
             document = next(documents, None)
         if document is None or identify(document) != index.identity[number].tobytes():
-            raise UserError(f"{source.name} changed while it was read: start again")
+            raise Unavailable(f"{source.name} changed while it was read: start again")
         yield document.text

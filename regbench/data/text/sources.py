@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import Unavailable, UserError, nearest
 
 SUFFIXES = (".jsonl", ".md", ".parquet", ".txt")
 _UTF_8 = "utf-8-sig"  # skips the byte order mark that some editors write
@@ -156,7 +156,7 @@ class Files:
                     if document.text.strip():
                         yield document
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+            raise Unavailable(f"cannot read {path}: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise UserError(f"{path} is not text in UTF-8") from None
 
@@ -167,7 +167,7 @@ class Files:
                 raise UserError(f"{self.path}: a source of text is {', '.join(SUFFIXES)} or a folder of these")
             return [self.path]
         if not self.path.is_dir():
-            raise UserError(f"no such file or folder: {self.path}")
+            raise Unavailable(f"no such file or folder: {self.path}")
         relative = sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*"))
         paths = [self.path / name for name in relative if not any(part.startswith(".") for part in name.split("/"))]
         paths = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
@@ -232,7 +232,7 @@ def _parquet_rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, Mapp
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError:
-        raise UserError(f"{path.name} needs the package pyarrow: pip install 'regbench[text]'") from None
+        raise Unavailable(f"{path.name} needs the package pyarrow: pip install 'regbench[text]'") from None
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
