@@ -372,6 +372,8 @@ def test_a_shift_of_a_model_is_named_either_way() -> None:
     assert line.endswith("say predicts='this'")
     twice = refused(track, lambda tokens: this(shift_in(tokens, 8)), predicts="this", **asked)
     assert twice.endswith("shift the tokens only once")
+    early = np.roll(this(torch.from_numpy(track.instances("validation").tokens)), -2, 1)
+    assert "two places early" in refused(track, early, predicts="next", **asked)
 
 
 def test_a_random_model_and_one_that_depends_on_its_batch(tiny: Track, vocab_size: int) -> None:

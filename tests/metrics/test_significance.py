@@ -197,11 +197,15 @@ def test_the_slopes_are_those_of_the_fresh_split() -> None:
     assert value == pytest.approx(5 * then.mean() + 2 * (now.mean() - then.mean()))
 
 
-@pytest.mark.parametrize(("option", "value"), [("level", 0.0), ("level", 0.5), ("seed_noise", -0.1)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("level", 0.0), ("level", 0.5), ("seed_noise", -0.1), ("seed_noise", np.inf)]
+)
 def test_wrong_options(option: str, value: float) -> None:
     sample = Sample([0.5], np.ones(3))
     with pytest.raises(UserError, match=f"{option} must be"):
         compare(sample, sample, np.ones(3, dtype=int), higher_is_better=True, **{option: value})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=f"{option} must be"):
+        worst_seed(sample, [0.5], np.ones(3, dtype=int), higher_is_better=True, **{option: value})  # type: ignore[arg-type]
 
 
 def simulate(

@@ -103,8 +103,8 @@ def test_half_precision_is_computed_in_float32(backend: str, autocast: bool) -> 
     inputs = make(2, 33, 4, 3).to(torch.bfloat16)
     expected = everything(inputs.to(torch.float32), "naive")
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        y, _ = selective_scan(*inputs, backend=backend)
-    assert y.dtype == torch.bfloat16
+        y, state = selective_scan(*inputs, backend=backend)
+    assert (y.dtype, state.dtype) == (torch.bfloat16, torch.float32)
     torch.testing.assert_close(y, expected[0].bfloat16(), rtol=1e-2, atol=1e-6)
 
 
