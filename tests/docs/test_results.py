@@ -47,6 +47,7 @@ def compare(rows: list[list[str]], track: str, metrics: tuple[str, ...]) -> None
         ("## N-gram heads", "pfa-small-v1", PFA),
         ("## Associative recall", "assoc-recall-small-v1", ("final_accuracy", "token_accuracy", "nll")),
         ("## In-context bigrams", "bigram-small-v1", ("nll", "in_context_accuracy", "global_tvd", "tvd")),
+        ("## Linear regression", "linear-regression-small-v1", ("mse", "truth_mse")),
     ],
 )
 def test_scores_are_the_boards(heading: str, track: str, metrics: tuple[str, ...]) -> None:
@@ -57,7 +58,7 @@ def test_scores_are_the_boards(heading: str, track: str, metrics: tuple[str, ...
     compare(rows, track, metrics)
     if heading != "## N-gram heads":
         main = [float(row[1].split()[0]) for row in rows]
-        assert main == sorted(main, reverse=metrics[0] != "nll")
+        assert main == sorted(main, reverse=metrics[0] not in ("nll", "mse"))
 
 
 def test_the_best_of_the_grids_trials_is_the_entry() -> None:
@@ -107,6 +108,25 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
         assert row[2 + tracks.index(str(track))] == f"{score:.3f}"
     shown = sum(cell != "—" for row in page for cell in row[2:])
     assert shown == sum(trials.chosen == "yes")
+
+
+def test_the_best_of_the_regressions_trials_is_the_entry() -> None:
+    """All three rates of an architecture were tried, and no entry with three trials is without them."""
+    file = yaml.safe_load((SWEEPS / "board-linear-regression.yaml").read_text())
+    trials = pd.read_csv(SWEEPS / "board-linear-regression-trials.csv")
+    entries = {
+        one.architecture.name: one
+        for one in published("linear-regression-small-v1").values()
+        if one.selection.trials == 3
+    }
+    assert set(trials.architecture) == set(entries)
+    for architecture, group in trials.groupby("architecture"):
+        assert sorted(group["training.learning_rate"]) == [
+            float(rate) for rate in file["grid"]["training.learning_rate"]
+        ]
+        (chosen,) = group[group.chosen == "yes"].to_dict("records")
+        assert chosen["validation_loss"] == group.validation_loss.min()
+        assert entries[str(architecture)].training["learning_rate"] == chosen["training.learning_rate"]
 
 
 def test_the_best_of_the_mediums_trials_is_the_entry() -> None:
