@@ -121,15 +121,11 @@ def _probe_gain(one: Given, instances: Instances) -> None:
 
     def at_places(tokens: NDArray[Any]) -> FloatArray:
         """(K, V): of each batch only the rows at these places are kept."""
-        parts = np.split(np.arange(len(which)), np.searchsorted(which, np.arange(at_once, len(tokens), at_once)))
-        starts = range(0, len(tokens), at_once)
-        return np.concatenate(
-            [
-                one.predict(tokens[start : start + at_once])[which[part] - start, places[part]]
-                for start, part in zip(starts, parts, strict=True)
-                if len(part)
-            ]
-        )
+        rows = []
+        for start in range(0, len(tokens), at_once):
+            here = (start <= which) & (which < start + at_once)
+            rows.append(one.predict(tokens[start : start + at_once])[which[here] - start, places[here]])
+        return np.concatenate(rows)
 
     seeing, blind = at_places(some.tokens), at_places(changed.tokens)
     if gain(seeing, blind, some.tokens[which, places]) > LARGEST_GAIN:

@@ -58,8 +58,7 @@ def training_steps(
         raise UserError(f"training.train_tokens ({limit:,}) is above the track's budget of {budget:,}")
     used = 0
     epochs = itertools.count() if options.epochs is None else range(options.epochs)
-    orders = (np.random.default_rng([seed, epoch]) for epoch in epochs)
-    batches = (length_bucketed_batches(lengths[:few], options.batch_size, order) for order in orders)
+    batches = (_batches(lengths, options, seed, epoch) for epoch in epochs)
     for rows in itertools.chain.from_iterable(batches):
         tokens = int(lengths[rows].sum())
         if used + tokens > limit:
@@ -70,13 +69,20 @@ def training_steps(
         raise UserError(f"{limit:,} training tokens are less than one batch of {options.batch_size} instances")
 
 
+def _batches(lengths: IntArray, options: TrainingOptions, seed: int, epoch: int) -> Iterator[IntArray]:
+    """The rows (B,) of each batch of an epoch."""
+    order = np.random.default_rng([seed, epoch])
+    return length_bucketed_batches(lengths[: options.train_instances], options.batch_size, order)
+
+
 class Steps:
     """The steps of a training: the tokens of all, and the batches of one epoch at a time. A list of all would take gigabytes."""
 
     def __init__(self, lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> None:
         """Counts the steps; see `training_steps`, whose errors it raises."""
         self.tokens = np.fromiter((tokens for tokens, _ in training_steps(lengths, options, budget, seed)), np.int64)
-        self._lengths, self._batch_size, self._seed = lengths[: options.train_instances], options.batch_size, seed
+        self._lengths, self._options, self._seed = lengths, options, seed
+        self._steps_of_an_epoch = math.ceil((options.train_instances or len(lengths)) / options.batch_size)
         self._epoch, self._batches = -1, list[IntArray]()
 
     def __len__(self) -> int:
@@ -85,10 +91,9 @@ class Steps:
 
     def rows(self, step: int) -> IntArray:
         """(B,): the rows of a step's batch."""
-        epoch, place = divmod(step, math.ceil(len(self._lengths) / self._batch_size))
+        epoch, place = divmod(step, self._steps_of_an_epoch)
         if epoch != self._epoch:
-            order = np.random.default_rng([self._seed, epoch])
-            self._epoch, self._batches = epoch, list(length_bucketed_batches(self._lengths, self._batch_size, order))
+            self._epoch, self._batches = epoch, list(_batches(self._lengths, self._options, self._seed, epoch))
         return self._batches[place]
 
 

@@ -22,7 +22,7 @@ class UserError(Exception):
 
 
 class Unavailable(UserError):
-    """What the input names is not here now, such as a device, a file or a text: another time the same input may be right."""
+    """A device, a file or a text is not here now, or is another than it was. Another time the same input may be right."""
 
 
 def escaped(text: str) -> str:

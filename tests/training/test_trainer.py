@@ -21,7 +21,7 @@ from regbench.training.checkpoint import course_file
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import Progress, Reporter
 from regbench.training.step import batch_tensors
-from regbench.training.trainer import Steps, Trainer, _cut_log, training_steps
+from regbench.training.trainer import Trainer, _cut_log
 from regbench.utils.errors import UserError
 from tests.training.conftest import Recency, log
 
@@ -323,51 +323,6 @@ def test_the_loss_is_of_the_tokens_asked_for(trainer: Callable[..., Trainer], lo
     batch = t.train_split[rows]
     assert int(seen[0].sum()) == (batch.n_tokens if loss_on == "all" else int(batch.scored.sum()))
     assert int(batch.scored.sum()) < batch.n_tokens
-
-
-class TestPlan:
-    lengths = np.random.default_rng(0).integers(5, 50, 100)
-
-    def test_it_stays_within_the_budget_and_nearly_uses_it(self) -> None:
-        plan = list(training_steps(self.lengths, TrainingOptions(batch_size=10), 12_345, seed=0))
-        used = sum(tokens for tokens, _ in plan)
-        assert 12_345 - 10 * 50 <= used <= 12_345
-        assert all(tokens == self.lengths[rows].sum() for tokens, rows in plan)
-
-    def test_every_epoch_sees_every_instance(self) -> None:
-        plan = list(training_steps(self.lengths, TrainingOptions(batch_size=10), 3 * int(self.lengths.sum()), seed=0))
-        assert len(plan) == 30
-        for epoch in range(3):
-            rows = np.concatenate([rows for _, rows in plan[10 * epoch : 10 * epoch + 10]])
-            assert sorted(rows.tolist()) == list(range(100))
-        assert plan[0][1].tolist() != plan[10][1].tolist()
-        other = next(training_steps(self.lengths, TrainingOptions(batch_size=10), int(self.lengths.sum()), seed=1))
-        assert plan[0][1].tolist() != other[1].tolist()
-
-    @pytest.mark.parametrize("more", [{}, {"train_instances": 33}, {"epochs": 2, "batch_size": 16}])
-    def test_a_step_is_found_in_any_order(self, more: dict[str, int]) -> None:
-        options = TrainingOptions(**{"batch_size": 10, **more})  # type: ignore[arg-type]
-        plan = list(training_steps(self.lengths, options, 10_000, seed=3))
-        steps = Steps(self.lengths, options, 10_000, seed=3)
-        assert steps.tokens.tolist() == [tokens for tokens, _ in plan]
-        for step in [*range(len(plan)), *reversed(range(len(plan)))]:
-            assert np.array_equal(steps.rows(step), plan[step][1])
-
-    def test_epochs_end_it_before_the_budget_does(self) -> None:
-        options = TrainingOptions(batch_size=16, epochs=2)
-        plan = list(training_steps(self.lengths, options, 10**9, seed=0))
-        assert len(plan) == 2 * 7
-        assert sorted(np.concatenate([rows for _, rows in plan]).tolist()) == sorted([*range(100), *range(100)])
-        short = list(training_steps(self.lengths, options, 3000, seed=0))
-        assert sum(tokens for tokens, _ in short) <= 3000
-
-    def test_more_than_the_budget_is_refused(self) -> None:
-        with pytest.raises(UserError, match=r"train_tokens \(2,000\) is above the track's budget of 1,000"):
-            list(training_steps(self.lengths, TrainingOptions(train_tokens=2000), 1000, seed=0))
-
-    def test_less_than_a_batch_is_refused(self) -> None:
-        with pytest.raises(UserError, match="10 training tokens are less than one batch"):
-            list(training_steps(self.lengths, TrainingOptions(), 10, seed=0))
 
 
 def test_learning_rate_rises_peaks_and_falls_to_its_share() -> None:
