@@ -73,9 +73,16 @@ class Model(nn.Module):
             For tokens `cross_entropy` in nats, the mean over scored positions (ICLL Eq. 8). For vectors `mse`, the squared
             error, the mean over scored positions and components.
         """
-        if isinstance(self.io, VectorIO):
-            return {"mse": F.mse_loss(self(tokens)[scored], tokens[..., -self.io.d_out :][scored])}
-        return {"cross_entropy": F.cross_entropy(self(tokens)[scored], tokens[scored])}
+        of_vectors = isinstance(self.io, VectorIO)
+        out, true = self(tokens), tokens[..., -self.io.d_out :] if of_vectors else tokens
+        if tokens.is_cpu:  # only rows that count: fewer to compute
+            out, true = out[scored], true[scored]
+            return {"mse": F.mse_loss(out, true)} if of_vectors else {"cross_entropy": F.cross_entropy(out, true)}
+        # elsewhere shapes do not depend on values: Python would wait for the GPU to tell them
+        if of_vectors:
+            squares = (out - true).square().masked_fill(~scored[..., None], 0.0)
+            return {"mse": squares.sum() / (scored.sum() * self.io.d_out)}
+        return {"cross_entropy": F.cross_entropy(out.flatten(0, 1), true.masked_fill(~scored, _LEFT_OUT).flatten())}
 
     def measured(self, task: Task) -> Mapping[str, float]:
         """Figures that follow from the weights. Training writes them to each row of its log, as `measured.NAME`.
@@ -98,6 +105,10 @@ class Model(nn.Module):
     def state_bytes(self) -> int | None:
         """Bytes of recurrent state for one sequence in float32. None: it grows with L, or is not known."""
         return None
+
+
+_LEFT_OUT = -100
+"""A target that PyTorch's cross entropy leaves out, by its default."""
 
 
 def shift_in(tokens: Tensor, separator: float) -> Tensor:

@@ -14,8 +14,9 @@ from regbench.models.build import build
 from regbench.models.model import find_device, manual_seed, parameter_count
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
+from regbench.training.cuda_graph import gradients_on
 from regbench.training.step import batch_tensors, make_optimizer, train_step
-from regbench.training.trainer import training_steps
+from regbench.training.trainer import TIMED_STEPS, training_steps
 
 _SECONDS = 2.0
 """For which steps of one size are timed, after the first; three at least."""
@@ -123,16 +124,17 @@ def _time(point: Point, train: Instances) -> tuple[float, float]:
     with use_backend(point.content["backend"]):
         model = build(point.cls, point.options, point.track.task.io).to(device).train()
         optimizer = make_optimizer(model, point.training)
+        gradients, settled = gradients_on(device), TIMED_STEPS[device.type][0]
         steps, tokens, started = 0, 0, 0.0
-        for count, rows in plan:
-            train_step(model, optimizer, batch_tensors(train[rows], device), point.training)
+        for step, (count, rows) in enumerate(plan, 1):
+            train_step(model, optimizer, batch_tensors(train[rows], device), point.training, gradients)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             if started:
                 steps, tokens = steps + 1, tokens + count
                 if steps >= 3 and time.perf_counter() - started > _SECONDS:
                     break
-            else:
+            elif step >= settled:
                 started = time.perf_counter()
         spent = time.perf_counter() - started
     return spent / max(1, steps), spent / max(1, tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,8 +25,38 @@ def autocast(device: torch.device, options: TrainingOptions) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
 
 
+Gradients = Callable[[Model, tuple[Tensor, Tensor], TrainingOptions], dict[str, Tensor]]
+"""What leaves the gradients of a batch in the parameters, and gives the terms of the loss; see `gradients`."""
+
+
+def gradients(model: Model, batch: tuple[Tensor, Tensor], options: TrainingOptions) -> dict[str, Tensor]:
+    """Leaves the gradients of a batch in the parameters, in the place of those of the last one.
+
+    Args:
+        model: in training mode.
+        batch: tokens (B, L) or vectors (B, L, D_in), and which positions are scored (B, L).
+        options: precision.
+
+    Returns:
+        The terms of the loss, by name.
+
+    Raises:
+        UserError: the model's `losses` gives something else.
+    """
+    model.zero_grad(set_to_none=True)
+    with autocast(batch[1].device, options):
+        terms = model.losses(*batch)
+    _require_terms(model, terms)
+    torch.stack(list(terms.values())).sum().backward()
+    return {name: term.detach() for name, term in terms.items()}
+
+
 def train_step(
-    model: Model, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor], options: TrainingOptions
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    batch: tuple[Tensor, Tensor],
+    options: TrainingOptions,
+    by: Gradients = gradients,
 ) -> dict[str, Tensor]:
     """Takes one optimizer step. The gradients stay in the parameters.
 
@@ -35,6 +65,7 @@ def train_step(
         optimizer: of its parameters.
         batch: tokens (B, L) or vectors (B, L, D_in), and which positions are scored (B, L).
         options: precision and the largest norm of the gradient.
+        by: what computes the gradients.
 
     Returns:
         The terms of the loss before the step, by name.
@@ -42,14 +73,10 @@ def train_step(
     Raises:
         UserError: the model's `losses` gives something else.
     """
-    with autocast(batch[1].device, options):
-        terms = model.losses(*batch)
-    _require_terms(model, terms)
-    optimizer.zero_grad(set_to_none=True)
-    torch.stack(list(terms.values())).sum().backward()
+    terms = by(model, batch, options)
     torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
     optimizer.step()
-    return {name: term.detach() for name, term in terms.items()}
+    return terms
 
 
 def _require_terms(model: Model, terms: Any) -> None:

@@ -23,6 +23,7 @@ from regbench.models.model import Model
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
 from regbench.training.checkpoint import course_file, load_tensors, save_tensors
+from regbench.training.cuda_graph import gradients_on
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
 from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
@@ -30,8 +31,8 @@ from regbench.utils.arrays import IntArray
 from regbench.utils.errors import Unavailable, UserError, blaming
 from regbench.utils.files import atomic_write
 
-TIMED_STEPS = 6
-"""After so many steps the duration of a training is estimated."""
+TIMED_STEPS = {"cpu": (1, 6), "cuda": (30, 60)}
+"""Between these steps a training is timed for the estimate. What is compiled or recorded is so before the first of them."""
 
 
 def training_steps(
@@ -140,6 +141,7 @@ class Trainer:
         self.plan = Steps(train.lengths, options, budget, seed)
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
+        self._gradients = gradients_on(device)
         self.best: dict[str, Tensor] = {}
         self._running: list[Tensor] = []  # the losses since the last row of the log
         self._resume_file = folder / "resume.safetensors"
@@ -160,6 +162,7 @@ class Trainer:
         saved, logged = started, (started, self.progress.tokens)
         first = logged
         running, begun = self._running, self.progress.step
+        settled, timed = (begun + steps for steps in TIMED_STEPS[self.device.type])
         if begun == 0:
             self._keep()
         self.model.train()
@@ -171,11 +174,13 @@ class Trainer:
                 running.append(torch.stack(list(terms.values())))
                 step, now = self.progress.step, time.perf_counter()
                 self.progress.seconds = offset + now - started
-                if step == begun + 1:  # what is compiled is compiled by then
+                if step == settled:
                     first = (now, self.progress.tokens)
-                elif step == begun + TIMED_STEPS:
+                elif step == timed:
                     rest = int(self.plan.tokens[step:].sum())
                     reporter.estimated(rest * (now - first[0]) / (self.progress.tokens - first[1]))
+                    if why := getattr(self._gradients, "refused", ""):
+                        reporter.phase(f"steps are not recorded as CUDA graphs, which are faster: {why}")
                 if step % every == 0 or step in evaluate_at:
                     means = torch.stack(running).mean(0).tolist()
                     running.clear()
@@ -245,7 +250,7 @@ class Trainer:
         with blaming(f"training fails at step {self.progress.step + 1} of {len(self.plan)}:"):
             inputs = batch_tensors(batch, self.device)
             if batch.scored.any():
-                terms = train_step(self.model, self.optimizer, inputs, self.options)
+                terms = train_step(self.model, self.optimizer, inputs, self.options, self._gradients)
             else:  # there is nothing to learn, and a mean over no positions is NaN
                 with torch.no_grad():
                     terms = {name: torch.zeros_like(term) for name, term in self.model.losses(*inputs).items()}

@@ -1,0 +1,149 @@
+"""Gradients by CUDA graphs are those of plain steps, and models that cannot be recorded are trained without."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Mixer
+from regbench.models.model import Model
+from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.training.cuda_graph import GraphedGradients, _kept_by_python, gradients_on
+from regbench.training.options import TrainingOptions
+from regbench.training.step import gradients, make_optimizer
+from regbench.utils import registry
+from tests.training.conftest import Recency
+
+TOKENS = TokenIO(vocab_size=9, separator=8, max_length=24, names=tuple("abcdefgh|"))
+VECTORS = VectorIO(d_in=4, d_out=2, max_length=24)
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")
+OPTIONS = TrainingOptions(learning_rate=1e-2)
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+class Counts(Recency):
+    """Does something else at every step, as Python counts them."""
+
+    _steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._steps += 1
+        return super().forward(x) * self._steps
+
+
+class Chance(Recency):
+    """Leaves out its output now and then, by a generator that PyTorch does not know."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (random.random() < 0.5)
+
+
+class Waits(Recency):
+    """Reads a number from the device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if float(x.detach().sum()) > 0 else x
+
+
+def made(cls: type[Mixer], io: IO = TOKENS, **options: object) -> Model:
+    torch.manual_seed(0)
+    return build(cls, resolve_options(cls, {"d_model": 16, "n_layers": 1, "dropout": 0.0} | options), io).train()
+
+
+def batch(io: IO, size: int, length: int, device: torch.device = GPU) -> tuple[Tensor, Tensor]:
+    scored = torch.rand(size, length) < 0.5
+    scored[:, 0] = True
+    if isinstance(io, VectorIO):
+        return torch.randn(size, length, io.d_in).to(device), scored.to(device)
+    return torch.randint(io.vocab_size, (size, length)).to(device), scored.to(device)
+
+
+@pytest.mark.parametrize("io", [TOKENS, VECTORS], ids=["tokens", "vectors"])
+def test_the_loss_of_fixed_shape_is_the_mean_over_scored_rows(io: IO, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = made(Recency, io), batch(io, 3, 7, CPU)
+    found = []
+    for is_cpu in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(Tensor, "is_cpu", is_cpu)
+            terms = gradients(model, inputs, OPTIONS)
+        found.append(
+            (terms, [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+        )
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-7)
+
+
+def test_what_python_keeps_tells_a_model_that_counts() -> None:
+    for cls, changes in ((Recency, False), (Counts, True), (Chance, True)):
+        model, inputs = made(cls), batch(TOKENS, 2, 5, CPU)
+        before = _kept_by_python(model)
+        assert _kept_by_python(model) == before
+        gradients(model, inputs, OPTIONS)
+        assert (_kept_by_python(model) != before) == changes, cls
+
+
+def test_a_cpu_has_plain_gradients() -> None:
+    assert gradients_on(CPU) is gradients
+
+
+@pytest.mark.parametrize("name", ["transformer", "deltanet", "mamba", "lstm", "s4", "mesanet"])
+@pytest.mark.parametrize("io", [TOKENS, VECTORS], ids=["tokens", "vectors"])
+class TestOnAGPU:
+    """Recorded steps beside plain ones."""
+
+    pytestmark = needs_gpu
+
+    def test_gradients_of_replays_are_those_of_plain_steps(self, name: str, io: IO) -> None:
+        """Three shapes in turn, each recorded at its third batch. Sums by atomic operations differ in rounding."""
+        model = made(registry.load(registry.ARCHITECTURE, name), io).to(GPU)
+        twin, graphed, optimizer = copy.deepcopy(model), GraphedGradients(GPU), make_optimizer(model, OPTIONS)
+        for i in range(18):
+            inputs = batch(io, 4, (8, 16, 24)[i % 3])
+            twin.load_state_dict(model.state_dict())
+            plain = gradients(twin, inputs, OPTIONS)
+            torch.testing.assert_close(graphed(model, inputs, OPTIONS), plain, rtol=1e-5, atol=1e-6)
+            for (name_of, mine), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+                torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-5, msg=name_of)
+            optimizer.step()
+        assert graphed.refused == ""
+        assert len(graphed._recordings) == 3
+
+
+class TestRefusals:
+    """What must not be recorded is not, and goes on as it is."""
+
+    pytestmark = needs_gpu
+
+    @pytest.mark.parametrize(
+        ("cls", "why"), [(Counts, "keeps in Python"), (Chance, "keeps in Python"), (Waits, "waits for the GPU")]
+    )
+    def test_a_model_that_cannot_be_recorded(self, cls: type[Mixer], why: str) -> None:
+        model, graphed = made(cls).to(GPU), GraphedGradients(GPU)
+        twin = copy.deepcopy(model)
+        random.seed(0)
+        state = random.getstate()
+        inputs = [batch(TOKENS, 4, 8) for _ in range(5)]
+        mine = [graphed(model, each, OPTIONS) for each in inputs]
+        random.setstate(state)
+        torch.testing.assert_close(mine, [gradients(twin, each, OPTIONS) for each in inputs])
+        assert why in graphed.refused
+        assert not graphed._recordings
+
+    def test_dropout_is_drawn_anew_at_each_replay(self) -> None:
+        model, graphed, inputs = made(Recency, dropout=0.5).to(GPU), GraphedGradients(GPU), batch(TOKENS, 4, 24)
+        losses = {float(graphed(model, inputs, OPTIONS)["cross_entropy"]) for _ in range(8)}
+        assert len(graphed._recordings) == 1
+        assert len(losses) == 8
+
+    def test_the_variable_turns_it_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert isinstance(gradients_on(GPU), GraphedGradients)
+        monkeypatch.setenv("REGBENCH_CUDA_GRAPHS", "0")
+        assert gradients_on(GPU) is gradients
