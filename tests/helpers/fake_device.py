@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import backend_registration
 
 from regbench.config import read_config
@@ -123,7 +122,7 @@ def step(architecture: str, settings: dict[str, Any], io: IO, batch_size: int) -
     cls = registry.load(registry.ARCHITECTURE, architecture)
     own, more = split_settings(settings)
     training = resolve_training(cls, more)
-    with FakeTensorMode(shape_env=ShapeEnv()):
+    with FakeTensorMode():  # refuses shapes that depend on values, which a recorded step cannot have
         model = build(cls, resolve_options(cls, own), io)
         move(model)
         shape = (batch_size, io.max_length)
