@@ -32,16 +32,19 @@ def ran(*arguments: str) -> Config:
     return read_config(Path("out/config.yaml"))
 
 
+@pytest.mark.ci
 def test_a_run_is_what_the_file_says(config_file: Path) -> None:
     assert ran("--config", "mine.yaml") == read_config(config_file).model_copy(update={"seeds": (3, 4)})
 
 
+@pytest.mark.ci
 def test_the_config_of_a_finished_run_is_such_a_file(config_file: Path) -> None:
     first = ran("--config", "mine.yaml", "--seed", "1")
     assert cli.main(["run", "--config", "out/config.yaml", "--out", "again"]) == 0
     assert read_config(Path("again/config.yaml")) == first
 
 
+@pytest.mark.ci
 def test_the_command_line_goes_before_it(config_file: Path) -> None:
     config = ran("--config", "mine.yaml", "--seed", "5", "--set", "d_model=16", "--set", "dropout=0.1", "--trials", "7")
     assert config.seeds == (5,)
@@ -50,6 +53,7 @@ def test_the_command_line_goes_before_it(config_file: Path) -> None:
     assert config.architecture == "same.py"
 
 
+@pytest.mark.ci
 def test_options_and_n_gram_heads_are_settings(config_file: Path) -> None:
     config = ran("--config", "mine.yaml", "--seed", "5", "--ngram-heads", "1,2", "--device", "cpu")
     assert config.settings["ngram_heads"] == [1, 2]

@@ -88,6 +88,7 @@ def failure(result: pytest.RunResult) -> str:
 
 
 class TestLoading:
+    @pytest.mark.ci
     def test_the_installed_plugin_is_this_one(self) -> None:
         (point,) = (p for p in importlib.metadata.entry_points(group="pytest11") if p.name == "regbench")
         assert point.value == "regbench.pytest_plugin"
@@ -138,6 +139,7 @@ def test_the_example_of_the_page(pytester: pytest.Pytester, tiny_file: Path) -> 
     assert path.read_bytes() == before
 
 
+@pytest.mark.ci
 def test_a_class_is_named_as_in_a_run(pytester: pytest.Pytester, tiny_file: Path) -> None:
     mixer = (
         "import regbench\n\n\nclass Passes(regbench.Mixer):\n    def forward(self, x):\n        return x.cumsum(1)\n"
@@ -150,6 +152,7 @@ def test_a_class_is_named_as_in_a_run(pytester: pytest.Pytester, tiny_file: Path
 
 
 class TestOutcomes:
+    @pytest.mark.ci
     def test_a_worse_score_fails_and_is_explained(
         self, pytester: pytest.Pytester, write: Callable[..., None], good: Path, bad: Path
     ) -> None:
@@ -288,6 +291,7 @@ class TestBeforeAnythingIsTrained:
         said = "regbench: level must be above 0 and below 0.5, not 0.7"
         assert failure(run(pytester, "--regbench-update")) == said
 
+    @pytest.mark.ci
     def test_a_run_of_another_architecture_or_track(
         self, pytester: pytest.Pytester, write: Callable[..., None], good: Path
     ) -> None:
@@ -351,6 +355,7 @@ class TestTracks:
         result.assert_outcomes(skipped=1)
         result.stdout.fnmatch_lines(["no test asked for the track pfa-smal-v1; tests ask for: pfa-small-v1"])
 
+    @pytest.mark.ci
     def test_what_other_processes_say_is_said(self, pytester: pytest.Pytester) -> None:
         """Under pytest-xdist the tests run elsewhere, and the summary is written here."""
         pytester.makepyfile(test_guard=TEST.format(arguments="'lstm'"))
@@ -367,6 +372,7 @@ class TestTracks:
 
 @pytest.mark.usefixtures("no_training")
 class TestRecords:
+    @pytest.mark.ci
     def test_every_call_has_its_own(self, pytester: pytest.Pytester, tiny_file: Path, good: Path) -> None:
         call = f"regbench_score(folder={str(good)!r}, track={str(tiny_file)!r}, metric="
         pytester.makepyfile(

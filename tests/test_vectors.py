@@ -65,6 +65,7 @@ def go(file: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
     return call
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", SOME_MIXERS)
 def test_every_built_in_mixer_keeps_the_contract_on_vectors(name: str) -> None:
     """Shapes, finite, causal, gradients, streaming, saving: all but overfitting one batch of pfa. One is compiled."""
@@ -111,6 +112,7 @@ def test_inputs_begin_with_zeros_and_miss_the_last() -> None:
     assert torch.equal(inputs[:, 1:], tokens[:, :-1])
 
 
+@pytest.mark.ci
 def test_a_run_from_the_command_line_to_its_pictures(
     file: Path, track: Track, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: None
 ) -> None:

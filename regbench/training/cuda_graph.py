@@ -138,15 +138,31 @@ def _waiting() -> Iterator[list[str]]:
 
 
 def _kept_by_python(model: nn.Module) -> list[Any]:
-    """What a step could change that no tensor holds: the attributes of all parts, and the generators of the CPU."""
+    """What a step could change that a replay would not: attributes, tensors that take another's place, generators of the CPU.
+
+    A tensor stands here itself and is compared by identity: a replay changes it where it lies.
+    """
     of_numpy = pickle.dumps(np.random.get_state())  # noqa: NPY002
     kept: list[Any] = [random.getstate(), of_numpy, torch.get_rng_state().tolist()]
     for part in model.modules():
-        for name, value in vars(part).items():
-            if name in _OF_EVERY_MODULE or isinstance(value, Tensor):
-                continue
-            try:
-                kept.append((name, pickle.dumps(value)))
-            except Exception:  # what cannot be pickled cannot be compared
-                kept.append((name, None))
+        for name, value in {**part._buffers, **vars(part)}.items():
+            if isinstance(value, Tensor):
+                kept.append((name, _Itself(value)))
+            elif name not in _OF_EVERY_MODULE:
+                try:
+                    kept.append((name, pickle.dumps(value)))
+                except Exception:  # what cannot be pickled cannot be compared
+                    kept.append((name, None))
     return kept
+
+
+class _Itself:
+    """Equal to what holds the same object."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.value is self.value
+
+    __hash__ = None  # type: ignore[assignment]

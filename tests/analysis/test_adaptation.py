@@ -59,6 +59,7 @@ def by_hand(trained: Trained, cuts: np.ndarray, rate: float, steps: int) -> np.n
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["lstm", "tint", "rotary", "heads", "conv"])
 def test_a_full_step_is_plain_sgd_on_each_instance(runs: Path, name: str) -> None:
     """A TinT by its simulator; any model by autograd, a transformer that no simulator takes too."""
@@ -174,6 +175,7 @@ def test_the_steps_of_any_model_share_the_first_gradient(runs: Path) -> None:
     torch.testing.assert_close(together[0], trained.model(tokens))
 
 
+@pytest.mark.ci
 def test_the_command(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

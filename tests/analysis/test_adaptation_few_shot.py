@@ -152,6 +152,7 @@ def test_calibration_of_four_queries() -> None:
     assert set(metrics(logits, problem, None)) == {"nll", "label_accuracy", "choice_accuracy"}
 
 
+@pytest.mark.ci
 def test_the_rate_is_chosen_on_validation_problems(runs: Path) -> None:
     trained = load(runs, "tint")
     asked = FewShotPlan(Plan(("tint",), (0.01, 0.3, 1e30)), (1, 4), calibrate=True)
@@ -178,6 +179,7 @@ def test_the_rate_is_chosen_on_validation_problems(runs: Path) -> None:
         adapt_few_shot([trained], "tint", FewShotPlan(Plan(("tint",), (1e30,))), "test")
 
 
+@pytest.mark.ci
 def test_the_command(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

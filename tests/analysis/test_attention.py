@@ -228,6 +228,7 @@ def small_run(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.mark.ci
 def test_the_command_prints_and_writes(
     small_run: Path, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,6 +262,7 @@ class Mean(regbench.Mixer):
 """
 
 
+@pytest.mark.ci
 def test_a_mixer_of_ones_own_is_executed_only_if_it_is_named(
     tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -279,6 +281,7 @@ def test_a_mixer_of_ones_own_is_executed_only_if_it_is_named(
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_what_cannot_be_read_is_refused_in_one_line(
     small_run: Path, run_folder: Path, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

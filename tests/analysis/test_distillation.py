@@ -125,6 +125,7 @@ def test_a_run_is_measured_beside_the_model_with_and_without_the_prompt(trained:
     assert found.rows[1].operations > found.rows[0].operations > found.pass_operations > 0
 
 
+@pytest.mark.ci
 def test_a_rate_that_diverges_is_not_chosen(trained: Trained) -> None:
     asked: dict[str, Any] = {"steps": (4,), "queries": 4, "limit": 4, "split": "test"}
     found = distil_run([trained], "run", HALF, rates=(1e-3, 1e30), **asked)
@@ -133,6 +134,7 @@ def test_a_rate_that_diverges_is_not_chosen(trained: Trained) -> None:
         distil_run([trained], "run", HALF, rates=(1e30,), **asked)
 
 
+@pytest.mark.ci
 def test_the_command(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

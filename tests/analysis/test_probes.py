@@ -215,6 +215,7 @@ def test_the_test_split_is_read_after_every_choice(tiny: Track, monkeypatch: pyt
     assert read[-1] == "test"
 
 
+@pytest.mark.ci
 def test_the_command(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     runner.run(str(tiny_file), "gla", settings={"d_model": 8, "training.train_tokens": 500}, out=run)

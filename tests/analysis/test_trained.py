@@ -37,6 +37,7 @@ class Mine(regbench.Model):
 """
 
 
+@pytest.mark.ci
 def test_a_run_of_another_track_than_todays_is_refused(
     run_folder: Path, text_run: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +274,7 @@ class AlsoParallel(Parallel):
     pass
 
 
+@pytest.mark.ci
 def test_nothing_is_executed_that_a_folder_alone_names(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,7 @@ def accuracy(model: AssociativeMemory, tokens: Tensor, scored: Tensor) -> float:
         return float((model.eval()(tokens).argmax(-1) == tokens)[scored].double().mean())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("every_symbol", [False, True], ids=["triggers", "all symbols"])
 def test_a_model_built_by_hand_recalls_and_predicts_without_training(every_symbol: bool) -> None:
     """This fixes every sign, every transpose and every shift."""

@@ -230,6 +230,7 @@ def test_more_symbols_than_there_are_states_to_lead_to():
     check_distributions(probs, tokens, separator=20, vocab=21)
 
 
+@pytest.mark.ci
 def test_nothing_underflows_or_drifts_in_5000_tokens():
     ranges = {
         "n_symbols": 4,

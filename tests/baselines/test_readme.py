@@ -130,6 +130,7 @@ def test_the_picture_and_the_table_of_settings_are_of_the_same_numbers() -> None
     assert (bayes.options["hypotheses"], bayes.options["moves"]) == bayes_quality.DEFAULT
 
 
+@pytest.mark.ci
 def test_a_setting_is_reproduced() -> None:
     (promised,) = (p for p in bayes_quality.read() if (p.hypotheses, p.moves) == (25, 0))
     track = load_track(bayes_quality.TRACK)

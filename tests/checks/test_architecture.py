@@ -90,6 +90,7 @@ def test_every_built_in_keeps_the_contract(name: str) -> None:
     assert faults(registry.load(registry.ARCHITECTURE, name), UNCOMPILED) == {}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [
@@ -142,6 +143,7 @@ def test_a_state_size_that_cannot_be_checked_is_said_so() -> None:
     assert outcome.note == "has no recurrent form; its 24 bytes of state cannot be checked"
 
 
+@pytest.mark.ci
 def test_weights_are_moved_no_further_than_where_the_output_is_finite() -> None:
     """Here 0.1 more would be exp(200): past float32."""
 
@@ -156,6 +158,7 @@ def test_weights_are_moved_no_further_than_where_the_output_is_finite() -> None:
     assert faults(Explodes) == {}
 
 
+@pytest.mark.ci
 def test_what_has_no_gradient_is_not_moved() -> None:
     class Masked(Good):
         def __init__(self, options: object) -> None:
@@ -244,6 +247,7 @@ def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
     assert not any(half for train, half, length in seen if not train)
 
 
+@pytest.mark.ci
 def test_what_cannot_learn_is_caught_by_that_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 75)
     assert faults(Unteachable, UNCOMPILED) == {}
@@ -264,6 +268,7 @@ def test_an_architecture_may_declare_that_it_cannot_overfit(monkeypatch: pytest.
     assert re.fullmatch(r"declares that it cannot; its legal accuracy on 8 instances is 0\.\d\d", outcome.note or "")
 
 
+@pytest.mark.ci
 def test_an_architecture_that_overfits_may_not_declare_otherwise() -> None:
     honest = registry.load(registry.ARCHITECTURE, "learned_ngram")
 

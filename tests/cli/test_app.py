@@ -258,6 +258,7 @@ def test_an_architecture_whose_file_leaves_or_brings_other_options_is_one_line(
         assert (code, out, err) == (2, "", "regbench: Options of Same in other.py must subclass regbench.Options\n")
 
 
+@pytest.mark.ci
 def test_what_a_mixer_prints_is_not_in_the_output(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +323,7 @@ class Leaks(regbench.Mixer):
         assert re.fullmatch(r"regbench: training fails at step 30 of \d+: .*m.py:10: AssertionError: enough", last)
         assert "Traceback" not in err
 
+    @pytest.mark.ci
     def test_a_leak_that_training_opens_is_refused_and_the_weights_stay(
         self, capsys: pytest.CaptureFixture[str], tiny_file: Path
     ) -> None:
@@ -338,6 +340,7 @@ class Leaks(regbench.Mixer):
         assert err.splitlines()[-1].startswith(message)
 
 
+@pytest.mark.ci
 def test_check_asks_what_run_would_do(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_suite_has_a_run_folder_and_a_row_for_each_track(capsys: pytest.Captur
     assert again == out
 
 
+@pytest.mark.ci
 def test_a_folder_that_another_run_has_is_left_to_it(capsys: pytest.CaptureFixture[str]) -> None:
     with exclusive(Path("here")):
         code, _, err = said(capsys, *RUN)
@@ -117,6 +118,7 @@ def test_an_interrupted_suite_with_jobs_says_how_it_goes_on(
     assert "interrupted; go on with: regbench run --resume here" in err
 
 
+@pytest.mark.ci
 def test_an_interrupted_suite_goes_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = runner.resume
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from regbench.checks.architecture import CONTRACT, SCORABLE, compiles
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
@@ -22,6 +24,7 @@ def test_the_example_is_short() -> None:
     assert commands(PAGE) == ["regbench check --arch averaging.py"]
 
 
+@pytest.mark.ci
 def test_the_hybrid_keeps_the_contract_and_takes_what_mixers_take(tmp_path: Path) -> None:
     _, text = (block for kind, block in blocks(PAGE) if kind == "python")
     path = tmp_path / "hybrid.py"

@@ -137,6 +137,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert len(packed(NGram(2, 5, 4), tiny)) == tiny.instances("test").n_tokens
 
 
+@pytest.mark.ci
 def test_kept_scores_with_a_changed_digit_are_not_used(tiny: Track, calls: list[int], tmp_path: Path) -> None:
     test = tiny.instances("test")
     whole = score_baselines(tiny, test, lambda name: None, anchors=True)

@@ -68,6 +68,7 @@ def test_baselines_are_compared_by_the_definition(tiny: Track, tiny_file: Path, 
             assert found.stderr[i, j] == pytest.approx(error, abs=1e-6)
 
 
+@pytest.mark.ci
 def test_the_distance_to_the_oracle_is_the_score(tiny_file: Path, runs: dict[str, Path]) -> None:
     """Over all tokens, of a run and of a baseline: another way to the same figure."""
     result = regbench.Result.model_validate_json((runs["one"] / "result.json").read_text())

@@ -158,6 +158,7 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
         find_predictors(["2-gram", str(broken)], "pfa-small-v1", Entries())
 
 
+@pytest.mark.ci
 def test_the_rank_that_a_result_would_have() -> None:
     track = load_track("pfa-medium-v1")
     entries = published("pfa-medium-v1")
@@ -172,6 +173,7 @@ def test_the_rank_that_a_result_would_have() -> None:
         assert [name for name, _ in standing.below] == order[place : place + 3]
 
 
+@pytest.mark.ci
 def test_an_entry_that_cannot_be_read_has_no_rank_and_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_changed_leaf_is_found_even_if_the_digest_is_made_anew(lstm: Made, tmp
     patterns_of(accepted, UNSEEN_ALONE + without_git(lstm))
 
 
+@pytest.mark.ci
 def test_what_cannot_be_found_is_no_longer_a_list_than_it_must_be(lstm: Made, tmp_path: Path) -> None:
     places = [p for p in one_of_each_kind(lstm.entry.content()) if unseen(p, UNSEEN_ALONE)]
     places.append(
@@ -233,12 +234,14 @@ def structural(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "version 1", {**rest, "schema_version": 1, "command": "regbench run --arch lstm"}
 
 
+@pytest.mark.ci
 def test_entries_that_are_wrong_as_a_whole(lstm: Made, tmp_path: Path) -> None:
     for name, forged in structural(lstm.entry.content()):
         path = store(seal(forged), tmp_path)
         assert verify_entry(Stored(path), track=lstm.track).faults, name
 
 
+@pytest.mark.ci
 def test_an_entry_cannot_borrow_from_another(lstm: Made, stranger: Made, tmp_path: Path) -> None:
     mine, other = lstm.entry.content(), stranger.entry.content()
     for part in ("instances", "result", "configuration"):
@@ -392,6 +395,7 @@ def differences(a: Any, b: Any) -> Iterator[str]:
             yield ".".join(map(str, place))
 
 
+@pytest.mark.ci
 def test_damaged_runs(lstm: Made, tmp_path: Path) -> None:
     damage_runs(lstm, lstm.copy(tmp_path / "run"), 40, Tally())
 

@@ -265,6 +265,7 @@ raise SystemExit("reached " + repr(seen()))
 """
 
 
+@pytest.mark.ci
 @needs_namespaces
 def test_it_reaches_nothing(stranger: Made, tmp_path: Path) -> None:
     secret = tmp_path / "secret"

@@ -80,6 +80,7 @@ def test_tokens_after_the_bottleneck_change_no_prediction_and_those_before_chang
     assert not torch.equal(predicted[0, 5], predicted[0, 6])  # the distance is told
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", ["lstm", pytest.param("rwkv7", marks=pytest.mark.ci), pytest.param("*", marks=pytest.mark.slow)]
 )
@@ -125,6 +126,7 @@ def test_what_reads_the_whole_prompt_is_not_scored() -> None:
         regbench.evaluate(track, "hf:somewhere")
 
 
+@pytest.mark.ci
 def test_a_trained_model_is_scored_as_its_run_was(tmp_path: Any) -> None:
     run = regbench.run(
         "mad-compression-small-v1",

@@ -110,6 +110,7 @@ def laid_out(given: Inputs) -> Inputs:
     ]
 
 
+@pytest.mark.ci
 def test_interpreter_takes_any_strides(interpreter: ProcessPoolExecutor) -> None:
     given = laid_out(inputs(2, 2, 35, 8, 5, torch.float32))
     found = interpreter.submit(there_and_back_in_layout, given).result()
@@ -156,6 +157,7 @@ def test_interpreter_shifts_large_scores(interpreter: ProcessPoolExecutor, size:
     assert all(x.isfinite().all() for x in found)
 
 
+@pytest.mark.ci
 def test_interpreter_gives_one_position_all_the_weight(interpreter: ProcessPoolExecutor) -> None:
     """Each row's own, by far: the output is the value there, and no score matters for it."""
     q, _, v, above = inputs(1, 2, 70, 16, 8, torch.float32)
@@ -167,6 +169,7 @@ def test_interpreter_gives_one_position_all_the_weight(interpreter: ProcessPoolE
         assert gradient.abs().max() < 1e-3 * 100
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("first", "spoiled", "dtype"),
     [(63, torch.inf, torch.float32), (64, torch.nan, torch.float16), (37, -torch.inf, torch.bfloat16)],

@@ -32,6 +32,7 @@ def interpreted(tokens: Tensor, hidden: Tensor, upstream: Tensor, order: int, sh
     return out.detach(), *torch.autograd.grad(out, hidden, upstream)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("batch", "length", "width", "vocabulary", "order", "shift", "dtype"),
     [

@@ -89,6 +89,7 @@ def test_aliases_cost_nothing(folder: Path) -> None:
     assert call("report", folder).returncode == 0
 
 
+@pytest.mark.ci
 def test_nothing_outside_is_written(folder: Path, drawn: None, tmp_path: Path) -> None:
     outside = tmp_path / "mine"
     outside.write_text("mine")

@@ -44,6 +44,7 @@ class TestRefusals:
         with pytest.raises(UserError, match="out holds a run already"):
             go(settings=QUICK | {"d_model": 4})
 
+    @pytest.mark.ci
     def test_a_folder_in_use(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
         code = (
             "import sys, time, pathlib; from regbench.utils.files import exclusive\n"
@@ -132,6 +133,7 @@ class TestRefusals:
         with pytest.raises(UserError, match="device 'cuda' is not available"):
             go(device="cuda")
 
+    @pytest.mark.ci
     def test_a_full_disk(
         self, go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -170,6 +172,7 @@ class TestRefusals:
         with pytest.raises(UserError, match=message):
             regbench.resume(folder)
 
+    @pytest.mark.ci
     def test_a_plugin_edited_since_the_kill(
         self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -52,6 +52,7 @@ def test_a_file_in_the_way_of_the_default_folder_is_told(
         regbench.run(str(tiny_file), "lstm", settings=QUICK)
 
 
+@pytest.mark.ci
 def test_a_class_is_run_as_a_file_is(whole: regbench.Result, tiny_file: Path, tmp_path: Path) -> None:
     """The same scores. Its folder names the class, and this program goes on with it."""
 
@@ -85,6 +86,7 @@ def test_a_run_takes_what_python_has(whole: regbench.Result, tiny: Track, tiny_f
         result.score("bleu")
 
 
+@pytest.mark.ci
 def test_a_resumed_run_gives_the_threads_back(go: Callable[..., regbench.Result], tmp_path: Path) -> None:
     before = torch.get_num_threads()
     original = trainer.Trainer._step
@@ -119,6 +121,7 @@ def comparable(result: regbench.Result) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.ci
 def test_a_strangers_five_line_mixer_runs_and_leaves_a_result(
     go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track, drawn: None
 ) -> None:
@@ -270,6 +273,7 @@ class TestWhatChangedSinceASeedWasFinished:
             with pytest.raises(KeyboardInterrupt):
                 go(seeds=(0, 1), **changes)
 
+    @pytest.mark.ci
     def test_the_architecture(self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path) -> None:
         self.killed(go)
         kept = (tmp_path / "out" / "seed-0" / "scores.json").read_bytes()
@@ -290,6 +294,7 @@ class TestWhatChangedSinceASeedWasFinished:
         with pytest.raises(UserError, match="seed-0 was finished before the options changed"):
             regbench.resume(tmp_path / "out")
 
+    @pytest.mark.ci
     def test_the_text(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
         text, track = tmp_path / "text.txt", tmp_path / "cut-v1.yaml"
         text.write_text("one text")
@@ -302,6 +307,7 @@ class TestWhatChangedSinceASeedWasFinished:
         text.write_text("one text")
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
 
+    @pytest.mark.ci
     def test_a_folder_that_does_not_say_what_it_was_made_from(
         self, go: Callable[..., regbench.Result], tmp_path: Path
     ) -> None:
@@ -345,6 +351,7 @@ class Mine(PFA):
 """
 
 
+@pytest.mark.ci
 def test_a_task_with_scores_of_its_own_gets_its_result(
     go: Callable[..., regbench.Result],
     tmp_path: Path,

@@ -53,6 +53,7 @@ def test_a_sweep_is_told_and_tabulated(capsys: pytest.CaptureFixture[str], tmp_p
     assert "failed: breaks learning_rate=0.001 seed 0 (trial): architecture 'breaks' cannot be scored" in err
 
 
+@pytest.mark.ci
 def test_seeds_that_are_added_lead_to_an_entry(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_trials_have_a_line_for_each_group_and_the_best_of_what_else_was_tried()
     ]
 
 
+@pytest.mark.ci
 def test_the_panels_of_an_axis_stand_side_by_side(tmp_path: Path) -> None:
     rows = [
         row(arch, 1.0, 0.5, width=width, layers=layers)

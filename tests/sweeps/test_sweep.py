@@ -92,6 +92,7 @@ def lines(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.ci
 def test_trials_never_touch_the_test_split(swept: tuple[Sweep, Swept, Heard]) -> None:
     assert {split for action, split in SEEN if action == "train"} == {"train", "validation"}
     assert {split for action, split in SEEN if action == "none"} <= {"train"}
@@ -166,6 +167,7 @@ def test_the_curves_of_an_earlier_form_of_the_sweep_go(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
+@pytest.mark.ci
 def test_a_run_folder_is_as_a_run_leaves_it(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:
     """Trained cell by cell, and resumed in between: the same scores as `regbench.run` in one go."""
     _, done, _ = swept
@@ -208,6 +210,7 @@ def test_once_more_does_nothing_and_leaves_the_same_bytes(
     assert [(done.folder / name).read_bytes() for name in names] == before
 
 
+@pytest.mark.ci
 def test_fewer_instances_are_said_in_the_result(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +245,7 @@ def two_widths(source: str, tiny_file: Path, folder: Path) -> Swept:
     return sweep.run(Heard(), out=folder / "out")
 
 
+@pytest.mark.ci
 def test_a_diverging_configuration_is_told_and_the_rest_goes_on(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +324,7 @@ def test_an_unknown_device_is_refused_at_once(tiny_file: Path, tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.ci
 def test_a_seeds_folder_of_another_training(tiny_file: Path, tmp_path: Path) -> None:
     """What `train_seed` left is gone on with only as what it was."""
     config = yaml.safe_load(write_sweep(tmp_path, tiny_file).read_text())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,9 @@ from regbench.models.model import Model
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.training.cuda_graph import GraphedGradients, _kept_by_python, gradients_on
 from regbench.training.options import TrainingOptions
+from regbench.training.progress import Reporter
 from regbench.training.step import gradients, make_optimizer
+from regbench.training.trainer import Trainer
 from regbench.utils import registry
 from tests.training.conftest import Recency
 
@@ -38,6 +42,18 @@ class Counts(Recency):
     def forward(self, x: Tensor) -> Tensor:
         self._steps += 1
         return super().forward(x) * self._steps
+
+
+class Rebinds(Recency):
+    """Puts another tensor in the place of a buffer."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.register_buffer("mean", torch.zeros(self.options.d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+        return super().forward(x) - self.mean
 
 
 class Chance(Recency):
@@ -81,13 +97,50 @@ def test_the_loss_of_fixed_shape_is_the_mean_over_scored_rows(io: IO, monkeypatc
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-7)
 
 
-def test_what_python_keeps_tells_a_model_that_counts() -> None:
-    for cls, changes in ((Recency, False), (Counts, True), (Chance, True)):
-        model, inputs = made(cls), batch(TOKENS, 2, 5, CPU)
-        before = _kept_by_python(model)
-        assert _kept_by_python(model) == before
-        gradients(model, inputs, OPTIONS)
-        assert (_kept_by_python(model) != before) == changes, cls
+@pytest.mark.parametrize(
+    ("cls", "changes"), [(Recency, False), (Counts, True), (Chance, True), (Rebinds, True), (Waits, False)]
+)
+def test_what_python_keeps_tells_a_model_that_cannot_be_replayed(cls: type[Mixer], changes: bool) -> None:
+    model, inputs = made(cls), batch(TOKENS, 2, 5, CPU)
+    before = _kept_by_python(model)
+    assert _kept_by_python(model) == before
+    gradients(model, inputs, OPTIONS)
+    assert (_kept_by_python(model) != before) == changes
+
+
+@pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
+def test_no_built_in_keeps_anything(name: str) -> None:
+    """A step of the first batch of a shape may make what is kept, such as positions; the second may not."""
+    cls = registry.load(registry.ARCHITECTURE, name)
+    model, inputs = build(cls, resolve_options(cls, {}), TOKENS).train(), batch(TOKENS, 2, 8, CPU)
+    gradients(model, inputs, OPTIONS)
+    before = _kept_by_python(model)
+    gradients(model, inputs, OPTIONS)
+    after = _kept_by_python(model)
+    generators = 3  # on a CPU, dropout and noise draw from one of them
+    assert after[generators:] == before[generators:]
+
+
+def test_a_run_says_why_steps_are_not_recorded(trainer: Callable[..., Trainer]) -> None:
+    """As a GPU would: `refused` is read where the time of the rest is estimated."""
+
+    class Refused:
+        refused = "the model waits for the GPU within a step"
+
+        def __call__(self, *arguments: Any) -> dict[str, Tensor]:
+            return gradients(*arguments)
+
+    class Hearing(Reporter):
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def phase(self, text: str) -> None:
+            self.heard.append(text)
+
+    reporter, one = Hearing(), trainer()
+    one._gradients = Refused()
+    one.run(reporter)
+    assert reporter.heard == [f"steps are not recorded as CUDA graphs, which are faster: {Refused.refused}"]
 
 
 def test_a_cpu_has_plain_gradients() -> None:
@@ -123,7 +176,13 @@ class TestRefusals:
     pytestmark = needs_gpu
 
     @pytest.mark.parametrize(
-        ("cls", "why"), [(Counts, "keeps in Python"), (Chance, "keeps in Python"), (Waits, "waits for the GPU")]
+        ("cls", "why"),
+        [
+            (Counts, "keeps in Python"),
+            (Chance, "keeps in Python"),
+            (Rebinds, "keeps in Python"),
+            (Waits, "waits for the GPU"),
+        ],
     )
     def test_a_model_that_cannot_be_recorded(self, cls: type[Mixer], why: str) -> None:
         model, graphed = made(cls).to(GPU), GraphedGradients(GPU)

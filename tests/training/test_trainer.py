@@ -181,6 +181,7 @@ def test_a_plateau_is_what_pytorch_calls_one() -> None:
     assert min(rates) == 1e-4
 
 
+@pytest.mark.ci
 def test_seeds_differ_and_repeat(trainer: Callable[..., Trainer]) -> None:
     found = []
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -337,6 +338,7 @@ def test_learning_rate_rises_peaks_and_falls_to_its_share() -> None:
 class TestFaultsOfTheArchitecture:
     """They are one line that says where; what was trained until then stays, and goes on once it is mended."""
 
+    @pytest.mark.ci
     @pytest.mark.parametrize(
         ("training", "message"),
         [
@@ -383,6 +385,7 @@ class TestFaultsOfTheArchitecture:
             made.run()
 
 
+@pytest.mark.ci
 def test_complex_parameters_are_trained_checkpointed_and_resumed(tiny: Track, tmp_path: Path) -> None:
     class Turns(Recency):
         def __init__(self, options: object) -> None:
@@ -423,6 +426,7 @@ def test_complex_parameters_are_trained_checkpointed_and_resumed(tiny: Track, tm
 SGD = {"optimizer": "sgd", "schedule": "constant", "learning_rate": 0.05, "weight_decay": 1e-3}
 
 
+@pytest.mark.ci
 def test_a_killed_training_by_sgd_resumes_to_the_same_bits(trainer: Callable[..., Trainer]) -> None:
     whole = trainer("whole", **SGD)
     whole.run()
@@ -436,6 +440,7 @@ def test_a_killed_training_by_sgd_resumes_to_the_same_bits(trainer: Callable[...
     assert {row["learning_rate"] for row in log(whole)[8:]} == {0.05}  # after the warm-up
 
 
+@pytest.mark.ci
 def test_figures_of_the_weights_are_in_the_log_from_step_0(
     trainer: Callable[..., Trainer], tiny: Track, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
+@pytest.mark.ci
 def test_a_process_of_its_own_is_told_before_it_starts() -> None:
     told = threads.environment(2)
     assert told["OMP_NUM_THREADS"] == told["MKL_NUM_THREADS"] == told["NUMBA_NUM_THREADS"] == "2"

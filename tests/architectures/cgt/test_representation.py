@@ -252,6 +252,7 @@ def clusters() -> tuple[np.ndarray, np.ndarray]:
     return centres[topics] + generator.standard_normal((60, 8)), topics
 
 
+@pytest.mark.ci
 def test_by_t_sne_clusters_stay_together_and_the_picture_is_the_same_again() -> None:
     points, topics = clusters()
     places = tsne(points)

@@ -22,6 +22,7 @@ from regbench.tracks import Track
 PICTURES = {"loss_by_distance", "dot_products", "context", "topics", "activation_patching"}
 
 
+@pytest.mark.ci
 def test_everything_is_measured_and_drawn(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["analyze", str(run_folder), "--limit", "16", "--rate", "0.1"]) == 0
     out = capsys.readouterr().out
@@ -154,6 +155,7 @@ def test_caught_up_is_where_nothing_after_it_is_ahead_again() -> None:
     assert caught_up_after(*(np.array([]),) * 3) is None
 
 
+@pytest.mark.ci
 def test_of_few_instances_it_says_that_it_cannot_tell(run_folder: Path, tmp_path: Path) -> None:
     trained = load_trained(run_folder)
     found = study(trained, tmp_path, split="validation", limit=4, rate=0.1)

@@ -69,6 +69,7 @@ def test_of_several_seeds_the_error_is_over_them_and_of_one_over_instances() -> 
     assert Mean.of([ScoreRecord(value=1.0, stderr=0.25)]) == Mean(1.0, 0.25, (1.0,))
 
 
+@pytest.mark.ci
 def test_a_run_with_y_beside_one_without(run_folder: Path, plain_run: Path) -> None:
     found = tabulate([plain_run, run_folder], split="validation", limit=16)
     assert (found.metric, found.instances) == ("legal_accuracy", 16)

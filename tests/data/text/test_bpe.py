@@ -84,6 +84,7 @@ def test_a_small_text_has_no_more_tokens_than_it_has_pairs() -> None:
     assert BPE.train([], 5000).size == 256
 
 
+@pytest.mark.ci
 def test_the_vocabulary_does_not_depend_on_the_order_or_the_process(tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "texts")
     texts = [document.text for document in Files(folder).documents()]
