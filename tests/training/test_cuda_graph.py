@@ -47,6 +47,8 @@ class Counts(Recency):
 class Rebinds(Recency):
     """Puts another tensor in the place of a buffer."""
 
+    mean: Tensor
+
     def __init__(self, options: object) -> None:
         super().__init__(options)
         self.register_buffer("mean", torch.zeros(self.options.d_model))
