@@ -48,6 +48,7 @@ def compare(rows: list[list[str]], track: str, metrics: tuple[str, ...]) -> None
         ("## Associative recall", "assoc-recall-small-v1", ("final_accuracy", "token_accuracy", "nll")),
         ("## In-context bigrams", "bigram-small-v1", ("nll", "in_context_accuracy", "global_tvd", "tvd")),
         ("## Linear regression", "linear-regression-small-v1", ("mse", "truth_mse")),
+        ("## Arithmetic", "arithmetic-small-v1", ("last_two_accuracy", "token_accuracy", "nll")),
     ],
 )
 def test_scores_are_the_boards(heading: str, track: str, metrics: tuple[str, ...]) -> None:
@@ -110,14 +111,17 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
     assert shown == sum(trials.chosen == "yes")
 
 
-def test_the_best_of_the_regressions_trials_is_the_entry() -> None:
-    """All three rates of an architecture were tried, and no entry with three trials is without them."""
-    file = yaml.safe_load((SWEEPS / "board-linear-regression.yaml").read_text())
-    trials = pd.read_csv(SWEEPS / "board-linear-regression-trials.csv")
+@pytest.mark.parametrize("track", ["linear-regression-small-v1", "arithmetic-small-v1"])
+def test_the_best_of_the_coefficients_trials_is_the_entry(track: str) -> None:
+    """All three rates of an architecture were tried, and no entry that is set by its rate alone is without them."""
+    file = yaml.safe_load((SWEEPS / "board-coefficients.yaml").read_text())
+    assert track in file["track"]
+    trials = pd.read_csv(SWEEPS / "board-coefficients-trials.csv")
+    trials = trials[trials.track == track]
     entries = {
         one.architecture.name: one
-        for one in published("linear-regression-small-v1").values()
-        if one.selection.trials == 3
+        for name, one in published(track).items()
+        if one.selection.trials == 3 and all(part.startswith("learning_rate") for part in name.split("+")[1:])
     }
     assert set(trials.architecture) == set(entries)
     for architecture, group in trials.groupby("architecture"):

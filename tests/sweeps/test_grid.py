@@ -199,7 +199,7 @@ COUNTS = {
     "short-conv": (0, 21),
     "board-medium": (34, 51),
     "board-tasks": (528, 528),
-    "board-linear-regression": (60, 60),
+    "board-coefficients": (120, 120),
     "language-models": (32, 48),
 }
 
