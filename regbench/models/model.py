@@ -82,7 +82,8 @@ class Model(nn.Module):
         if of_vectors:
             squares = (out - true).square().masked_fill(~scored[..., None], 0.0)
             return {"mse": squares.sum() / (scored.sum() * self.io.d_out)}
-        return {"cross_entropy": F.cross_entropy(out.flatten(0, 1), true.masked_fill(~scored, _LEFT_OUT).flatten())}
+        true = true.masked_fill(~scored, _LEFT_OUT)
+        return {"cross_entropy": F.cross_entropy(out.flatten(0, 1), true.flatten(), ignore_index=_LEFT_OUT)}
 
     def measured(self, task: Task) -> Mapping[str, float]:
         """Figures that follow from the weights. Training writes them to each row of its log, as `measured.NAME`.
@@ -108,7 +109,7 @@ class Model(nn.Module):
 
 
 _LEFT_OUT = -100
-"""A target that PyTorch's cross entropy leaves out, by its default."""
+"""Stands for a token that is not scored: no token's number."""
 
 
 def shift_in(tokens: Tensor, separator: float) -> Tensor:
