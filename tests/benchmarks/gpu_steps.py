@@ -38,7 +38,7 @@ def measure(name: str, backend: str, recorded: bool) -> dict[str, Any]:
     optimizer = make_optimizer(model, options)
     tokens = torch.randint(0, 18, (BATCH, LENGTH), device="cuda")
     given = (tokens, torch.ones(BATCH, LENGTH, dtype=torch.bool, device="cuda"))
-    by = GraphedGradients(torch.device("cuda", torch.cuda.current_device())) if recorded else gradients
+    by = GraphedGradients(torch.device("cuda")) if recorded else gradients
     times: list[float] = []
     with use_backend(backend) as record:
         for _ in range(3):
