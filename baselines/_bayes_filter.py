@@ -62,9 +62,10 @@ def predict_row(
     P, K = len(h.weight) - 1, h.table.shape[2]
     rng = stream(seed, _DRAWS, 0)
     prefix, length = np.empty(len(symbols), np.int64), 0  # without the ends of strings that all hypotheses rule out
-    seen, n_seen = np.zeros(K, np.bool_), 0
+    # What is counted has a type of its own: Numba compiles a function for a literal 0 or 1 anew.
+    seen, n_seen = np.zeros(K, np.bool_), np.int64(0)
     ahead = np.empty((P, 5))
-    n, exact, lost = 1, True, False
+    n, exact, lost = np.int64(1), True, False
     for t in range(len(symbols)):
         if t > 1 and symbols[t - 1] < 0 and symbols[t - 2] < 0:
             for a in range(K):

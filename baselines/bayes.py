@@ -143,7 +143,7 @@ class Bayes(Baseline):
 
         def work(row: int) -> None:
             h = Hypotheses.empty(self.hypotheses, prior.states[1], self.vocab_size - 1)
-            mixed = probs[row][:, columns]
+            mixed = np.ascontiguousarray(probs[row][:, columns])  # another layout would be compiled for again
             predict_row(symbols[row], self.moves, self.seed, self.fallback, tables, h, Scratch.of(h, tables), mixed)
             probs[row][:, columns] = mixed
 
