@@ -93,6 +93,7 @@ def by_hand(trained: Trained, problem: Problem, rate: float, steps: int, *, mult
     return torch.stack(found[:-1]), found[-1]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "layout", "targets"),
     [("tint", "single", "label"), ("tint", "multi", "all"), ("lstm", "single", "all"), ("lstm", "multi", "label")],
@@ -123,6 +124,7 @@ def test_full_steps_are_plain_sgd_on_the_exemplars(runs: Path, name: str, layout
     assert np.abs(still["nll"] - found[2]["nll"]).max() > 1e-3
 
 
+@pytest.mark.ci
 def test_ways_of_tint_agree_where_they_should(runs: Path) -> None:
     """TinT's finite differences are near its exact set, and both leave the head alone, which full does not."""
     trained = load(runs, "tint")
@@ -224,6 +226,7 @@ def test_the_command(
     assert table.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -65,6 +65,7 @@ def test_operations_of_an_lstm_are_counted() -> None:
     assert layers < per_token < 3 * parameter_count(model)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["transformer", "hyena", "forgetting_transformer", "cgt"])
 def test_a_state_that_grows_is_what_a_stream_holds(name: str) -> None:
     """After 128 tokens that were read one by one; of the transformer also by its formula."""

@@ -76,6 +76,7 @@ def test_texts_keep_their_questions_and_have_the_teachers_answers(trained: Train
     torch.testing.assert_close(shares, found.targets[0, first].exp(), atol=0.04, rtol=0)
 
 
+@pytest.mark.ci
 def test_a_student_with_the_prompt_has_nothing_to_learn(trained: Trained) -> None:
     prompt, tokens, scored = some(trained)
     texts = sample_texts(trained.model, prompt, tokens, scored, torch.Generator().manual_seed(0))
@@ -89,6 +90,7 @@ def test_a_student_with_the_prompt_has_nothing_to_learn(trained: Trained) -> Non
     assert float(divergence(texts, alone)) == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.ci
 def test_the_divergence_on_its_texts_falls_and_the_model_stays_as_it_is(trained: Trained) -> None:
     prompt, tokens, scored = some(trained)
     texts = sample_texts(trained.model, prompt, tokens, scored, torch.Generator().manual_seed(0))
@@ -107,6 +109,7 @@ def test_the_divergence_on_its_texts_falls_and_the_model_stays_as_it_is(trained:
     assert all(torch.equal(before[k], v) for k, v in trained.model.state_dict().items())
 
 
+@pytest.mark.ci
 def test_a_run_is_measured_beside_the_model_with_and_without_the_prompt(trained: Trained) -> None:
     found = distil_run([trained], "run", HALF, rates=(1e-9, 1e-2), steps=(1, 4), queries=4, limit=4, split="test")
     assert [row.steps for row in found.rows] == [1, 4]

@@ -129,6 +129,7 @@ def test_errors_are_over_the_instances_that_have_a_position() -> None:
         assert [one.label for one in binned({"mine": {"nll": values}}, at, least)] == kept
 
 
+@pytest.mark.ci
 def test_the_command_without_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     track = tmp_path / "short-v1.yaml"
     track.write_text(

@@ -45,6 +45,7 @@ def test_a_linear_probe_reads_what_is_after_the_cut_alone() -> None:
     assert linear_probe(y, segments_of(60), ["a"], hidden).r_squared[0] == pytest.approx(1.0)
 
 
+@pytest.mark.ci
 def test_what_is_hidden_in_a_task(tiny: Track) -> None:
     arithmetic = Arithmetic(Arithmetic.Parameters(n_tasks=3, n_digits=1))
     instances = arithmetic.generate(SPLITS, "test")

@@ -107,6 +107,7 @@ def test_state_pairs(pfa: Track, some: Instances) -> None:
     assert 0.5 < same.mean() < 0.8  # half are forced, and some of the others are equal by chance
 
 
+@pytest.mark.ci
 def test_hidden_states_are_what_the_last_norm_reads(tiny: Track) -> None:
     """Of every kind of model; those after n-gram heads where there are any. `states_at` finds the same."""
     instances = tiny.instances("validation")

@@ -93,6 +93,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.ci
 def test_a_run_tells_its_recall_at_every_step(run: Path, tmp_path: Path) -> None:
     found = read_measured(run)
     assert [one.seed for one in found] == [0, 1]

@@ -285,6 +285,7 @@ def test_the_recurrent_form_is_the_parallel_one(name: str, options: dict[str, An
             close(ours, right, 1e-9, place)
 
 
+@pytest.mark.ci
 @every_model
 def test_the_recurrent_form_in_float32(name: str, options: dict[str, Any]) -> None:
     model = model_of(name, options, torch.float32)

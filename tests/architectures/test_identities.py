@@ -261,6 +261,7 @@ def test_a_gradient_of_the_solution_may_be_very_small() -> None:
         torch.testing.assert_close(b * 2.0**60, a, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.ci
 def test_mesanet_is_what_flash_linear_attention_computes() -> None:
     pytest.importorskip("einops")
     with warnings.catch_warnings():

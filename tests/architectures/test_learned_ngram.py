@@ -81,6 +81,7 @@ def test_the_order_of_old_tokens_beyond_their_ngrams_is_not_seen() -> None:
     assert not torch.allclose(high(one)[0, 7], high(other)[0, 7])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("max_order", [1, 3, 5])
 def test_it_keeps_the_contract_for_every_option(features: str, max_order: int) -> None:

@@ -152,6 +152,7 @@ def test_beats_every_order_of_n_gram(prompts, predicted):
             assert scores["legal_accuracy"].value > theirs["legal_accuracy"].value
 
 
+@pytest.mark.ci
 def test_is_calibrated(prompts, predicted):
     """Of the tokens given a probability between 0.4 and 0.6, say, that share is drawn."""
     drawn = np.arange(SMALL.io.vocab_size) == prompts.tokens[..., None]

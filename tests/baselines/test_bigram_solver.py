@@ -73,6 +73,7 @@ def test_it_is_bayes_rule_over_all_triggers_and_outputs(p: BigramParameters) -> 
         np.testing.assert_allclose(found[:, :-1], enumerated(p, row.astype(int)), rtol=0, atol=1e-9)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "text",
     [
@@ -92,6 +93,7 @@ def test_so_it_is_where_what_follows_what_makes_trees_and_cycles(p: BigramParame
         np.testing.assert_allclose(predicted, enumerated(p, tokens), rtol=0, atol=1e-9)
 
 
+@pytest.mark.ci
 def test_so_it_is_of_any_symbols_at_all() -> None:
     p, rng = TINY[1], np.random.default_rng(0)
     for _ in range(20):

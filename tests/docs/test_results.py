@@ -62,6 +62,7 @@ def test_scores_are_the_boards(heading: str, track: str, metrics: tuple[str, ...
         assert main == sorted(main, reverse=metrics[0] not in ("nll", "mse"))
 
 
+@pytest.mark.ci
 def test_the_best_of_the_grids_trials_is_the_entry() -> None:
     """Every trial of a group is there, and the chosen one, which has the lowest validation loss, is on the leaderboard."""
     grid = yaml.safe_load((SWEEPS / "board-grid.yaml").read_text())
@@ -111,6 +112,7 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
     assert shown == sum(trials.chosen == "yes")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("track", ["linear-regression-small-v1", "arithmetic-small-v1"])
 def test_the_best_of_the_coefficients_trials_is_the_entry(track: str) -> None:
     """All three rates of an architecture were tried, and no entry that is set by its rate alone is without them."""
@@ -133,6 +135,7 @@ def test_the_best_of_the_coefficients_trials_is_the_entry(track: str) -> None:
         assert entries[str(architecture)].training["learning_rate"] == chosen["training.learning_rate"]
 
 
+@pytest.mark.ci
 def test_the_best_of_the_mediums_trials_is_the_entry() -> None:
     """Both rates of each recipe were tried, the better one is on the leaderboard, and no entry is without its trials."""
     file = yaml.safe_load((SWEEPS / "board-medium.yaml").read_text())

@@ -94,6 +94,7 @@ def test_errors_are_over_problems_that_instances_share(tiny: Track) -> None:
     assert together.value == pytest.approx(mean_distance([(a, b)], test).value)
 
 
+@pytest.mark.ci
 def test_several_seeds_are_compared_by_pairs(tiny: Track, tiny_file: Path, runs: dict[str, Path]) -> None:
     found = compare([f"a={runs['two']}", f"b={runs['one']}"], str(tiny_file), order="given")
 

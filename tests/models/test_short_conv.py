@@ -99,6 +99,7 @@ def test_the_mixer_reads_its_input_and_the_convolution_of_it() -> None:
     torch.testing.assert_close(block(x), after + block.feed_forward(block.feed_forward_norm(after)))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [*MIXERS, "a stranger's"])
 def test_streams_of_every_architecture(name: str) -> None:
     """The contract's check, of weights moved from their start; the convolution's window counts as state."""

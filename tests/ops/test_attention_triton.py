@@ -82,6 +82,7 @@ CASES = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("batch", "heads", "length", "key", "value", "dtype"),
     [
@@ -129,6 +130,7 @@ def there_and_back_in_layout(given: Inputs) -> list[Tensor]:
     return [out, dq, dk, dv]
 
 
+@pytest.mark.ci
 def test_interpreter_meets_types_that_differ(interpreter: ProcessPoolExecutor) -> None:
     """As under autocast: it computes in the type that holds all, and gives each back its own."""
     q, k, v, above = inputs(1, 2, 33, 16, 8, torch.float32)
@@ -141,6 +143,7 @@ def test_interpreter_meets_types_that_differ(interpreter: ProcessPoolExecutor) -
         torch.testing.assert_close(ours.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("size", "dtype"), [(-1e4, torch.float32), (1e4, torch.float16)])
 def test_interpreter_shifts_large_scores(interpreter: ProcessPoolExecutor, size: float, dtype: torch.dtype) -> None:
     """Equal scores of any size are a mean over the past, whose exponentials alone would be 0 or infinite."""
@@ -201,12 +204,14 @@ def test_interpreter_keeps_the_future_out(
     assert torch.equal(~out.isfinite(), reached)  # of what has it in its past, that channel alone
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("shape", [(0, 2, 5), (2, 0, 5), (2, 2, 0)])
 def test_interpreter_of_nothing(interpreter: ProcessPoolExecutor, shape: tuple[int, int, int]) -> None:
     found = interpreter.submit(interpreted, inputs(*shape, 4, 3, torch.float32)).result()
     assert [x.shape for x in found] == [(*shape, 3), (*shape, 4), (*shape, 4), (*shape, 3)]
 
 
+@pytest.mark.ci
 def test_interpreter_gives_the_same_bits_each_time(interpreter: ProcessPoolExecutor) -> None:
     given = inputs(1, 1, 35, 16, 16, torch.float32)
     first, second = (interpreter.submit(interpreted, given).result() for _ in range(2))
@@ -225,6 +230,7 @@ def differentiated_by_hand() -> str:
     return str(refusal.value)
 
 
+@pytest.mark.ci
 def test_gradients_are_those_of_differences(interpreter: ProcessPoolExecutor) -> None:
     assert "once_differentiable" in interpreter.submit(differentiated_by_hand).result()
 
@@ -246,6 +252,7 @@ def largest_tensor(given: Inputs) -> int:
     return sizes.largest
 
 
+@pytest.mark.ci
 def test_nothing_is_larger_than_the_inputs(interpreter: ProcessPoolExecutor) -> None:
     given = inputs(1, 1, 70, 8, 4, torch.float32)
     assert interpreter.submit(largest_tensor, given).result() == given[0].nbytes

@@ -103,6 +103,7 @@ def test_fast_is_naive(form: str, kind: str, length: int) -> None:
     assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-11)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("form", FAST)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 16, 32), (1, 2, 8, 33), (2, 2, 1, 65), (1, 1, 256, 1)])

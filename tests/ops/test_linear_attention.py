@@ -104,6 +104,7 @@ def test_fast_is_naive(backend: str, decay: str, length: int) -> None:
     assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-11)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 16, 32), (1, 2, 8, 33), (2, 2, 1, 65), (1, 1, 33, 1)])

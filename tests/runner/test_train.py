@@ -185,7 +185,9 @@ def test_one_configuration_gives_one_result(go: Callable[..., regbench.Result]) 
     assert comparable(go("c", seeds=(1,))) != comparable(result)
 
 
-@pytest.mark.parametrize("where", ["training", "scoring", "second seed", "result"])
+@pytest.mark.parametrize(
+    "where", ["training", *(pytest.param(at, marks=pytest.mark.ci) for at in ("scoring", "second seed", "result"))]
+)
 def test_an_interrupted_run_resumes_to_the_same_result(
     go: Callable[..., regbench.Result],
     whole: regbench.Result,

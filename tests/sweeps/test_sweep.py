@@ -260,7 +260,7 @@ def test_a_diverging_configuration_is_told_and_the_rest_goes_on(
     assert [(row["validation_loss"] == "", row["chosen"]) for row in trials] == [(True, "no"), (False, "yes")]
 
 
-@pytest.mark.parametrize("steps", [9, -1])
+@pytest.mark.parametrize("steps", [9, pytest.param(-1, marks=pytest.mark.ci)])
 @pytest.mark.parametrize(
     "error",
     [

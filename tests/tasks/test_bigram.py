@@ -123,6 +123,7 @@ def test_transitions_of_ordinary_symbols_and_beginnings_are_those_of_the_table()
     assert min(deviates(row, row.sum() * p) for row, p in zip(counts, other, strict=True)) > 100
 
 
+@pytest.mark.ci
 def test_a_set_of_triggers_is_as_likely_as_the_product_of_its_frequencies() -> None:
     task = Bigram(BigramParameters(n_symbols=6, n_triggers=3, length=60))
     drawn = task.generate(Splits(train=20_000, validation=1, test=1, seed=4), "train").truth

@@ -85,6 +85,7 @@ def test_values_are_read_of_the_architecture_and_of_training(runs: list[Path]) -
         option_values(runs, "training.train_tokens")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -141,6 +141,7 @@ def _tensor(rows: np.ndarray) -> object:
     return torch.from_numpy(rows)
 
 
+@pytest.mark.ci
 def test_of_text_it_is_the_nll_after_the_middle_of_each_excerpt(text_run: Path, text_file: Path) -> None:
     found = tabulate([text_run], split="validation", limit=16, track=str(text_file))
     (row,) = found.rows
@@ -205,6 +206,7 @@ def test_the_command_prints_and_writes_all_forms(
     assert "Means over seeds; ± is one standard error over seeds. zero, least squares, ridge, oracle: baselines" in text
 
 
+@pytest.mark.ci
 def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Specialised and unprompted in the cut's colour, the base model's value ringed; what is above it all is left out."""
     drawn: list[Figure] = []
@@ -232,6 +234,7 @@ def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch:
         assert np.asarray(ring.get_ydata()).tolist() == [row.by_example["dynamic"][row.cut].value]
 
 
+@pytest.mark.ci
 def test_the_notes_say_what_the_error_is(run_folder: Path, plain_run: Path) -> None:
     both = tabulate([run_folder, plain_run], split="test", limit=8)
     assert "over seeds, but over instances for transformer with one seed" in table_forms.notes(both)

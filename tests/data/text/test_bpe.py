@@ -43,6 +43,7 @@ def trained() -> BPE:
     return BPE.train([TEXT], 300)
 
 
+@pytest.mark.ci
 @given(
     st.text(
         alphabet=st.one_of(
