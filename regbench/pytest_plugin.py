@@ -69,8 +69,8 @@ class _Asked:
     settings: Mapping[str, Any] | None
     metric: str | None
     folder: Path | None
-    backend: str
-    device: str
+    backend: str | None
+    device: str | None
     test: dict[str, float]
     name: str | None
 
@@ -95,8 +95,8 @@ class RegbenchScore:
         settings: Mapping[str, Any] | None = None,
         metric: str | None = None,
         folder: str | Path | None = None,
-        backend: str = "auto",
-        device: str = "auto",
+        backend: str | None = None,
+        device: str | None = None,
         level: float | None = None,
         seed_noise: float | None = None,
         name: str | None = None,
@@ -110,10 +110,10 @@ class RegbenchScore:
             record_seeds: the seeds to train where the score is recorded, by default `seeds`: more of them make a better record,
                 and cost only then.
             settings: as for `regbench.run`.
-            backend: as for `regbench.run`.
-            device: as for `regbench.run`.
+            backend: as for `regbench.run`; "auto" by default.
+            device: as for `regbench.run`; "auto" by default.
             metric: the score to compare; by default the track's main score.
-            folder: a finished run to compare in place of training; then neither seeds nor settings are given.
+            folder: a finished run to compare in place of training; then nothing that says how to train is given.
             level: how often the test may fail with nothing wrong; by default 0.001.
             seed_noise: the spread over seeds expected beforehand, in the score's unit; by default 0.008 of the score.
             name: tells two calls of one test apart that share architecture and track.
@@ -188,8 +188,9 @@ class RegbenchScore:
             if named is None:
                 raise UserError("regbench_score needs an architecture, or folder= with a finished run")
             return named, asked.track or DEFAULT_TRACK
-        if any(value is not None for value in (asked.seeds, asked.record_seeds, asked.settings)):
-            raise UserError("folder= is a run that is done: neither seeds nor settings can be given with it")
+        of_training = ("seeds", "record_seeds", "settings", "backend", "device")
+        if given := [name for name in of_training if getattr(asked, name) is not None]:
+            raise UserError(f"folder= is a run that is done: {', '.join(given)} cannot be given with it")
         from regbench.results import read_result
 
         result = read_result(asked.folder)
@@ -234,8 +235,8 @@ class RegbenchScore:
             asked.arch,
             (0,) if seeds is None else seeds,
             settings=asked.settings,
-            backend=asked.backend,
-            device=asked.device,
+            backend=asked.backend or "auto",
+            device=asked.device or "auto",
             out=folder,
         )
         return folder

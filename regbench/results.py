@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shlex
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -342,8 +343,13 @@ def require_finished(folder: Path) -> None:
     if (folder / "result.json").exists():
         return
     if (folder / "config.yaml").exists():
-        raise UserError(f"{folder} holds a run that is not finished; go on with: regbench run --resume {folder}")
+        raise UserError(f"{folder} holds a run that is not finished; go on with: {resume_command(folder)}")
     raise UserError(f"{folder} holds no run: there is no result.json{runs_in(folder)}")
+
+
+def resume_command(folder: Path, *more: str) -> str:
+    """The command line that goes on with a run or a suite."""
+    return shlex.join(["regbench", "run", "--resume", str(folder), *more])
 
 
 def read_result(path: str | Path) -> Result:

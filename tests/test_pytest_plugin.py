@@ -262,7 +262,7 @@ class TestBeforeAnythingIsTrained:
             ("lstm", {"settings": {"f": float("inf")}}, "settings cannot be recorded"),
             (None, {}, "regbench_score needs an architecture, or folder= with a finished run"),
             (None, {"folder": "runs/nowhere"}, "cannot read "),
-            (None, {"folder": "x", "seeds": (1,)}, "neither seeds nor settings can be given with it"),
+            (None, {"folder": "x", "seeds": (1,), "device": "cpu"}, "seeds, device cannot be given with it"),
         ],
     )
     def test_wrong_arguments(

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from textwrap import fill
 from typing import NoReturn
 
@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     threads.wait_asleep()  # before a command imports PyTorch
-    console = Console(highlight=False)  # no colours for numbers and words that happen to be in a line
+    console = _Console(highlight=False)  # no colours for numbers and words that happen to be in a line
     try:
         with _terminated_as_interrupted():
             parsed = _parse(sys.argv[1:] if arguments is None else arguments)
@@ -63,11 +63,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.filename is None:
             raise
-        print(f"regbench: {escaped(str(error.filename)[:60])}... is longer than a file's name can be", file=sys.stderr)
+        if error.errno == errno.ENAMETOOLONG:
+            wrong = f"{str(error.filename)[:60]}... is longer than a file's name can be"
+        else:
+            wrong = f"{error.filename}: {error.strerror}"
+        print(f"regbench: {escaped(wrong)}", file=sys.stderr)
         return 2
     return code
+
+
+class _Console(Console):
+    """Stops the command where nobody reads on, as `print` does. Rich ends the process with exit code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """See the class."""
+        with suppress(SystemExit):
+            super().on_broken_pipe()  # what is left goes nowhere
+        raise BrokenPipeError
 
 
 @contextmanager

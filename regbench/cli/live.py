@@ -15,6 +15,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from regbench.cli.lines import print_line, stderr
+from regbench.results import resume_command
 
 if TYPE_CHECKING:
     from regbench.results import Result
@@ -140,9 +141,14 @@ def go_on(folder: Path, jobs: int | None, reporter: Reporter) -> Result:
         return run_seeds(folder, jobs, live)
 
 
-def interrupted(folder: Path | None) -> int:
-    """Says how an interrupted run or suite goes on. None: it has not begun. Returns the exit code."""
-    hint = f"; go on with: regbench run --resume {folder}" if folder is not None else ""
+def interrupted(folder: Path | None, jobs: int | None) -> int:
+    """Says how an interrupted run or suite goes on, with the same number of threads. None: it has not begun.
+
+    Returns:
+        The exit code.
+    """
+    again = [] if jobs is None else ["--jobs", str(jobs)]
+    hint = f"; go on with: {resume_command(folder, *again)}" if folder is not None else ""
     print(f"regbench: interrupted{hint}", file=sys.stderr)
     return 130
 

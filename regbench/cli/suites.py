@@ -44,7 +44,7 @@ def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Cons
             folder = begin(reporter)
             done = list(suite.go_on(folder, lambda run: go_on(run, jobs, reporter)))
         except KeyboardInterrupt:
-            return interrupted(folder)
+            return interrupted(folder, jobs)
     print_fitting(suite_table(done), console)
     shares = [statistics.fmean(result.normalized) for _, result in done if result.normalized]
     if shares:

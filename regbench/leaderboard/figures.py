@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,11 @@ def metrics(case: Case) -> Iterator[str]:
     lengths = {len(case.instances.counts), *map(len, case.instances.group_counts.values())}
     if (lengths | {len(column) for one in sums for column in one.values()}) != {n}:
         yield f"instances: the test split has {n}"
+
+
+def seeds_needed(given: Sequence[int]) -> tuple[int, ...]:
+    """The seeds that an entry has in the place of these; the same ones where it takes these."""
+    return tuple(range(max(FEWEST_SEEDS, len(given))))
 
 
 def seeds(case: Case) -> Iterator[str]:

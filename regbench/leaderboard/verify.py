@@ -16,6 +16,7 @@ from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import check_evidence
 from regbench.results import BaselineRecord, Result
 from regbench.tracks import Track
+from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
 CHECKS: tuple[Check, ...] = (
@@ -77,7 +78,7 @@ def verify_entry(
         _examine(case, findings, costly=costly)
         if not findings.faults:
             findings.take("tier", check_evidence(stored, reference.track))
-    except Refused as error:
+    except UserError as error:  # also a track that this machine makes otherwise, or a baseline that breaks its contract
         findings.take(step, [str(error)])
     return findings
 

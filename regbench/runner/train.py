@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,7 +171,7 @@ def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[
     """Checks everything before anything is written: what is refused leaves no folder behind."""
     if len(set(config.seeds)) < len(config.seeds):
         raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
-    folder = unused(out, f"choose another --out, or go on with --resume {out}")
+    folder = unused(out, f"choose another --out, or go on with --resume {shlex.quote(str(out))}")
     plan = plan_of(config, reporter)
     require_scored(plan.track, "test")
     return plan, folder or new_folder(plan)

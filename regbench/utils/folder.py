@@ -120,7 +120,8 @@ class Folder:
                 finally:
                     os.close(parent)
         except FileNotFoundError:
-            raise Refused(f"{name}: no such file" if self.path.exists() else f"no such folder: {self.path}") from None
+            missing = "no such file" if self.path.exists() else f"no such folder: {self.path}"
+            raise Refused(f"{name}: {missing}") from None
         except (OSError, ValueError) as error:
             link = any(os.path.islink(self.path / Path(*parts[: i + 1])) for i in range(len(parts)) if "\0" not in name)
             reason = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import re
 import signal
 import subprocess
@@ -386,6 +389,31 @@ def test_exit_code_reaches_the_shell(regbench: Callable[..., subprocess.Complete
     done = regbench("run", "--arch", "manba")
     assert done.returncode == 2
     assert done.stderr == "regbench: unknown architecture 'manba'; did you mean 'mamba'?\n"
+
+
+def test_where_nobody_reads_on_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `regbench ls | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as closed:
+        monkeypatch.setattr("sys.stdout", closed)
+        monkeypatch.setattr("sys.stderr", io.StringIO())
+        assert cli.main(["ls", "tracks"]) == 0
+
+
+def test_a_file_that_may_not_be_read_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "runs/[mine]")
+
+    monkeypatch.setattr("regbench.cli.commands.ls._list_runs", refuse)
+    assert said(capsys, "ls", "runs")[::2] == (2, "regbench: runs/[mine]: Permission denied\n")
+
+
+def test_a_folder_in_brackets_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("x[", "y]z").mkdir(parents=True)
+    assert said(capsys, "ls", "runs", "x[/y]z") == (0, "no runs in x[/y]z\n", "")
 
 
 @pytest.mark.parametrize("by", ["Ctrl-C", "SIGTERM"])

@@ -206,9 +206,9 @@ def test_a_run_ends_with_its_rank_its_budget_and_the_next_command(
     assert lines[0] == "less than 1 % of the track's budget of 8,000,000 training tokens used"
     assert lines[1] == "an entry of less than 90 % of the budget has no rank on the leaderboard"
     command = "regbench run --arch lstm --track pfa-small-v1 --seed 0 1 2 --set d_model=8"
-    assert lines[2:] == [f"next, three seeds and the whole budget, as an entry needs: {command}"]
+    assert lines[2:] == [f"next, seeds 0, 1, 2 and the whole budget, as an entry needs: {command}"]
     _say_what_next(lstm.model_copy(update={"seeds": lstm.seeds[:1]}), tmp_path, Console())
-    assert capsys.readouterr().out.splitlines()[-1] == f"next, three seeds, as an entry needs: {command}"
+    assert capsys.readouterr().out.splitlines()[-1] == f"next, seeds 0, 1, 2, as an entry needs: {command}"
     _say_what_next(lstm, tmp_path, Console())
     lines = capsys.readouterr().out.splitlines()
     assert re.match(r"it would be number \d+ beside \d+ entries; nearest above: \S+ 0\.\d{3}, .*; below: ", lines[0])

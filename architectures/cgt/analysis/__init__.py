@@ -32,7 +32,7 @@ def analyze_run(
     console: Console,
     against: Trained | None = None,
 ) -> None:
-    """Prints the findings about one model, a line each; see `regbench.analysis.trained.Analysis`."""
+    """Prints the findings about one model, a line each; see `regbench.analysis.of_architecture.Analysis`."""
     found = study(trained, folder, split=split, limit=limit, rate=rate, against=against, announce=_announce)
     title = f"{trained.architecture} on {trained.track.name}, seed {trained.seed}, {split}"
     table = Table(title=title, title_justify="left")
@@ -55,7 +55,7 @@ def compare_runs(
     plot_by: str | None = None,
     track: str | None = None,
 ) -> None:
-    """Prints and writes the table of several runs; see `regbench.analysis.trained.Analysis`."""
+    """Prints and writes the table of several runs; see `regbench.analysis.of_architecture.Analysis`."""
     values = option_values(folders, plot_by) if plot_by is not None else []
     found = tabulate(folders, split=split, limit=limit, cuts=cuts, announce=_announce, track=track)
     by = by_option(found, plot_by, values) if plot_by is not None else None
@@ -78,7 +78,7 @@ def specialize_run(
     temperature: float,
     console: Console,
 ) -> None:
-    """Writes the specialised model, and prints what it saves; see `regbench.analysis.trained.Analysis`."""
+    """Writes the specialised model, and prints what it saves; see `regbench.analysis.of_architecture.Analysis`."""
     io, task = trained.track.task.io, trained.track.task
     prompts.check_temperature(temperature)
     if generate is not None:

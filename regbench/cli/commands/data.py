@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print(f"shared between splits: {overlap}")
     source = track.task.source_name()
     if source is not None:
-        console.print(f"text: {source}; with another, fingerprints are others")
+        print_line(f"text: {source}; with another, fingerprints are others", console)
     console.print(f"budget: {track.definition.budget.train_tokens:,} training tokens")
     console.print(f"the task keeps its contract: {len(CONTRACT)} checks")
     console.print()

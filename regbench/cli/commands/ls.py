@@ -180,7 +180,7 @@ def _list_runs(folder: Path, console: Console) -> int:
             table.add_row(escape(str(run.relative_to(inside))), *cells)
         console.print(table)
     if not found:
-        console.print(f"no runs in {folder}")
+        print_line(f"no runs in {folder}", console)
     return 0
 
 

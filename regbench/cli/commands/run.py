@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         try:
             result = _train(arguments, reporter)
         except KeyboardInterrupt:
-            return interrupted(reporter.folder)
+            return interrupted(reporter.folder, arguments.jobs)
     assert reporter.folder is not None
     print_fitting(result_table(result, metrics_of_run(result, reporter.folder)), console)
     seed, few = result.seeds[0], result.training.get("train_instances")
@@ -103,7 +103,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     """Prints the rank that the run would have on the leaderboard, the share of the budget it used, and the next command."""
     from regbench.config import read_run
     from regbench.leaderboard.entry import command_of
-    from regbench.leaderboard.figures import FEWEST_SEEDS
+    from regbench.leaderboard.figures import seeds_needed
     from regbench.leaderboard.rank import FULL, budget_share
     from regbench.leaderboard.standing import standing_of
     from regbench.tracks import load_track
@@ -125,11 +125,14 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     print_line(f"{share} % of the track's budget of {budget:,} training tokens used", console)
     if standing is not None and not whole:
         print_line(f"an entry of less than {100 * FULL:.0f} % of the budget has no rank on the leaderboard", console)
-    if len(result.seeds) < FEWEST_SEEDS or (standing is not None and not whole):
-        settings = {key: value for key, value in config.settings.items() if key != "training.train_tokens"}
-        seeds = config.seeds if len(config.seeds) >= FEWEST_SEEDS else tuple(range(FEWEST_SEEDS))
+    given = tuple(seed.seed for seed in result.seeds)
+    seeds = seeds_needed(given)
+    fit = given == seeds and (whole or standing is None)
+    if track.task.knows_truth and not fit:  # other tracks take no entries
+        shorter = {"training.train_tokens"} | (set() if whole else {"training.epochs"})
+        settings = {key: value for key, value in config.settings.items() if key not in shorter}
         command = command_of(config.model_copy(update={"settings": settings, "seeds": seeds}))
-        what = "three seeds" if whole else "three seeds and the whole budget"
+        what = f"seeds {', '.join(map(str, seeds))}{'' if whole else ' and the whole budget'}"
         print_line(f"next, {what}, as an entry needs: {command}", console)
     elif standing is not None:
         print_line(f"next: {shlex.join(['regbench', 'submit', str(folder)])}", console)

@@ -87,7 +87,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     """The tables, the files, and the next step."""
     from regbench.cli.sweep_tables import failure_table, sweep_tables
-    from regbench.leaderboard.figures import FEWEST_SEEDS
+    from regbench.leaderboard.figures import seeds_needed
 
     for table in sweep_tables(swept.best):
         print_fitting(table, console)
@@ -99,12 +99,12 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
         path.name for path in swept.folder.iterdir() if path.suffix in (".csv", ".png") or "best" in path.name
     )
     print_line(f"in {swept.folder}: {', '.join(names)}", console)
-    if swept.best and len(sweep.file.seeds) < FEWEST_SEEDS:
-        print_line(
-            f"next, three seeds, as an entry needs: write seeds: [0, 1, 2] in {sweep.path} and sweep again", console
-        )
+    candidates = [row for row in swept.best if row.point.track.task.knows_truth]  # other tracks take no entries
+    given = tuple(sweep.file.seeds)
+    if candidates and given != (seeds := seeds_needed(given)):
+        print_line(f"next, as an entry needs: write seeds: {list(seeds)} in {sweep.path} and sweep again", console)
         return
-    for row in swept.best:
+    for row in candidates:
         print_line(f"next: regbench submit {shlex.quote(str(row.folder))}", console)
 
 
