@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import int64, njit
 from numpy.typing import NDArray
 
 from baselines._bayes_hypotheses import (
@@ -63,9 +63,9 @@ def predict_row(
     rng = stream(seed, _DRAWS, 0)
     prefix, length = np.empty(len(symbols), np.int64), 0  # without the ends of strings that all hypotheses rule out
     # What is counted has a type of its own: Numba compiles a function for a literal 0 or 1 anew.
-    seen, n_seen = np.zeros(K, np.bool_), np.int64(0)
+    seen, n_seen = np.zeros(K, np.bool_), int64(0)
     ahead = np.empty((P, 5))
-    n, exact, lost = np.int64(1), True, False
+    n, exact, lost = int64(1), True, False
     for t in range(len(symbols)):
         if t > 1 and symbols[t - 1] < 0 and symbols[t - 2] < 0:
             for a in range(K):

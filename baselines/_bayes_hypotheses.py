@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import int64, njit
 from numpy.typing import NDArray
 
 from regbench.data.rng import below
@@ -338,7 +338,7 @@ def copy(h: Hypotheses, source: int, to: int) -> None:
 @njit(cache=True, nogil=True, error_model="numpy")
 def without_negligible(h: Hypotheses, n: int) -> int:
     """Drops hypotheses of negligible weight from the first n. Returns how many are left."""
-    kept, total = np.int64(0), 0.0
+    kept, total = int64(0), 0.0
     for i in range(n):
         if h.weight[i] > _NEGLIGIBLE:
             if kept < i:
@@ -377,7 +377,7 @@ def resample(h: Hypotheses, n: int, copies: NDArray[np.int64], rng: NDArray[np.u
             copies[i] += 1
             drawn += 1
     copies[last] += P - drawn  # rounding
-    empty = np.int64(0)
+    empty = int64(0)
     for i in range(n):
         for _ in range(copies[i] - 1):
             while copies[empty] > 0:
