@@ -29,7 +29,7 @@ from regbench.training.provenance import CODE_FILE, code_of, describe_environmen
 from regbench.training.terminal import shown
 from regbench.utils import registry
 from regbench.utils.errors import UserError, explain_validation
-from regbench.utils.files import exclusive, explain_full_disk, write_json
+from regbench.utils.files import exclusive, explain_full_disk, remove_leftovers, write_json
 
 
 @contextmanager
@@ -164,7 +164,9 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     with shown(reporter) as reporter, explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
             return read_result(folder)
-        return _execute(plan_of(config, reporter), folder, reporter)
+        plan = plan_of(config, reporter)
+        remove_leftovers(folder)
+        return _execute(plan, folder, reporter)
 
 
 def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[Plan, Path]:

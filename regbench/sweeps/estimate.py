@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -16,10 +17,14 @@ from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
 from regbench.training.cuda_graph import gradients_on
 from regbench.training.step import batch_tensors, make_optimizer, train_step
-from regbench.training.trainer import TIMED_STEPS, training_steps
+from regbench.training.trainer import TIMED_STEPS, evaluation_steps, training_steps
+from regbench.utils.arrays import IntArray
 
 _SECONDS = 2.0
-"""For which steps of one size are timed, after the first; three at least."""
+"""For which steps of one size are timed, after the first."""
+
+_FEWEST = 3
+"""How many steps are timed at least."""
 
 _LONGEST_STEP = 4.0
 """Seconds that a step may be expected to take in order to be timed."""
@@ -82,18 +87,16 @@ def _cost(groups: Sequence[Group], announce: Callable[[str], None]) -> Cost:
     def seconds(point: Point) -> tuple[int, float]:
         """Tokens and seconds of one cell: scoring the validation split costs a third of training on it."""
         tokens = point.train_tokens
-        scored = validation.n_tokens * point.training.evaluations / 3
+        scored = validation.n_tokens * evaluations_of(point, train.lengths) / 3
         return tokens, (tokens + scored) * _interpolate(measured, sizes[point.options.model_dump_json()])
 
     trials = [seconds(cell.point) for group in groups for cell in group.trials]
     finals: list[tuple[int, float]] = []
     for group in groups:
         each = [seconds(point) for point in group.points]
-        # Which point is chosen is not known: their mean. Its trial is its first seed, where both are the same.
-        again = [cell.point.digest for cell in group.trials] != [point.digest for point in group.points]
-        seeds = len(group.seeds) - (bool(group.trials) and not again and SELECTION_SEED in group.seeds)
+        # Which point is chosen is not known: their mean.
         mean = sum(t for t, _ in each) // len(each), sum(s for _, s in each) / len(each)
-        finals += [mean] * seeds
+        finals += [mean] * seeds_of(group)
     return Cost(
         first.track.name,
         first.name,
@@ -103,6 +106,27 @@ def _cost(groups: Sequence[Group], announce: Callable[[str], None]) -> Cost:
         sum(tokens for tokens, _ in trials + finals),
         sum(spent for _, spent in trials + finals),
     )
+
+
+def seeds_of(group: Group) -> int:
+    """How many cells the chosen point of a group needs beside the trials.
+
+    Its trial is its first seed, where both are the same.
+    """
+    again = [cell.point.digest for cell in group.trials] != [point.digest for point in group.points]
+    return len(group.seeds) - (bool(group.trials) and not again and SELECTION_SEED in group.seeds)
+
+
+def evaluations_of(point: Point, lengths: IntArray) -> int:
+    """How often one cell scores the validation split, to within an epoch's last batches.
+
+    Args:
+        point: the cell's configuration.
+        lengths: (N,), of the training instances.
+    """
+    seen = lengths[: point.training.train_instances]
+    total = math.ceil(math.ceil(len(seen) / point.training.batch_size) * point.train_tokens / int(seen.sum()))
+    return len(evaluation_steps(total, len(seen), point.training))
 
 
 def _measure(examples: dict[int, Point], train: Instances) -> list[tuple[int, float]]:
@@ -126,18 +150,19 @@ def _time(point: Point, train: Instances) -> tuple[float, float]:
         optimizer = make_optimizer(model, point.training)
         gradients, settled = gradients_on(device), TIMED_STEPS[device.type][0]
         steps, tokens, started = 0, 0, 0.0
-        for step, (count, rows) in enumerate(plan, 1):
+        enough = itertools.islice(itertools.cycle(plan), settled + _FEWEST)  # a plan of fewer steps begins again
+        for step, (count, rows) in enumerate(itertools.chain(enough, plan), 1):
             train_step(model, optimizer, batch_tensors(train[rows], device), point.training, gradients)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             if started:
                 steps, tokens = steps + 1, tokens + count
-                if steps >= 3 and time.perf_counter() - started > _SECONDS:
+                if steps >= _FEWEST and time.perf_counter() - started > _SECONDS:
                     break
             elif step >= settled:
                 started = time.perf_counter()
         spent = time.perf_counter() - started
-    return spent / max(1, steps), spent / max(1, tokens)
+    return spent / steps, spent / tokens
 
 
 def _parameters(point: Point) -> int:

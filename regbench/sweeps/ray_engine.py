@@ -24,8 +24,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from regbench.config import Config
+from regbench.data.text.sources import SUFFIXES
 from regbench.sweeps.local import Share
 from regbench.sweeps.work import Ended, Event, Job, Note, do
+from regbench.tasks import _corpus
 from regbench.tracks import is_track_file, load_track
 from regbench.training import provenance
 from regbench.training.checkpoint import TRAINED_FILE
@@ -199,7 +201,8 @@ class RayEngine:
             "cwd": os.getcwd(),
             "home": str(self.home),
         }
-        self._running[self._task.remote(job.plain(), files, _own_files(job.config), asked, self._mailbox)] = job
+        own = {} if files is None else _own_files(job.config)
+        self._running[self._task.remote(job.plain(), files, own, asked, self._mailbox)] = job
 
     def wait(self, seconds: float) -> list[tuple[Job, Event]]:
         """What has happened since the last call; waits so long for something to happen."""
@@ -363,8 +366,8 @@ def _sees(home: Path, token: str) -> bool:
 
 
 def _files(folder: Path) -> Files:
-    """The files of a folder, by their paths in it."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"] if folder.exists() else []
+    """The files of a folder, by their paths in it. Hidden ones, the lock and temporary files, are left out."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."] if folder.exists() else []
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -380,18 +383,29 @@ def _put(folder: Path, files: Files) -> None:
 
 
 def _own_files(config: Config) -> Files:
-    """The files that a configuration names by relative paths: an architecture, a track, its task."""
+    """The files that a configuration names by relative paths: an architecture, a track, its task, its text.
+
+    With an architecture and a task go the modules beside them that they import.
+    """
     paths: list[Path] = []
     source, _ = registry.as_file(config.architecture)
     if source is not None:
-        beside = (other.relative_to(source.resolve().parent) for other in modules_beside(source))
-        paths += [source, *(source.parent / other for other in beside)]
+        paths += _with_modules(source)
     if is_track_file(config.track):
         track = Path(config.track)
-        task, _ = registry.as_file(load_track(config.track).definition.task)
-        paths += [track, *([track.parent / task] if task is not None else [])]
+        loaded = load_track(config.track)
+        task, _ = registry.as_file(loaded.definition.task)
+        paths += [track, *(_with_modules(track.parent / task) if task is not None else [])]
+        if isinstance(loaded.task, _corpus.Task) and (text := loaded.task.parameters.path) is not None:
+            paths += [path for path in (text, *text.rglob("*")) if path.suffix.lower() in SUFFIXES and path.is_file()]
     relative = [path for path in paths if not path.is_absolute() and ".." not in path.parts]
     return {str(path): path.read_bytes() for path in relative}
+
+
+def _with_modules(source: Path) -> list[Path]:
+    """A file, and the modules beside it that it imports."""
+    beside = (other.relative_to(source.resolve().parent) for other in modules_beside(source))
+    return [source, *(source.parent / other for other in beside)]
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from typing import Protocol
 from regbench.sweeps.grid import Cell, Group, Point
 from regbench.sweeps.state import Failure, SweepFolder
 from regbench.sweeps.work import Action, Ended, Engine, Job, Note
+from regbench.utils.errors import UserError
 
 _WAIT = 0.25
 """Seconds between two looks at the clock."""
@@ -221,13 +222,17 @@ class Schedule:
             self.counts.done += 1
             self.finished.append((group, point))
             return
-        job = Job(
-            "finish", str(self.folder.join(cells, config)), config, None, self._label(point, f"{point.label} all seeds")
-        )
-        track = point.track.name
+        label, track = self._label(point, f"{point.label} all seeds"), point.track.name
+        try:
+            job = Job("finish", str(self.folder.join(cells, config)), config, None, label)
+        except UserError as error:  # a cell lacks a file: the other groups go on
+            self.failures.append(Failure(label, str(error), refused=False))
+            self.counts.failed += 1
+            return
 
         def then(ended: Ended) -> None:
             if ended.message is None:
+                self.folder.replace(point)
                 self.finished.append((group, point))
             if track not in self._warm:
                 self._warm.add(track)

@@ -11,7 +11,7 @@ from regbench.sweeps.local import LocalEngine, share
 from regbench.sweeps.schedule import Counts, Watcher, drive
 from regbench.sweeps.work import Ended, Job
 from regbench.utils.errors import UserError
-from regbench.utils.files import exclusive, explain_full_disk
+from regbench.utils.files import exclusive, explain_full_disk, remove_leftovers
 
 
 def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
@@ -20,7 +20,7 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
     Each run has an equal share of the cores. The numbers are those of a run with so many threads.
 
     Args:
-        folder: a run folder; see `regbench.runner.begin`. An interrupted one goes on.
+        folder: a run folder; see `regbench.runner.begin`. An interrupted run goes on, a finished one is read.
         jobs: seeds at once.
         watcher: is told how it goes.
 
@@ -37,6 +37,9 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
     engine = LocalEngine(divided, folder / "workers.log")
     try:
         with explain_full_disk(folder), exclusive(folder):
+            if (folder / "result.json").exists():
+                return read_result(folder)
+            remove_leftovers(folder)
             _all(seeds, engine, watcher, counts)
         _all([Job("finish", str(folder), config, None, "all seeds")], engine, watcher, counts)
     finally:

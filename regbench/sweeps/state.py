@@ -4,7 +4,8 @@ sweep.yaml       what was asked for
 begun.json       the version of regbench, and the trials of each group
 cells/<digest>/  a cell: weights, log, `trained.json`; where it is scored `predictions.npz` and `scores.json`;
                  where it failed `failed.json`
-runs/<track>/<architecture>-<digest>/   all seeds of a chosen configuration, as `regbench run` would have left them
+runs/<track>/<architecture>-<digest>/   all seeds of a chosen configuration, as `regbench run` would have left them;
+                 until the run is finished, it is called `.new-<architecture>-<digest>`
 table.csv, trials.csv, curves.png, curves.csv, best.yaml
 """
 
@@ -30,7 +31,7 @@ from regbench.sweeps.grid import Cell, Group, Point
 from regbench.training import provenance
 from regbench.training.checkpoint import TRAINED_FILE, read_trained
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, write_json
+from regbench.utils.files import atomic_write, exclusive, remove_leftovers, write_json
 
 _SEED_FILES = (
     "metrics.jsonl",
@@ -41,6 +42,9 @@ _SEED_FILES = (
     provenance.CODE_FILE,
 )
 """What a seed's folder in a run holds of a cell."""
+
+_NEW, _OLD = ".new-", ".old-"
+"""Before the name of a run folder: the run that will replace it, and the one that was replaced."""
 
 _PATIENCE = 3.0
 """Seconds that are waited for the processes of a sweep that was killed a moment ago."""
@@ -77,7 +81,7 @@ class SweepFolder:
         return exclusive(self.path, patience=_PATIENCE, holder="sweep")
 
     def begin(self, sweep: SweepFile, groups: Sequence[Group]) -> None:
-        """Writes what the folder is for, or compares it with what it was begun for.
+        """Writes what the folder is for, or compares it with what it was begun for. What a kill left is cleared away.
 
         Raises:
             UserError: it was begun by another version, or with other trials for one of the groups.
@@ -105,6 +109,16 @@ class SweepFolder:
         write_json(path, {"regbench": version, "groups": trials})
         with atomic_write(self.path / "sweep.yaml") as file:
             yaml.safe_dump(sweep.model_dump(mode="json", by_alias=True, exclude_defaults=True), file, sort_keys=False)
+        remove_leftovers(self.path)
+        for old in self.path.glob(f"runs/*/{_OLD}*"):
+            folder = old.with_name(old.name.removeprefix(_OLD))
+            if (folder / "result.json").exists():
+                shutil.rmtree(old)
+                continue
+            if folder.exists():  # someone wrote there meanwhile
+                _carry_over(folder, old)
+                shutil.rmtree(folder)
+            old.rename(folder)  # it was killed between the two renamings of `replace`
 
     def _is_trained(self, digest: str) -> bool:
         """Whether a cell counts as a trial: it was trained, or lost."""
@@ -146,21 +160,59 @@ class SweepFolder:
             return False
 
     def join(self, cells: Sequence[Cell], config: Config) -> Path:
-        """Puts scored cells together as the seeds of one run folder, which then is to be resumed; the files are links."""
-        folder = self.run_folder(cells[0].point)
+        """Puts scored cells together as the seeds of a run, which then is to be resumed; the files are links.
+
+        An earlier run of the configuration, with other seeds, stays where it is until `replace`.
+
+        Returns:
+            The new run, beside the run folder.
+
+        Raises:
+            UserError: a cell lacks a file.
+        """
+        files = [(cell, name) for cell in cells for name in self._files(cell)]
+        folder = self._beside(cells[0].point, _NEW)
         if folder.exists():
             shutil.rmtree(folder)
-        for cell in cells:
-            seed = folder / f"seed-{cell.seed}"
-            seed.mkdir(parents=True)
-            course = (path.relative_to(self.cell(cell)).as_posix() for path in self.cell(cell).glob("course/*"))
-            for name in (*_SEED_FILES, *course):
-                if name == provenance.CODE_FILE and not (self.cell(cell) / name).exists():
-                    continue
-                (seed / name).parent.mkdir(exist_ok=True)
-                _link(self.cell(cell) / name, seed / name)
+        for cell, name in files:
+            _link(self.cell(cell) / name, folder / f"seed-{cell.seed}" / name)
         write_config(folder, config)
         return folder
+
+    def replace(self, point: Point) -> None:
+        """Gives the run that `join` began, and that is finished by now, the name of the run folder.
+
+        What people put into an earlier one, such as analyses, is kept.
+        """
+        folder, new, old = self.run_folder(point), self._beside(point, _NEW), self._beside(point, _OLD)
+        if not new.exists():  # two groups chose the same configuration
+            return
+        if folder.exists():
+            _carry_over(folder, new)
+            folder.rename(old)
+        new.rename(folder)
+        if old.exists():
+            shutil.rmtree(old)
+
+    def _beside(self, point: Point, prefix: str) -> Path:
+        """The run folder's name with something before it."""
+        folder = self.run_folder(point)
+        return folder.with_name(f"{prefix}{folder.name}")
+
+    def _files(self, cell: Cell) -> list[str]:
+        """The files of a scored cell that its run holds.
+
+        Raises:
+            UserError: one is not there.
+        """
+        folder = self.cell(cell)
+        for name in _SEED_FILES:
+            if name != provenance.CODE_FILE and not (folder / name).exists():
+                raise UserError(
+                    f"{folder} has no {name}: put the file back, or remove that folder, and the seed is trained anew"
+                )
+        course = (path.relative_to(folder).as_posix() for path in folder.glob("course/*.safetensors"))
+        return [*(name for name in _SEED_FILES if (folder / name).exists()), *course]
 
 
 def _is_refused(folder: Path) -> bool:
@@ -173,10 +225,25 @@ def _is_refused(folder: Path) -> bool:
 
 def _link(source: Path, target: Path) -> None:
     """A second name of a file; where the system has none, a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def _carry_over(old: Path, new: Path) -> None:
+    """Gives a run the files of an earlier one that it has not itself, but for seeds that it has not."""
+    for path in old.rglob("*"):
+        target = new / path.relative_to(old)
+        top = new / path.relative_to(old).parts[0]
+        if os.path.lexists(target) or (top.name.startswith("seed-") and not top.exists()):
+            continue
+        if path.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(path.readlink())
+        elif path.is_file():
+            _link(path, target)
 
 
 def _read_begun(path: Path) -> dict[str, Any] | None:

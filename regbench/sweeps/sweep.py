@@ -71,12 +71,17 @@ class Sweep:
         """Where it goes by default: always the same folder, so that the same command goes on."""
         return Path("runs") / "sweeps" / self.path.stem
 
-    def share(self, jobs: int | None = None) -> Share:
-        """How this machine is divided for it.
+    def share(self, jobs: int | None = None, on: On = "local") -> Share:
+        """How this machine is divided for it, or what each job needs of a cluster, whatever this machine has.
 
         Raises:
-            UserError: more is asked for than there is.
+            UserError: more is asked for than there is, or no job at once.
         """
+        if on == "ray":
+            if jobs is not None and jobs < 1:
+                raise UserError(f"--jobs {jobs}: at least one run at once is needed")
+            gpus = self.file.gpus if self.file.gpus is not None else float(self.file.device.startswith("cuda"))
+            return Share(jobs or 0, self.file.threads or 1, gpus)
         return share(jobs, self.file.threads, device=self.file.device, gpus=self.file.gpus)
 
     def run(
@@ -105,7 +110,7 @@ class Sweep:
         if out == "":
             raise UserError("out is empty: it names a folder")
         folder = SweepFolder(Path(out if out is not None else self.folder).resolve())
-        divided = self.share(jobs) if on == "local" else self._share_on_ray(jobs)
+        divided = self.share(jobs, on)
         if on == "local":
             find_device(self.file.device)
         with explain_full_disk(folder.path), folder.held():
@@ -123,17 +128,6 @@ class Sweep:
             write_curves(folder.path, curves_of(folder, rows, self.groups), rows)
             write_best(folder.path, rows)
         return Swept(folder.path, rows, schedule.failures)
-
-    def _share_on_ray(self, jobs: int | None) -> Share:
-        """What a job needs of a cluster, whatever this machine has.
-
-        Raises:
-            UserError: No job at once is asked for.
-        """
-        if jobs is not None and jobs < 1:
-            raise UserError(f"--jobs {jobs}: at least one run at once is needed")
-        gpus = self.file.gpus if self.file.gpus is not None else float(self.file.device.startswith("cuda"))
-        return Share(jobs or 0, self.file.threads or 1, gpus)
 
     def _engine(self, folder: SweepFolder, divided: Share, on: On, address: str | None) -> Engine:
         if on == "local":

@@ -13,7 +13,7 @@ from regbench.config import Config
 from regbench.training.progress import Progress, Reporter
 from regbench.utils import registry
 from regbench.utils.errors import Unavailable, UserError, blame
-from regbench.utils.files import exclusive
+from regbench.utils.files import exclusive, remove_leftovers
 
 Action = Literal["train", "score", "finish"]
 
@@ -147,6 +147,7 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
             runner.resume(folder, reporter)
         else:
             with exclusive(folder, patience=PATIENCE):
+                remove_leftovers(folder)
                 (folder / "failed.json").unlink(missing_ok=True)
                 (runner.train_seed if job.action == "train" else runner.score_seed)(
                     job.config, job.seed, folder, reporter

@@ -20,12 +20,15 @@ from numpy.typing import NDArray
 
 from regbench.utils.errors import UserError
 
+_TEMPORARY = ".part"
+"""The end of the names of temporary files."""
+
 
 @contextlib.contextmanager
 def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Opens a temporary file beside `path`; on success it is flushed to disk and takes the name `path`, else it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY)
     try:
         with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
@@ -37,6 +40,13 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes temporary files of killed writers from a folder and from those in it. To be called by who holds it."""
+    name = f".*.????????{_TEMPORARY}"
+    for path in [*folder.glob(name), *folder.glob(f"*/{name}")]:
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -218,8 +218,11 @@ def test_an_interrupted_run_resumes_to_the_same_result(
         with pytest.raises(Stop):
             go("broken", seeds=(0, 1))
     assert not (tmp_path / "broken" / "result.json").exists()
+    left = tmp_path / "broken" / "seed-0" / ".resume.safetensors.abcdefgh.part"
+    left.write_text("half")
     resumed = regbench.resume(tmp_path / "broken")
     assert comparable(resumed) == comparable(whole)
+    assert not left.exists()
     assert regbench.resume(tmp_path / "broken") == resumed
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from regbench import cli
 from regbench.cli.live import Live
 from regbench.config import Config
+from regbench.results import read_result
 from regbench.sweeps.schedule import Counts
 from regbench.sweeps.sweep import Sweep
 from regbench.sweeps.work import Ended, Job, Note
@@ -57,13 +58,19 @@ def test_a_sweep_is_told_and_tabulated(capsys: pytest.CaptureFixture[str], tmp_p
 def test_seeds_that_are_added_lead_to_an_entry(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path
 ) -> None:
-    """What the first sweep asks for: more seeds in the same file. Its trials are not trained again."""
+    """What the first sweep asks for: more seeds in the same file. Its trials are not trained again, and analyses stay."""
     grid = {"arch": [str(tmp_path / "average.py")], "training.learning_rate": [1e-3, 1e-2]}
     write_sweep(tmp_path, tiny_file, grid=grid, seeds=[0])
     assert said(capsys, "sweep.yaml", "--jobs", "1")[0] == 0
+    (run,) = (tmp_path / "runs" / "sweeps" / "sweep" / "runs" / "tiny-v1").iterdir()
+    (run / "analysis").mkdir()
+    (run / "analysis" / "table.csv").write_text("mine")
     write_sweep(tmp_path, tiny_file, grid=grid, seeds=[0, 1, 2])
     code, out, err = said(capsys, "sweep.yaml", "--jobs", "1")
     assert code == 0
+    assert [seed.seed for seed in read_result(run).seeds] == [0, 1, 2]
+    assert (run / "analysis" / "table.csv").read_text() == "mine"
+    assert list(run.parent.iterdir()) == [run]
     assert f"next: regbench submit {tmp_path / 'runs' / 'sweeps' / 'sweep' / 'runs' / 'tiny-v1'}/average-" in out
     assert "begun: average learning_rate=0.01 seed 1" in err
     assert "(trial)" not in err
@@ -93,6 +100,22 @@ def test_a_dry_run_of_trials_of_another_size(
     assert "8 cells, about" in out
 
 
+def test_a_dry_run_of_a_cluster_asks_for_nothing_here(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a login node, which has fewer cores, and no GPU. Nothing is timed: the nodes may be other machines."""
+    monkeypatch.setattr("regbench.sweeps.local._gpus", lambda: 0)
+    monkeypatch.setattr("regbench.sweeps.estimate._time", lambda *_: pytest.fail("it is timed here"))
+    path = write_sweep(tmp_path, tiny_file, device="cuda", gpus=1, threads=4)
+    code, out, err = said(capsys, str(path), "--dry-run", "--on", "ray", "--jobs", "4096")
+    assert (code, err) == (0, "")
+    assert len([line for line in out.splitlines() if line.endswith("seed 0")]) == 4
+    assert out.count("the best of these 2: seeds 0 1") == 2
+    assert out.splitlines()[-1] == (
+        "6 cells, 4 threads each; not timed, because the nodes of a cluster may be other machines than this one"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -102,6 +125,12 @@ def test_a_dry_run_of_trials_of_another_size(
         (["sweep.yaml", "--on", "slurm"], "unknown choice 'slurm'; known: local, ray"),
         (["sweep.yaml", "--ray-address", "a:1"], "--ray-address says where Ray runs: give --on ray too"),
         (["sweep.yaml", "--out", "sweep.yaml"], "cannot write"),
+        (["sweep.yaml", "--dry-run", "--out", "x"], "--out has no effect with --dry-run, which writes nothing"),
+        (
+            ["sweep.yaml", "--dry-run", "--on", "ray", "--ray-address", "a:1"],
+            "--ray-address has no effect with --dry-run, which writes nothing",
+        ),
+        (["sweep.yaml", "--dry-run", "--on", "ray", "--jobs", "0"], "--jobs 0: at least one run at once is needed"),
         (["gpus.yaml"], "a run with 1 GPU asked for, and there are 0 GPUs here"),
     ],
 )

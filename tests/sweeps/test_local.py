@@ -22,13 +22,15 @@ import regbench
 from regbench import cli
 from regbench.config import Config
 from regbench.results import read_result
+from regbench.runner import write_config
 from regbench.sweeps import local
 from regbench.sweeps.local import LocalEngine, Share, share
+from regbench.sweeps.seeds import run_seeds
 from regbench.sweeps.work import Ended, Job
 from regbench.utils import threads
 from regbench.utils.errors import UserError
 from tests.helpers.processes import wait_until
-from tests.helpers.sweeps import AVERAGE, cores_free, write_sweep
+from tests.helpers.sweeps import AVERAGE, Heard, cores_free, write_sweep
 
 two_cores = pytest.mark.skipif(not cores_free(2), reason="needs two cores")
 QUICK = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3, "training.train_tokens": 2000}
@@ -194,6 +196,17 @@ def test_seeds_side_by_side_have_the_same_numbers(
     assert names[0] == names[1]
     with pytest.raises(UserError, match="holds a run already"):
         regbench.runner.begin(Config(track=str(tiny_file), architecture=str(plugin)), tmp_path / "together")  # type: ignore[attr-defined]
+
+
+def test_of_a_finished_run_the_result_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without `--jobs`: no process is started, and its seeds are not looked into."""
+    write_config(tmp_path, Config(track="pfa-small-v1", architecture="edited.py", seeds=(0, 1)))
+    (tmp_path / "result.json").write_text("{}")
+    monkeypatch.setattr("regbench.sweeps.seeds.read_result", lambda folder: f"of {folder.name}")
+    heard = Heard()
+    assert run_seeds(tmp_path, 1, heard) == f"of {tmp_path.name}"
+    assert heard.jobs == []
+    assert not list(tmp_path.glob("seed-*"))
 
 
 def sweeping(folder: Path, out: str, jobs: int) -> subprocess.Popen[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from regbench.config import Config
 from regbench.sweeps import ray_engine
@@ -20,7 +21,7 @@ from regbench.sweeps.schedule import Counts
 from regbench.sweeps.sweep import Sweep
 from regbench.sweeps.work import Ended, Job
 from regbench.utils.errors import UserError
-from tests.helpers.sweeps import Heard, InProcess, RayHere, cores_free, write_sweep
+from tests.helpers.sweeps import AVERAGE, Heard, InProcess, RayHere, cores_free, write_sweep
 
 TABLES = ("table.csv", "trials.csv", "best.yaml", "begun.json", "sweep.yaml")
 
@@ -69,6 +70,63 @@ def test_the_same_tables_where_nodes_share_no_disk(
         path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("cells/*/*") if path.name != ".lock"
     )
     assert not (tmp_path / "there" / ".ray").exists()
+
+
+def test_the_modules_beside_a_file_are_sent_with_it(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an architecture and of a track's task, each beside its own file."""
+    monkeypatch.chdir(tmp_path)
+    write_sweep(tmp_path, "own/track-v1.yaml")
+    (tmp_path / "average.py").write_text(f"import layers_of_ray\n{AVERAGE}")
+    (tmp_path / "layers_of_ray.py").write_text("")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "track-v1.yaml").write_text(tiny_file.read_text().replace("task: pfa", "task: task.py"))
+    (tmp_path / "own" / "task.py").write_text(
+        "import chains_of_ray\nfrom regbench.tasks import pfa\n\n\nclass Task(pfa.PFA):\n    pass\n"
+    )
+    (tmp_path / "own" / "chains_of_ray").mkdir()
+    (tmp_path / "own" / "chains_of_ray" / "__init__.py").write_text("")
+    config = Config(track="own/track-v1.yaml", architecture="average.py")
+    assert sorted(ray_engine._own_files(config)) == [
+        "average.py",
+        "layers_of_ray.py",
+        "own/chains_of_ray/__init__.py",
+        "own/task.py",
+        "own/track-v1.yaml",
+    ]
+
+
+def test_a_text_beside_a_track_is_sent_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the track sees it: from its own folder."""
+    monkeypatch.chdir(tmp_path)
+    track = {
+        "name": "mine-v1",
+        "task": "text",
+        "parameters": {"source": "texts"},
+        "splits": {"train": 8, "validation": 4, "test": 4, "seed": 1},
+        "budget": {"train_tokens": 1000},
+        "main_score": "nll",
+    }
+    (tmp_path / "own" / "texts" / "more").mkdir(parents=True)
+    for name in ("texts/a.txt", "texts/more/b.md", "texts/picture.png", "other.txt"):
+        (tmp_path / "own" / name).write_text("some words")
+    (tmp_path / "own" / "mine-v1.yaml").write_text(yaml.safe_dump(track))
+    config = Config(track="own/mine-v1.yaml", architecture="lstm")
+    assert sorted(ray_engine._own_files(config)) == ["own/mine-v1.yaml", "own/texts/a.txt", "own/texts/more/b.md"]
+    track["parameters"] = {"source": "other.txt"}
+    (tmp_path / "own" / "mine-v1.yaml").write_text(yaml.safe_dump(track))
+    assert sorted(ray_engine._own_files(config)) == ["own/mine-v1.yaml", "own/other.txt"]
+
+
+def test_hidden_files_are_not_sent(tmp_path: Path) -> None:
+    """Nor are they removed where files come back."""
+    names = [".lock", ".resume.safetensors.abcd1234.part", "metrics.jsonl"]
+    for name in names:
+        (tmp_path / name).write_text("here")
+    assert ray_engine._files(tmp_path) == {"metrics.jsonl": b"here"}
+    ray_engine._put(tmp_path, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == names[:2]
 
 
 def test_nobody_answers(tmp_path: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

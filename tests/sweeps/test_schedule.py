@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from regbench.config import read_config
 from regbench.results import SeedRecord
 from regbench.sweeps.grid import Group
 from regbench.sweeps.schedule import Schedule
@@ -298,6 +302,105 @@ class TestTheFolder:
         heard, schedule = go(sweep(grid=grid), tmp_path / "out", made_up())
         assert {rate_and_depth(job)[1] for job in heard.jobs} == {3}
         assert len(schedule.finished) == 3
+
+
+class TestARunThatIsMadeAnew:
+    """A seed is added to a sweep whose runs are finished, and in their folders lies what people made of them."""
+
+    @pytest.fixture
+    def one(self, sweep: Callable[..., Sweep], tmp_path: Path) -> Callable[[list[int]], Sweep]:
+        """Makes a sweep of one configuration with these seeds."""
+        grid = {"arch": [str(tmp_path / "average.py")], "n_layers": [1], "training.learning_rate": [1e-2]}
+        return lambda seeds: sweep(grid=grid, select=None, seeds=seeds)
+
+    @pytest.fixture
+    def run(self, one: Callable[[list[int]], Sweep], tmp_path: Path) -> Path:
+        """The folder of a finished run, with analyses in it."""
+        go(one([0]), tmp_path / "out", made_up())
+        (run,) = (path.parent for path in tmp_path.glob("out/runs/*/*/result.json"))
+        (run / "result.json").write_text('{"seeds": "the first"}')
+        for name in ("analysis/table.csv", "seed-0/notes.txt", "specialised.safetensors"):
+            (run / name).parent.mkdir(exist_ok=True)
+            (run / name).write_text("mine")
+        (run / "latest").symlink_to("analysis")
+        return run
+
+    def test_what_people_put_there_is_kept(self, one: Callable[[list[int]], Sweep], tmp_path: Path, run: Path) -> None:
+        _, schedule = go(one([0, 1]), tmp_path / "out", made_up())
+        assert schedule.failures == []
+        assert read_config(run / "config.yaml").seeds == (0, 1)
+        assert (run / "result.json").read_text() == "{}"
+        for name in ("analysis/table.csv", "seed-0/notes.txt", "specialised.safetensors", "latest/table.csv"):
+            assert (run / name).read_text() == "mine"
+        assert (run / "latest").is_symlink()
+        assert (run / "seed-1" / "checkpoint.safetensors").exists()
+        assert list(run.parent.iterdir()) == [run]
+
+    @pytest.mark.parametrize("how", ["fails", "is killed"])
+    def test_it_stays_until_the_new_one_is_finished(
+        self, one: Callable[[list[int]], Sweep], tmp_path: Path, run: Path, how: str
+    ) -> None:
+        def fails(job: Job) -> Ended | None:
+            if job.seed is not None:
+                return None
+            if how == "is killed":
+                raise KeyboardInterrupt
+            return Ended("the disk is full")
+
+        with pytest.raises(KeyboardInterrupt) if how == "is killed" else contextlib.nullcontext():
+            go(one([0, 1]), tmp_path / "out", made_up(fails))
+        assert (run / "result.json").read_text() == '{"seeds": "the first"}'
+        assert (run / "analysis" / "table.csv").read_text() == "mine"
+        go(one([0, 1]), tmp_path / "out", made_up())
+        assert (run / "result.json").read_text() == "{}"
+        assert (run / "analysis" / "table.csv").read_text() == "mine"
+        assert list(run.parent.iterdir()) == [run]
+
+    @pytest.mark.parametrize("call", range(3))
+    def test_a_kill_while_the_two_change_places(
+        self, one: Callable[[list[int]], Sweep], tmp_path: Path, run: Path, call: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before the first renaming, between the two, and before the old one is removed."""
+        calls = 0
+
+        def killed(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call_or_stop(*arguments: Any, **more: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == call + 1:
+                    raise KeyboardInterrupt
+                return real(*arguments, **more)
+
+            return call_or_stop
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", killed(os.rename))
+            patch.setattr(shutil, "rmtree", killed(shutil.rmtree))
+            with pytest.raises(KeyboardInterrupt):
+                go(one([0, 1]), tmp_path / "out", made_up())
+        assert calls == call + 1
+        (run / "analysis" / "late.csv").parent.mkdir(parents=True, exist_ok=True)
+        (run / "analysis" / "late.csv").write_text("mine")
+        go(one([0, 1]), tmp_path / "out", made_up())
+        assert (run / "result.json").read_text() == "{}"
+        for name in ("analysis/table.csv", "analysis/late.csv", "seed-0/notes.txt", "specialised.safetensors"):
+            assert (run / name).read_text() == "mine"
+        assert list(run.parent.iterdir()) == [run]
+
+    def test_a_cell_that_lacks_a_file(self, sweep: Callable[..., Sweep], tmp_path: Path, run: Path) -> None:
+        """Weights deleted to save disk: that run fails in one line, the others go on, and nothing is destroyed."""
+        (lacking,) = tmp_path.glob("out/cells/*/checkpoint.safetensors")
+        lacking.unlink()
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        _, schedule = go(sweep(seeds=[0, 1], select=None), tmp_path / "out", made_up())
+        (failure,) = schedule.failures
+        assert failure.message == (
+            f"{lacking.parent} has no checkpoint.safetensors: put the file back, or remove that folder, and the seed "
+            "is trained anew"
+        )
+        assert len(schedule.finished) == 3
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+        assert not list(run.parent.glob(".*"))
 
 
 def test_groups_have_keys_of_their_own(sweep: Callable[..., Sweep], tmp_path: Path) -> None:

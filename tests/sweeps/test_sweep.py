@@ -290,6 +290,18 @@ def test_a_lost_gpu_is_no_verdict_on_a_configuration(tiny_file: Path, tmp_path: 
     assert not ended.refused
 
 
+def test_what_a_killed_process_left_in_a_cell_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a checkpoint; the checkpoint before it stays."""
+    monkeypatch.setattr(runner, "train_seed", lambda *_: None)
+    left, kept = tmp_path / ".resume.safetensors.abcd_123.part", tmp_path / "resume.safetensors"
+    for path in (left, kept):
+        path.write_text("")
+    job = Job("train", str(tmp_path), Config(track="pfa-small-v1", architecture="lstm"), 0, "lstm")
+    assert do(job, tmp_path, lambda _: None) == Ended()
+    assert kept.exists()
+    assert not left.exists()
+
+
 def test_code_that_is_edited_meanwhile_is_not_trained(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

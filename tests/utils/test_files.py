@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,15 @@ import pytest
 import yaml
 
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk, parse_yaml, read_arrays, read_mapping
+from regbench.utils.files import (
+    atomic_write,
+    exclusive,
+    explain_full_disk,
+    parse_yaml,
+    read_arrays,
+    read_mapping,
+    remove_leftovers,
+)
 
 ARRAYS = {"tokens": np.arange(400, dtype=np.uint8).reshape(20, 20) % 7, "name": np.array("x/1")}
 
@@ -108,6 +118,24 @@ def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:
         fail()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    """In a folder and those below it. All else stays, also hidden files and what only looks like it."""
+    kept = [".lock", ".notes.original", "weights.part", "course/1.safetensors", "a/b/.weights.abcd1234.part"]
+    for name in kept:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom regbench.utils.files import atomic_write\n"
+        "with atomic_write(Path(sys.argv[1])) as file:\n    file.write('half'), os._exit(0)\n"
+    )
+    for name in ("weights", "course/2.safetensors"):
+        subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=True)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(found) == len(kept) + 2
+    remove_leftovers(tmp_path)
+    assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
 
 
 # --- What stands in the way. ---

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from regbench.cli.arguments import apart_from_stdout, one_of
+from regbench.cli.arguments import apart_from_stdout, one_of, refuse_unused
 from regbench.cli.lines import print_line, stderr
 from regbench.cli.tables import print_fitting
 from regbench.utils.errors import UserError
@@ -56,12 +56,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
     if arguments.ray_address and arguments.on != "ray":
         raise UserError("--ray-address says where Ray runs: give --on ray too")
+    if arguments.dry_run:
+        refuse_unused(arguments, ("out", "ray_address"), "has no effect with --dry-run, which writes nothing")
     progress = stderr()
     with apart_from_stdout():
         sweep = Sweep.read(arguments.file)
-        divided = sweep.share(arguments.jobs) if arguments.dry_run else None
+        divided = sweep.share(arguments.jobs, arguments.on) if arguments.dry_run else None
         if divided is not None:
-            costs = estimate(sweep.groups, divided.threads, lambda text: progress.print(text))
+            timed = sweep.groups if arguments.on == "local" else []  # a cluster's nodes may be other machines
+            costs = estimate(timed, divided.threads, lambda text: progress.print(text))
         else:
             try:
                 with Live(progress) as live:
@@ -109,21 +112,27 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
 
 
 def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Console) -> None:
-    """Every cell, what each architecture costs, and how long all take."""
+    """Every cell, what each architecture costs, and how long all take. Of a cluster only the cells."""
     from regbench.cli.sweep_tables import cost_table
     from regbench.report.content import human_seconds
+    from regbench.sweeps.estimate import seeds_of
 
+    count = sum(len(group.trials) + seeds_of(group) for group in sweep.groups)
+    each = f"{divided.threads} thread{'s' * (divided.threads > 1)} each"
     for group in sweep.groups:
         track, seeds = group.first.track.name, " ".join(map(str, group.seeds))
         for cell in group.trials:
             print_line(f"{cell.digest[:8]}  {track}  {cell.label}", console)
         what = f"the best of these {len(group.trials)}" if group.trials else group.first.label
         print_line(f"          {track}  {what}: seeds {seeds}", console)
+    if not costs:
+        why = "the nodes of a cluster may be other machines than this one"
+        print_line(f"{count:,} cells, {each}; not timed, because {why}", console)
+        return
     print_fitting(cost_table(costs), console, names=2)
     seconds = sum(cost.seconds for cost in costs) / divided.jobs
-    count = sum(cost.trials + cost.seeds for cost in costs)
     print_line(
-        f"{count:,} cells, about {human_seconds(seconds)} with {divided.jobs} at once, {divided.threads} "
-        f"thread{'s' * (divided.threads > 1)} each; without the baselines of a track that is new here",
+        f"{count:,} cells, about {human_seconds(seconds)} with {divided.jobs} at once, {each}; without the baselines "
+        "of a track that is new here",
         console,
     )
