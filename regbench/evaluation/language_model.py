@@ -33,6 +33,7 @@ from regbench.results import ArchitectureRecord, Evaluation, Result
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
 from regbench.utils.errors import UserError, explain_validation
+from regbench.utils.guard import LONGEST_STRING, check_plain
 from regbench.utils.settings import Settings
 
 PREFIX = "hf:"
@@ -51,7 +52,7 @@ class Prompting(Settings):
         mappings: the seeds of the draws of tokens. Each is scored, as seeds are.
         symbols: what the tokens are: a space and one letter, or a space and a word. "auto": letters where they suffice.
         separator: the text before the first symbol, and between strings. It is one token.
-        prompt: a text before the separator.
+        prompt: a text before the separator, of at most 2,000 characters in JSON: a result holds no more.
         precision: of weights and activations.
         revision: a commit, branch or tag of the Hub. None: the newest.
         limit: only the first so many instances are scored; the baselines' scores are of the same. None: all.
@@ -64,6 +65,13 @@ class Prompting(Settings):
     precision: Literal["float32", "bfloat16"] = "float32"
     revision: str | None = None
     limit: int | None = pydantic.Field(default=None, ge=2)
+
+    @pydantic.field_validator("separator", "prompt")
+    @classmethod
+    def _fits_a_result(cls, value: str) -> str:
+        if (size := len(json.dumps(value))) > LONGEST_STRING:
+            raise ValueError(f"it has {size:,} characters in JSON, and a result holds {LONGEST_STRING:,}")
+        return value
 
     @pydantic.field_validator("mappings")
     @classmethod
@@ -234,6 +242,7 @@ def evaluate_language_model(
     """
     with explain_validation("language model", Prompting.model_fields):
         prompting = Prompting(**settings)
+    check_plain([name, prompting.revision], "language model")  # a result with them could not be read
     io = track.task.io
     if not isinstance(io, TokenIO) or track.task.source_digest() is not None:
         kind = "text" if isinstance(io, TokenIO) else "vectors"

@@ -5,7 +5,6 @@ They have no rank: they were trained elsewhere, on other data. Their files lie i
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import shlex
@@ -13,9 +12,10 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regbench.evaluation.predictions import read_predictions
+from regbench.leaderboard.case import Findings
 from regbench.leaderboard.entry import canonical, check_name, digest_of
 from regbench.leaderboard.figures import rescored
 from regbench.leaderboard.reference import find_reference
@@ -27,6 +27,9 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, exclusive, explain_full_disk
 from regbench.utils.folder import Folder
 from regbench.utils.guard import of_schema, parse_json
+
+if TYPE_CHECKING:
+    from regbench.leaderboard.submit import Submission
 
 FOLDER = "language-models"
 ABOUT = (
@@ -90,7 +93,7 @@ def language_model_result(run: Path) -> Result | None:
     return result if result.evaluation is not None and result.evaluation.given == "language model" else None
 
 
-def submit_language_model(run: Path, result: Result, board: Path, *, name: str | None, replace: bool) -> Path:
+def submit_language_model(run: Path, result: Result, board: Path, *, name: str | None, replace: bool) -> Submission:
     """Checks the folder of `regbench evaluate hf:NAME --out DIR`, and writes its file on the board.
 
     Args:
@@ -100,26 +103,29 @@ def submit_language_model(run: Path, result: Result, board: Path, *, name: str |
         name: The name in tables, or None for that of the model.
         replace: Whether it takes the place of a file of the same name.
 
-    Returns:
-        The file.
-
     Raises:
-        UserError: Something in the folder is not as it must be, or a file of this name is there.
+        UserError: The name is not allowed, the track has no entries, or a file of this name is there.
     """
+    from regbench.leaderboard.submit import Submission  # who reads the board needs none of its imports
+
     name = result.architecture.name.lower() if name is None else name
     check_name(name)
-    for fault in itertools.chain(_faults(result), _rescored(run, result)):
-        raise UserError(f"{run}: {fault}")
+    findings = Findings()
+    findings.take("result", _faults(result))
+    findings.take("scores", _rescored(run, result))
+    if findings.faults:
+        return Submission(findings)
     if not any((board / "entries" / result.track.name).glob("*.json")):
         raise UserError(f"{result.track.name} has no entries: a language model stands below those of its track")
     path = board / FOLDER / result.track.name / f"{name}.json"
     kept = {"name": name, "result": result.model_copy(update={"baselines": {}}).model_dump(mode="json")}
     with explain_full_disk(board), exclusive(board, patience=math.inf):
-        if path.exists() and not replace:
+        before = [path] if path.exists() else []
+        if before and not replace:
             raise UserError(f"{path} is there: --replace puts this result in its place, --name gives it another name")
         with atomic_write(path) as file:
             file.write(canonical({**kept, "digest": digest_of(kept)}))
-    return path
+    return Submission(findings, path, before)
 
 
 def read_language_models(board: Path) -> tuple[dict[tuple[str, str], list[LanguageModelEntry]], list[str]]:
@@ -211,13 +217,20 @@ def _is_text(option: Any) -> bool:
 
 
 def _rescored(run: Path, result: Result) -> Iterator[str]:
-    """Compares the scores with those that follow from the stored predictions."""
-    assert result.evaluation is not None
+    """Compares the scores with those that follow from the stored predictions, where these are of a track of today."""
+    if result.evaluation is None or result.track.name not in track_names():
+        return
     reference = find_reference(result.track.name)
-    task, test = reference.track.task, reference.test
+    if result.track != reference.record or set(result.metrics) != set(reference.metrics):
+        return
+    task, instances = reference.track.task, reference.track.instances(result.evaluation.split)
     if result.evaluation.limit is not None:
-        test = test[: result.evaluation.limit]
+        instances = instances[: result.evaluation.limit]
     for seed in result.seeds:
-        found = read_predictions(run, seed.seed, task, test)
-        real = score_records(score(task, test, found.batches()))[0]
+        try:
+            found = read_predictions(run, seed.seed, task, instances)
+        except UserError as error:
+            yield str(error)
+            continue
+        real = score_records(score(task, instances, found.batches()))[0]
         yield from (f"mapping {seed.seed}: {fault}" for fault in rescored(seed.scores, real))

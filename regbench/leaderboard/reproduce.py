@@ -142,8 +142,7 @@ def _train_as_then(past: Past, entry: Entry, asked: Config, folder: Path, goes_o
         UserError: It failed, or trained something else than the entry.
         KeyboardInterrupt: It was interrupted.
     """
-    if is_track_file(asked.track):
-        asked = asked.model_copy(update={"track": str(Path(asked.track).resolve())})
+    asked = _resolved(asked)
     words = ["run", "--resume"] if goes_on else [*shlex.split(command_of(asked))[1:], "--out"]
     status = past.command([*words, str(folder.resolve())])
     if status == 130:
@@ -192,8 +191,15 @@ def _check_same(folder: Path, asked: Config) -> None:
         there = RunFolder(folder).config
     except Refused as error:
         raise UserError(f"{folder} cannot be gone on with: {error}") from None
-    if there != asked:
+    if _resolved(there) != _resolved(asked):
         raise UserError(f"{folder} holds another run; choose another --out")
+
+
+def _resolved(config: Config) -> Config:
+    """The configuration with the whole path of the track's file, if the track is one of your own."""
+    if not is_track_file(config.track):
+        return config
+    return config.model_copy(update={"track": str(Path(config.track).resolve())})
 
 
 def keep_reproduction(made: Reproduction, by: str, track: Track | None) -> None:

@@ -16,6 +16,7 @@ from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
 from regbench.training.terminal import shown
 from regbench.utils.files import exclusive, explain_full_disk, write_json
+from regbench.utils.guard import check_plain
 
 if TYPE_CHECKING:
     from regbench.evaluation.given import Kind, Predicts
@@ -55,8 +56,10 @@ def evaluate(
 
     Raises:
         UserError: The predictor sees what it predicts, is shifted by one place, or its rows are not what they are said to be.
+            Or no result can hold the name.
     """
     loaded = track if isinstance(track, Track) else load_track(track)
+    check_plain(name, "name")  # a result with it could not be read
     from regbench.analysis.trained import Trained  # a run of our own training needs none of these
     from regbench.evaluation.any_predictor import evaluate_predictor
 
@@ -108,19 +111,26 @@ def evaluate_language_model(
 
 @contextlib.contextmanager
 def _held(out: str | Path | None) -> Iterator[Path | None]:
-    """The folder that an evaluation is written to. No other process has it meanwhile. After a failure it is as it was before."""
+    """The folder that an evaluation is written to. No other process has it meanwhile.
+
+    After a failure all that was added is removed: files, and folders that were made for them.
+    """
     folder = unused(out)
     if folder is None:
         yield None
         return
-    new = not folder.exists()
+    before = set(folder.iterdir()) if folder.is_dir() else set()
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     with explain_full_disk(folder), exclusive(folder):
         unused(folder)  # another run may have begun there meanwhile
         try:
             yield folder
         except BaseException:
-            if new:
-                shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the failure itself is what is told
+                for added in set(folder.iterdir()) - before:
+                    shutil.rmtree(added, ignore_errors=True) if added.is_dir() else added.unlink()
+                for one in made:  # the innermost first; it ends where somebody else has put something
+                    one.rmdir()
             raise
 
 

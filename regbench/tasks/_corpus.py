@@ -8,6 +8,7 @@ trained on. Another text or another Python gives other instances: the fingerprin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -29,8 +30,8 @@ class SourceParameters(base.Parameters):
     """Where the text comes from, and into how many tokens it is divided.
 
     Attributes:
-        source: "stdlib"; a file or folder of .txt, .md, .jsonl or .parquet; or "c4", "wikipedia" or the name of any dataset on
-            the Hugging Face Hub.
+        source: "stdlib"; a file or folder of .txt, .md, .jsonl or .parquet, as seen from the track's folder; or "c4",
+            "wikipedia" or the name of any dataset on the Hugging Face Hub.
         config: The dataset's configuration.
         split: The dataset's split.
         revision: The dataset's branch, tag or commit.
@@ -48,9 +49,11 @@ class SourceParameters(base.Parameters):
     text_field: str = "text"
     topic_field: str | None = None
     vocab_size: int = pydantic.Field(default=8000, ge=N_BYTES + 1, le=1 << 20)
+    _folder: Path = pydantic.PrivateAttr(default=Path())
 
     @pydantic.model_validator(mode="after")
-    def _options_belong_to_the_source(self) -> Self:
+    def _options_belong_to_the_source(self, info: pydantic.ValidationInfo) -> Self:
+        self._folder = (info.context or {}).get("folder", Path())
         local = self.source == "stdlib" or self.path is not None
         whole = self.source == "stdlib" or (self.path is not None and self.path.suffix.lower() in (".txt", ".md"))
         for names, refused, what in (
@@ -70,13 +73,23 @@ class SourceParameters(base.Parameters):
             ValueError: The source cannot be a path, and cannot be anything else.
         """
         try:
-            path = Path(self.source).expanduser()
+            path = self.place
             there = path.exists()
         except (OSError, RuntimeError) as error:  # e.g. a name that is too long, or an unknown user
             raise ValueError(f"source '{self.source[:80]}': {getattr(error, 'strerror', None) or error}") from None
         looks = self.source.startswith((".", "/", "~")) or path.suffix.lower() in SUFFIXES
         known = self.source == "stdlib" or self.source in PRESETS
         return path if looks or (not known and there) else None
+
+    @property
+    def written(self) -> Path:
+        """The source as a path that is as in the track's file."""
+        return Path(self.source).expanduser()
+
+    @property
+    def place(self) -> Path:
+        """The source as a path, seen from the folder of a track of your own, else from the current folder."""
+        return self._folder / self.written
 
     @property
     def max_length(self) -> int:
@@ -99,6 +112,22 @@ class Parameters(SourceParameters):
         return self.length
 
 
+@dataclass(frozen=True)
+class _NamedFiles(Files):
+    """Files that are called as the track calls them. The name is in the digest of the text, and no folder of a machine.
+
+    Attributes:
+        written: The path in the track.
+    """
+
+    written: Path = Path()
+
+    @property
+    def name(self) -> str:
+        """The path in the track."""
+        return str(self.written)
+
+
 class Task(base.Task):
     """A task whose instances are cut from documents."""
 
@@ -113,13 +142,19 @@ class Task(base.Task):
         return Corpus(self._source(), self.parameters.vocab_size - 1, self.parameters.max_documents)
 
     def _source(self) -> Source:
-        """The source that the parameters name."""
+        """The source that the parameters name.
+
+        Raises:
+            UserError: A folder or file of that name is here, but not beside the track.
+        """
         p = self.parameters
         if p.source == "stdlib":
             return StandardLibrary()
         if p.path is not None:
-            return Files(p.path, p.text_field, p.topic_field)
+            return _NamedFiles(p.path, p.text_field, p.topic_field, p.written)
         preset = PRESETS.get(p.source)
+        if preset is None and p.written.exists():  # here, but not beside the track; `datasets` would load it
+            raise UserError(f"no such file or folder: {p.place}; a relative source is seen from the track's folder")
         name, config = (preset.dataset, p.config or preset.config) if preset else (p.source, p.config)
         limit = p.max_documents or DEFAULT_LIMIT
         return HubDataset(name, config, p.split, p.revision, p.text_field, p.topic_field, limit)

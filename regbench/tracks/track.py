@@ -71,7 +71,8 @@ class Track:
 
     Args:
         definition: The content of its file.
-        where: The path of its file, for messages. A task that is a file is searched from that file's folder.
+        where: The path of its file, for messages. A task that is a file is searched from that file's folder. So is a
+            file of text, if the track is not built in.
 
     Attributes:
         definition: The content of its file.
@@ -91,17 +92,20 @@ class Track:
 
     def __init__(self, definition: Definition, where: str) -> None:
         self.definition, self.name = definition, definition.name
-        self.address = definition.name if Path(where).parent == _FOLDER else where
+        folder = Path(where).parent
+        built_in = folder == _FOLDER
+        self.address = definition.name if built_in else where
         self.version = int(definition.name.rpartition("-v")[2])
         self.task_name = registry.short_name(definition.task)
-        cls = registry.load(registry.TASK, definition.task, Path(where).parent)
+        cls = registry.load(registry.TASK, definition.task, folder)
         self.task_code = None if registry.is_built_in(registry.TASK, cls) else _code(cls)
         lacking = unfinished(cls)
         if lacking:
             raise UserError(f"{where}: {cls.__name__} of {definition.task} is not a complete task: {lacking}")
         with self.blaming_task():
             with explain_validation(f"{where}: parameters", cls.Parameters.model_fields):
-                parameters = cls.Parameters(**definition.parameters)
+                context = None if built_in else {"folder": folder}
+                parameters = cls.Parameters.model_validate(definition.parameters, context=context)
             self.task: Task = cls(parameters)
         self.metrics = metrics_of(self.task)
         if definition.main_score not in self.task.scores:

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import pydantic
 
 from regbench.utils.errors import UserError, closest, explain_validation
+from regbench.utils.guard import check_plain
 from regbench.utils.settings import Settings
 
 if TYPE_CHECKING:
     from regbench.models.mixer import Options
 
+
+MOST_EVALUATIONS = 1000
+"""The most times a training scores the validation split: each is a row of the result, and of every checkpoint."""
 
 OTHER_NAMES = {"steps": "train_tokens"}
 """Training options by what else they are called, where the two names are not alike."""
@@ -53,7 +57,7 @@ class TrainingOptions(Settings):
         default=0.1, ge=0, le=1, description="cosine: share of the rate left at the end"
     )
     plateau_patience: int = pydantic.Field(
-        default=5, ge=0, description="plateau: epochs without a better validation loss that are waited"
+        default=5, ge=0, description="plateau: evaluations without a better validation loss that are waited"
     )
     plateau_factor: float = pydantic.Field(
         default=0.5, gt=0, lt=1, description="plateau: what the rate is then multiplied by"
@@ -75,8 +79,9 @@ class TrainingOptions(Settings):
     evaluations: int = pydantic.Field(
         default=10,
         ge=1,
-        le=1000,
-        description="times the validation split is scored, evenly spaced; with plateau: every epoch",
+        le=MOST_EVALUATIONS,
+        description=f"times the validation split is scored, evenly spaced; plateau: every epoch, or every k-th of over "
+        f"{MOST_EVALUATIONS:,}",
     )
     precision: Literal["float32", "bfloat16"] = pydantic.Field(
         default="float32", description="bfloat16: products in that, by autocast; weights and scoring stay float32"
@@ -117,7 +122,7 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
         settings: training options by name, without the prefix `training.`.
 
     Raises:
-        UserError: an unknown key (the message names the nearest) or a value of the wrong type.
+        UserError: an unknown key (the message names the nearest), a value of the wrong type, or one without effect.
     """
     with explain_validation(f"training_defaults of {cls.__name__}", TrainingOptions.model_fields):
         TrainingOptions(**cls.training_defaults)
@@ -126,7 +131,12 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
         if settings.get(of, needed) != needed:
             own.pop(name, None)
     with explain_validation("training option", TrainingOptions.model_fields):
-        return TrainingOptions(**{**own, **settings})
+        options = TrainingOptions(**{**own, **settings})
+    if options.schedule == "plateau" and "evaluations" in settings:
+        raise UserError(
+            "training option: evaluations has no effect with the schedule plateau: it looks after every epoch"
+        )
+    return options
 
 
 def _hint(key: str, own: Iterable[str]) -> str | None:
@@ -158,7 +168,8 @@ def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Optio
         settings: options of the architecture by name, and training options as `training.NAME`.
 
     Raises:
-        UserError: an unknown key (the message names the nearest) or a value of the wrong type.
+        UserError: an unknown key (the message names the nearest), a value of the wrong type, one without effect, or a
+            text that no result can hold.
     """
     from regbench.models.build import resolve_options, split_settings  # imports PyTorch, which takes seconds
 
@@ -167,7 +178,11 @@ def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Optio
         hint = _hint(key, cls.Options.model_fields)
         if hint is not None:
             raise UserError(f"option: unknown key '{key}'; {hint}")
-    return resolve_options(cls, own), resolve_training(cls, of_training)
+    options = resolve_options(cls, own)
+    for name, value in options:
+        if isinstance(value, str):  # a result with it could not be read: see `regbench.utils.guard`
+            check_plain(value, f"option {name}")
+    return options, resolve_training(cls, of_training)
 
 
 def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int = 0) -> float:

@@ -49,7 +49,7 @@ class Progress:
     terms: list[str] = field(default_factory=list)
 
     def note_epoch(self, loss: float, options: TrainingOptions) -> None:
-        """Lowers the learning rate after more than `plateau_patience` epochs without a better validation loss.
+        """Lowers the learning rate after more than `plateau_patience` evaluations without a better validation loss.
 
         Better means lower by one part in 10,000, as in `torch.optim.lr_scheduler.ReduceLROnPlateau`.
         """

@@ -24,7 +24,7 @@ from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
 from regbench.training.checkpoint import course_file, load_tensors, save_tensors
 from regbench.training.cuda_graph import gradients_on
-from regbench.training.options import TrainingOptions, learning_rate
+from regbench.training.options import MOST_EVALUATIONS, TrainingOptions, learning_rate
 from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
 from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.arrays import IntArray
@@ -74,6 +74,22 @@ def _batches(lengths: IntArray, options: TrainingOptions, seed: int, epoch: int)
     """The rows (B,) of each batch of an epoch."""
     order = np.random.default_rng([seed, epoch])
     return length_bucketed_batches(lengths[: options.train_instances], options.batch_size, order)
+
+
+def evaluation_steps(total: int, instances: int, options: TrainingOptions) -> set[int]:
+    """The steps after which the validation split is scored; the last is always one.
+
+    Args:
+        total: steps of the whole training.
+        instances: of an epoch.
+        options: the schedule, and how often where that is free.
+    """
+    if options.schedule == "plateau":
+        epoch = math.ceil(instances / options.batch_size)
+        every = epoch * math.ceil(total / epoch / MOST_EVALUATIONS)
+        return {*range(every, total, every), total}
+    times = options.evaluations
+    return {round(total * (i + 1) / times) for i in range(times)} | {total}
 
 
 class Steps:
@@ -156,7 +172,7 @@ class Trainer:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._resume(reporter)
-        total, evaluate_at = len(self.plan), self._evaluations()
+        total, evaluate_at = len(self.plan), evaluation_steps(len(self.plan), len(self.train_split), self.options)
         every = max(1, total // 200)
         started, offset = time.perf_counter(), self.progress.seconds
         saved, logged = started, (started, self.progress.tokens)
@@ -231,15 +247,6 @@ class Trainer:
             f"training diverged: {what} at step {self.progress.step} of {len(self.plan)}; "
             f"try a training.learning_rate below {self.options.learning_rate:g}"
         )
-
-    def _evaluations(self) -> set[int]:
-        """The steps after which the validation split is scored; the last is always one."""
-        total = len(self.plan)
-        if self.options.schedule == "plateau":
-            epoch = math.ceil(len(self.train_split) / self.options.batch_size)
-            return {*range(epoch, total, epoch), total}
-        times = self.options.evaluations
-        return {round(total * (i + 1) / times) for i in range(times)} | {total}
 
     def _step(self) -> dict[str, Tensor]:
         batch = self.train_split[self.plan.rows(self.progress.step)]

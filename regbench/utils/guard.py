@@ -16,6 +16,7 @@ _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 DEEPEST = 12
 """The most levels of nesting."""
 LONGEST_STRING = 2000
+"""The most characters of a string."""
 LONGEST_NUMBER = 40
 """The most characters of a number, as it is written."""
 LARGEST_INTEGER = 2**63

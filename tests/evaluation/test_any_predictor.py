@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -248,6 +250,27 @@ def test_the_folder_is_held_meanwhile_and_is_gone_after_a_failure(tiny: Track, l
     with pytest.raises(UserError, match="no more"):
         regbench.evaluate(tiny, fails, "next", "logits", out=tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
+
+
+def test_after_a_failure_no_folder_holds_what_was_made(
+    tiny: Track, learner: NGram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the page, after the predictions. What somebody else had in the folder stays."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("regbench.runner.score.write_report", Mock(side_effect=full))
+    theirs = tmp_path / "theirs"
+    (theirs / "notes").mkdir(parents=True)
+    (theirs / "notes" / "today.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    for out in (theirs, tmp_path / "a" / "b" / "new"):
+        with pytest.raises(UserError, match="the disk is full"):
+            regbench.evaluate(tiny, learner, out=out)
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_name_that_no_result_can_hold_is_refused(tiny: Track, learner: NGram) -> None:
+    with pytest.raises(UserError, match=r"^name: a string with characters that are not printable: 'two\\nlines'$"):
+        regbench.evaluate(tiny, learner, name="two\nlines")
 
 
 def test_results_of_runs_do_not_change(run_folder: Path) -> None:

@@ -140,6 +140,8 @@ def test_the_command_prints_and_keeps(
         (["MODEL", "--mapping", "0", "0"], "a mapping is given twice"),
         (["MODEL", "--mapping", "-1"], "mapping"),
         (["MODEL", "--prompt", "a" * 60], "an instance is "),
+        (["MODEL", "--prompt", "é" * 334], "prompt: it has 2,006 characters in JSON, and a result holds 2,000"),
+        (["MODEL", "--revision", "a\nb"], "language model: a string with characters that are not printable"),
         (["MODEL", "--track", "linear-regression-small-v1"], "linear-regression-small-v1 is of vectors"),
     ],
 )
@@ -155,6 +157,14 @@ def test_bad_input_is_one_line(
     assert cli.main(["evaluate", *words, *track, "--device", "cpu"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert message in error
+
+
+@pytest.mark.ci
+def test_the_longest_prompt_makes_a_result_that_can_be_read(tiny_file: Path, tmp_path: Path) -> None:
+    name, out = random_model("Llama", tmp_path / "llama"), tmp_path / "out"
+    settings = {"mappings": (0,), "limit": 2, "prompt": 'a "b"\n' * 222}
+    runner.evaluate_language_model(str(tiny_file), name, settings=settings, device="cpu", out=out)
+    assert len(read_result(out).architecture.options["prompt"]) == 2000
 
 
 def test_weights_that_are_missing_or_damaged_are_not_drawn_at_random(

@@ -60,6 +60,7 @@ def test_it_stands_below_the_entries_and_has_no_rank(
     assert submitted(scored, tmp_path / "board") == 2
     assert "my-gpt.json is there: --replace" in capsys.readouterr().err
     assert submitted(scored, tmp_path / "board", "--replace") == 0
+    assert re.search(r"^overwrote \S+my-gpt.json$", capsys.readouterr().out, re.MULTILINE)
     found, faults = read_language_models(tmp_path / "board")
     assert faults == []
     (one,) = found[tiny.name, tiny.definition.digest]
@@ -98,13 +99,35 @@ def test_scores_that_do_not_follow_from_the_predictions_are_refused(
     (forged / "result.json").write_text(json.dumps(content))
     for seed in ("seed-0", "seed-1"):
         (forged / seed / "predictions.npz").write_bytes((scored / seed / "predictions.npz").read_bytes())
-    assert submitted(forged, tmp_path / "board") == 2
-    assert re.search(r"mapping 1: nll is \S+, and the predictions give \S+\n", capsys.readouterr().err)
+    assert submitted(forged, tmp_path / "board") == 1
+    assert re.search(r"^scores: mapping 1: nll is \S+, and the predictions give \S+\n", capsys.readouterr().out)
+    content["evaluation"] |= {"outside": {"0": 2.0, "1": 0.5}}
+    (forged / "result.json").write_text(json.dumps(content))
+    assert submitted(forged, tmp_path / "board") == 1
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first == "result: the probability of other tokens is not between 0 and 1"
+    assert second.startswith("scores: mapping 1: nll is ")
+    assert last == f"refused: 2 faults in {forged}"
     with np.load(scored / "seed-0" / "predictions.npz") as arrays:
         np.savez(forged / "seed-0" / "predictions.npz", packed=arrays["packed"][:-1], lengths=arrays["lengths"])
-    assert submitted(forged, tmp_path / "board") == 2
-    assert "cannot read predictions" in capsys.readouterr().err
+    assert submitted(forged, tmp_path / "board") == 1
+    assert "cannot read predictions" in capsys.readouterr().out
     assert not (tmp_path / "board" / "language-models").exists()
+
+
+def test_each_fault_is_a_line(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the validation split, and with scores that its predictions do not give."""
+    out, name = tmp_path / "gpt", random_model("GPT2", tmp_path / "model")
+    settings = {"mappings": (0,), "limit": 8}
+    runner.evaluate_language_model(str(tiny_file), name, "validation", settings=settings, device="cpu", out=out)
+    content = json.loads((out / "result.json").read_text())
+    content["seeds"][0]["scores"]["nll"]["value"] += 0.5
+    (out / "result.json").write_text(json.dumps(content))
+    assert submitted(out, tmp_path / "board") == 1
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first == "result: it is of the validation split; the board is of the test split"
+    assert second.startswith("scores: mapping 0: nll is ")
+    assert last == f"refused: 2 faults in {out}"
 
 
 def changed(what: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], str]:

@@ -18,7 +18,7 @@ from tests.leaderboard.conftest import SETTINGS, Made
 
 
 def test_the_command_of_an_entry_gives_its_scores_again(
-    lstm: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lstm: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "again"
     arguments = ["reproduce", str(lstm.path), "--track", str(tiny_file), "--out", str(out)]
@@ -27,6 +27,10 @@ def test_the_command_of_an_entry_gives_its_scores_again(
     assert "predictions the same to the bit: seeds 1, 2; what differs above is the entry" in printed.replace("\n", " ")
     assert printed.count("the same") == 1 + len(lstm.entry.result.metrics)
     assert cli.main([*arguments, "--seed", "1", "2"]) == 0, "a finished one is compared again"
+    with monkeypatch.context() as patch:
+        patch.chdir(tiny_file.parent)
+        relative = [tiny_file.name if word == str(tiny_file) else word for word in arguments]
+        assert cli.main([*relative, "--seed", "1", "2"]) == 0, "the same file by another path"
     config = (out / "config.yaml").read_text()
     changes = (("trials: 2", "trials: 3"), ("backend: auto", "backend: naive"), (str(tiny_file), "pfa-small-v1"))
     for then, now in changes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
 from regbench.data.instances import Instances
@@ -78,6 +79,56 @@ def test_it_draws_otherwise_for_another_instance_seed_and_split_size(task: Text,
     assert task.generate(larger, "test").fingerprint == made["test"].fingerprint
     assert task.generate(Splits(300, 40, 80, seed=1), "test").fingerprint != made["test"].fingerprint
     assert len(np.unique(made["train"].tokens, axis=0)) > 250
+
+
+def write_track(path: Path, source: str) -> Path:
+    content = {
+        "name": "own-v1",
+        "task": "text",
+        "parameters": {"source": source, **SMALL},
+        "splits": {"train": 30, "validation": 5, "test": 9, "seed": 0},
+        "budget": {"train_tokens": 1000},
+        "main_score": "nll",
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.parametrize("source", ["texts", "./texts", "../own/texts"])
+def test_a_relative_source_is_seen_from_the_tracks_folder(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a task that is a file. From where the track is loaded is not in the identity of the text."""
+    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    write_corpus(own / "texts", documents=6)
+    write_corpus(elsewhere / "texts", documents=7)
+    path, found = write_track(own / "own-v1.yaml", source), []
+    for here, name in ((own, "own-v1.yaml"), (tmp_path, "own/own-v1.yaml"), (elsewhere, str(path))):
+        monkeypatch.chdir(here)
+        track = load_track(name)
+        found.append((track.task.source_name(), track.task.source_digest(), track.instances("test").fingerprint))
+    assert len(set(found)) == 1
+    assert found[0][0] == str(Path(source))
+    monkeypatch.chdir(own)
+    task = Text(TextParameters(source=source, **SMALL))
+    assert task.source_digest() == found[0][1], "of parameters without a track, from the current folder"
+
+
+def test_a_relative_source_that_is_missing_is_said_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    write_corpus(tmp_path / "texts", documents=6)
+    monkeypatch.chdir(tmp_path)
+    for source, message in (
+        ("./gone", "^no such file or folder: own/gone$"),
+        ("texts", "^no such file or folder: own/texts; a relative source is seen from the track's folder$"),
+    ):
+        write_track(tmp_path / "own" / "own-v1.yaml", source)
+        with pytest.raises(UserError, match=message):
+            load_track("own/own-v1.yaml").instances("test")
+    write_track(tmp_path / "own" / "own-v1.yaml", "someone/news")
+    assert load_track("own/own-v1.yaml").task.corpus.source.dataset == "someone/news"  # type: ignore[attr-defined]
 
 
 def test_too_long_a_window(folder: Path) -> None:

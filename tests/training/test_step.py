@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regbench.models.mixer import state_space
-from regbench.training.options import TrainingOptions, resolve_training
+from regbench.training.options import TrainingOptions, resolve_settings, resolve_training
 from regbench.training.step import make_optimizer, train_step
 from regbench.training.trainer import Trainer
 from regbench.utils.errors import UserError
@@ -131,6 +131,26 @@ def test_sgd_is_the_step_written_by_hand() -> None:
 def test_an_option_without_effect_is_refused(options: dict[str, object], needs: str) -> None:
     with pytest.raises(UserError, match=rf"^training option: \w+ has no effect with the {needs}$"):
         resolve_training(Recency, options)
+
+
+def test_times_of_evaluation_have_no_effect_on_a_plateau_schedule() -> None:
+    class Own(Recency):
+        training_defaults: ClassVar = {"schedule": "plateau"}
+
+    for cls, settings in ((Recency, {"schedule": "plateau", "evaluations": 50}), (Own, {"evaluations": 10})):
+        with pytest.raises(UserError, match=r"^training option: evaluations has no effect with the schedule plateau: "):
+            resolve_training(cls, settings)
+    assert resolve_training(Own, {"schedule": "cosine", "evaluations": 50}).evaluations == 50
+
+
+@pytest.mark.parametrize("value", ["x" * 2001, "two\nlines"])
+def test_an_option_that_no_result_can_hold_is_refused(value: str) -> None:
+    class Named(Recency):
+        class Options(Recency.Options):
+            note: str = ""
+
+    with pytest.raises(UserError, match=r"^option note: a string (of 2,001 characters|with characters that are not)"):
+        resolve_settings(Named, {"note": value})
 
 
 def test_a_default_without_effect_is_left_out() -> None:

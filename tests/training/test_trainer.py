@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import numpy as np
@@ -16,12 +16,14 @@ from torch import Tensor
 
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model
+from regbench.sweeps.estimate import evaluations_of
+from regbench.sweeps.grid import Point
 from regbench.tracks import Track
 from regbench.training.checkpoint import course_file
 from regbench.training.options import TrainingOptions, learning_rate
 from regbench.training.progress import Progress, Reporter
 from regbench.training.step import batch_tensors
-from regbench.training.trainer import Trainer, _cut_log
+from regbench.training.trainer import Trainer, _cut_log, evaluation_steps
 from regbench.utils.errors import UserError
 from tests.training.conftest import Recency, log
 
@@ -153,6 +155,37 @@ def test_a_plateau_schedule_looks_every_epoch_and_then_lowers_the_rate(trainer: 
         best = min(best, row["validation_loss"])
         assert rates[row["step"] + 1] == 0.1 * 0.5**lowered
     assert lowered >= 2
+
+
+@pytest.mark.parametrize(
+    ("epochs", "more", "every", "times"),
+    [(999, 0, 1, 999), (1000, 0, 1, 1000), (1000, 3, 2, 501), (2000, 0, 2, 1000), (6860, 1, 7, 981)],
+)
+def test_a_plateau_schedule_looks_a_thousand_times_at_most(epochs: int, more: int, every: int, times: int) -> None:
+    """Up to a thousand epochs after each, beyond them after every second, third and so on, and always at the end."""
+    total = epochs * 8 + more  # 60 instances in batches of 8
+    found = sorted(evaluation_steps(total, 60, TrainingOptions(schedule="plateau", batch_size=8)))
+    assert found[:2] == [8 * every, 16 * every]
+    assert (len(found), found[-1]) == (times, total)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        PLATEAU | {"epochs": 9},
+        PLATEAU | {"train_instances": 9},
+        PLATEAU | {"train_instances": 1, "batch_size": 1},
+        {"epochs": 9},
+    ],
+)
+def test_the_cost_of_a_sweep_counts_the_same_evaluations(
+    tiny: Track, trainer: Callable[..., Trainer], options: dict[str, Any]
+) -> None:
+    trained = trainer(**({"train_tokens": 5000} | options))
+    point = Point(tiny, "lstm", Recency, {}, {}, Recency.Options(), trained.options, {})
+    lengths = tiny.instances("train").lengths
+    real = evaluation_steps(len(trained.plan), len(trained.train_split), trained.options)
+    assert abs(evaluations_of(point, lengths) - len(real)) <= 1, "to within an epoch's last batches"
 
 
 def test_a_plateau_is_what_pytorch_calls_one() -> None:

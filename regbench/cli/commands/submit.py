@@ -52,20 +52,19 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     result = language_model_result(Path(arguments.run))
     if result is not None:
         refuse_unused(arguments, ("by", "publish_predictions", "source", "track"), "is not for a language model")
-        path = submit_language_model(Path(arguments.run), result, place, name=arguments.name, replace=arguments.replace)
-        print_line(f"{path}; next: regbench leaderboard{options}", console)
-        return 0
-    made = submit(
-        Path(arguments.run),
-        place,
-        name=arguments.name,
-        by=arguments.by,
-        publish_predictions=arguments.publish_predictions,
-        replace=arguments.replace,
-        source=Path(arguments.source) if arguments.source else None,
-        track=own_track(arguments),
-        announce=stderr().print,
-    )
+        made = submit_language_model(Path(arguments.run), result, place, name=arguments.name, replace=arguments.replace)
+    else:
+        made = submit(
+            Path(arguments.run),
+            place,
+            name=arguments.name,
+            by=arguments.by,
+            publish_predictions=arguments.publish_predictions,
+            replace=arguments.replace,
+            source=Path(arguments.source) if arguments.source else None,
+            track=own_track(arguments),
+            announce=stderr().print,
+        )
     print_findings(made.findings, console)
     if made.path is None:
         count = len(made.findings.faults)
