@@ -336,6 +336,14 @@ class TestARunThatIsMadeAnew:
         assert (run / "seed-1" / "checkpoint.safetensors").exists()
         assert list(run.parent.iterdir()) == [run]
 
+    def test_a_seed_that_is_no_longer_asked_for_goes(
+        self, one: Callable[[list[int]], Sweep], tmp_path: Path, run: Path
+    ) -> None:
+        go(one([0, 1]), tmp_path / "out", made_up())
+        go(one([0]), tmp_path / "out", made_up())
+        assert not (run / "seed-1").exists()
+        assert (run / "analysis" / "table.csv").read_text() == "mine"
+
     @pytest.mark.parametrize("how", ["fails", "is killed"])
     def test_it_stays_until_the_new_one_is_finished(
         self, one: Callable[[list[int]], Sweep], tmp_path: Path, run: Path, how: str
