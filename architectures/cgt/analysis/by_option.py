@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from architectures.cgt.analysis.pictures import STYLE
-from architectures.cgt.analysis.table import BASE, FROZEN, RunTable
+from architectures.cgt.analysis.table import DYNAMIC, FROZEN, RunTable
 from regbench.metrics.metric import METRICS
 from regbench.report.palette import COLOURS
 from regbench.report.pictures import save_picture
@@ -43,12 +43,12 @@ class ByOption:
 
     def lines(self) -> list[str]:
         """For each mode the best value, and how far the others are behind it."""
-        return [f"{_words(mode)}: {self._verdict(by_value)}" for mode, by_value in self.scores.items()]
+        return [f"{mode}: {self._verdict(by_value)}" for mode, by_value in self.scores.items()]
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         modes = {
-            _words(mode): [{"value": value, "by_seed": list(seeds)} for value, seeds in by_value.items()]
+            mode: [{"value": value, "by_seed": list(seeds)} for value, seeds in by_value.items()]
             for mode, by_value in self.scores.items()
         }
         return {"option": self.option, "metric": self.metric, "scores": modes}
@@ -104,7 +104,7 @@ def by_option(found: RunTable, option: str, values: Sequence[Any]) -> ByOption:
     scores: dict[str, dict[Any, tuple[float, ...]]] = {}
     numbers = all(isinstance(value, int | float) for value in values)
     order = sorted(range(len(rows)), key=lambda i: values[i] if numbers else str(values[i]))
-    for mode in (BASE, *FROZEN):
+    for mode in (DYNAMIC, *FROZEN):
         for i in order:
             if mode in rows[i].scores:
                 by_value = scores.setdefault(mode, {})
@@ -126,7 +126,7 @@ def plot_by_option(found: ByOption, title: str, path: Path) -> None:
             axes.errorbar(
                 x, means, 3 * np.array(errors), color=colour, marker="_", markersize=11, capsize=3, linewidth=1
             )
-            axes.plot([], [], color=colour, marker="o", linestyle="", label=_words(mode))
+            axes.plot([], [], color=colour, marker="o", linestyle="", label=mode)
             for place, seeds in zip(x, by_value.values(), strict=True):
                 axes.plot(np.full(len(seeds), place), seeds, "o", color=colour, markersize=4, alpha=0.6)
         axes.set_xticks(range(len(every)), [str(value) for value in every])
@@ -134,7 +134,3 @@ def plot_by_option(found: ByOption, title: str, path: Path) -> None:
         axes.set_ylabel(METRICS[found.metric].heading)
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         save_picture(figure, path)
-
-
-def _words(mode: str) -> str:
-    return "base" if mode == BASE else mode

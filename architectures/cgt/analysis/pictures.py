@@ -181,7 +181,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
     """The metric by the number of examples before, a panel for each run with y (CGT Figure 4).
 
     Black: the base model. Grey, dashed: runs without y, and baselines. Colours with markers: y is constant after each cut. Thin
-    and dashed in the same colours: unprompted. A ring: the base model at this cut. Much worse curves are left out.
+    and dashed in the same colours: unprompted. A ring: the dynamic mode at this cut. Much worse curves are left out.
     """
     shown = [row for row in found.rows if row.by_example]
     names = list(dict.fromkeys(row.name for row in shown if len(row.by_example) > 1)) or [shown[0].name]
@@ -204,7 +204,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
             for dash, row in zip(itertools.cycle(_DASHES), others, strict=False):
                 _curve(axes, row.by_example["dynamic"], row.name, _GREY, linestyle=(0, dash), band=bool(row.seeds))
             own = [row for row in shown if row.name == names[number]]
-            _curve(axes, own[0].by_example["dynamic"], "y changes (base)", COLOURS[6])
+            _curve(axes, own[0].by_example["dynamic"], "y changes (dynamic)", COLOURS[6])
             _frozen(axes, own)
             axes.set(title=names[number], xlabel=found.label)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -223,7 +223,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
 
 
 def _frozen(axes: Any, own: Sequence[Row]) -> None:
-    """One run at each of its cuts: specialised, unprompted, and the base model at the cut."""
+    """One run at each of its cuts: specialised, unprompted, and dynamic at the cut."""
     special = [row for row in own if "specialised" in row.by_example]
     if not special:
         return
@@ -236,7 +236,14 @@ def _frozen(axes: Any, own: Sequence[Row]) -> None:
     grey = {"color": "#555555", "label": "unprompted, from that cut", "linestyle": (0, (3, 2)), "linewidth": 0.9}
     axes.plot([], [], **grey)
     axes.plot(
-        [], [], linestyle="", marker="o", markersize=9, markerfacecolor="none", color="#555555", label="base at the cut"
+        [],
+        [],
+        linestyle="",
+        marker="o",
+        markersize=9,
+        markerfacecolor="none",
+        color="#555555",
+        label="dynamic at the cut",
     )
 
 

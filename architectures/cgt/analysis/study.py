@@ -216,11 +216,11 @@ def distance_from_cut(task: Task, instances: Instances, read: Segments) -> tuple
 
 
 def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -> float | None:
-    """The first distance after which the mode is nowhere ahead of the base model by more than a standard error.
+    """The first distance after which the mode is nowhere ahead of the other model by more than a standard error.
 
     Args:
         distance: In ascending order, (K,).
-        mean: The mode's loss minus that of the base model, (K,).
+        mean: The mode's loss minus that of the other model, (K,).
         error: Standard errors, (K,).
 
     Returns:

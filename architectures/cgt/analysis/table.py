@@ -37,7 +37,7 @@ from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
-BASE = "dynamic"
+DYNAMIC = "dynamic"
 FROZEN = ("specialised", "specialised, prompt read", "unprompted")
 VARIATION, LINEAR_PROBE = "variation", "linear_probe"
 
@@ -228,7 +228,7 @@ def _parts(track: Track, instances: Instances, cuts: Sequence[int]) -> Iterator[
 def _rows(name: str, seeds: Sequence[Trained], places: Sequence[_Place]) -> list[Row]:
     """The rows of a run, one for each cut."""
     summarises = has_summary(seeds[0].model)
-    modes = (BASE, *FROZEN) if summarises else (BASE,)
+    modes = (DYNAMIC, *FROZEN) if summarises else (DYNAMIC,)
     read: list[list[Outcomes]] = [[] for _ in places]
     about_y: list[list[dict[str, ScoreRecord]]] = [[] for _ in places]
     for trained in seeds:
@@ -307,5 +307,5 @@ class _Predicts(nn.Module):
 def _baseline_row(name: str, predictor: Predictor, place: _Place) -> Row:
     """The row of a baseline of vectors, which reads the whole sequence."""
     model: Any = _Predicts(predictor)
-    outcomes = read_in_modes(model, place.task, place.instances, place.parts, rate=0.0, modes=(BASE,))
+    outcomes = read_in_modes(model, place.task, place.instances, place.parts, rate=0.0, modes=(DYNAMIC,))
     return Row(name, "", (), place.cut, _scores([outcomes]), {}, _by_example([outcomes], place))

@@ -8,7 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from architectures.cgt.analysis.table import BASE, FROZEN, LINEAR_PROBE, VARIATION, Mean, Row, RunTable
+from architectures.cgt.analysis.table import DYNAMIC, FROZEN, LINEAR_PROBE, VARIATION, Mean, Row, RunTable
 from regbench.analysis.linear_probe import FOLDS, SEGMENTS_A_COMPONENT
 from regbench.analysis.tables import markdown_table, narrow
 from regbench.metrics.metric import METRICS
@@ -54,14 +54,14 @@ def columns(found: RunTable) -> list[str]:
     """The headings of the columns."""
     way = METRICS[found.metric].arrow
     cut = [CUT] if _has_cuts(found) else []
-    measured = [f"base {way}", f"specialised {way}", f"specialised, prompt read {way}", f"unprompted {way}"]
+    measured = [f"{DYNAMIC} {way}", f"specialised {way}", f"specialised, prompt read {way}", f"unprompted {way}"]
     return ["run", "seeds", *cut, *measured, "variation of y", "linear-probe error ↓"]
 
 
 def cells(found: RunTable, row: Row) -> list[str]:
     """One row under `columns`."""
     cut = [str(row.cut)] if _has_cuts(found) else []
-    scores = [row.scores.get(mode, {}).get(found.metric) for mode in (BASE, *FROZEN)]
+    scores = [row.scores.get(mode, {}).get(found.metric) for mode in (DYNAMIC, *FROZEN)]
     means = [*scores, row.y.get(VARIATION), row.y.get(LINEAR_PROBE)]
     return [row.name, str(len(row.seeds) or NONE), *cut, *map(_cell, means)]
 

@@ -53,7 +53,7 @@ def test_a_difference_below_two_standard_errors_decides_nothing() -> None:
     (line,) = ByOption("rank", "token_accuracy", {"dynamic": seeds}).lines()
     error = np.sqrt(0.02**2 / 3 + 0.01**2 / 3)
     assert line == (
-        f"base: best at rank=1; 2 is behind by 0.000 ±{error:.3f}, undecided; "
+        f"dynamic: best at rank=1; 2 is behind by 0.000 ±{error:.3f}, undecided; "
         "3 is behind by 0.210 ±0.013; 4 is behind by 0.420, undecided with one seed"
     )
     (line,) = ByOption("rank", "nll", {"specialised": {k: seeds[k] for k in (1, 3)}}).lines()
@@ -68,13 +68,13 @@ def test_the_command_draws_and_writes(runs: list[Path], tmp_path: Path, capsys: 
     out = capsys.readouterr().out
     assert imread(tmp_path / "ranks-rank.png").shape[0] > 300
     content = json.loads(path.with_suffix(".json").read_text())
-    base = content["by_option"]["scores"]["base"]
-    assert [(one["value"], len(one["by_seed"])) for one in base] == [(1, 3), (2, 2)]
+    dynamic = content["by_option"]["scores"]["dynamic"]
+    assert [(one["value"], len(one["by_seed"])) for one in dynamic] == [(1, 3), (2, 2)]
     of_run = {row["name"]: row["scores"]["dynamic"]["legal_accuracy"]["by_seed"] for row in content["rows"]}
-    assert base[0]["by_seed"] == [*of_run["a"], *of_run["c"]]
+    assert dynamic[0]["by_seed"] == [*of_run["a"], *of_run["c"]]
     lines = [line for line in path.read_text().splitlines() if line.startswith("- ")]
     assert len(lines) == 4
-    assert lines[0].startswith("- base: best at rank=")
+    assert lines[0].startswith("- dynamic: best at rank=")
     assert lines[0][2:] in out
 
 

@@ -191,7 +191,7 @@ def test_the_command_prints_and_writes_all_forms(
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert rows[0] == [
-        *("run", "seeds", "cut after", "base ↓", "specialised ↓", "specialised, prompt read ↓", "unprompted ↓"),
+        *("run", "seeds", "cut after", "dynamic ↓", "specialised ↓", "specialised, prompt read ↓", "unprompted ↓"),
         *("variation of y", "linear-probe error ↓"),
     ]
     assert len(rows) == 2 + 10
@@ -208,7 +208,7 @@ def test_the_command_prints_and_writes_all_forms(
 
 @pytest.mark.ci
 def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Specialised and unprompted in the cut's colour, the base model's value ringed; what is above it all is left out."""
+    """Specialised and unprompted in the cut's colour, the dynamic mode's value ringed; what is above it all is left out."""
     drawn: list[Figure] = []
     monkeypatch.setattr(pictures, "save_picture", lambda figure, path: drawn.append(figure))
     found = tabulate([vector_run], split="validation", limit=32, cuts=(2, 4))
@@ -219,7 +219,7 @@ def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch:
     legend = axes.get_legend()
     assert legend is not None
     names = [text.get_text() for text in legend.get_texts()]
-    assert names[-2:] == ["unprompted, from that cut", "base at the cut"]
+    assert names[-2:] == ["unprompted, from that cut", "dynamic at the cut"]
     assert {"frozen after 2", "frozen after 4", "ridge"} <= set(names)
     assert "zero" not in names
     lines = {line.get_label(): line for line in axes.lines}
