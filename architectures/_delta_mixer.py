@@ -20,7 +20,7 @@ State = tuple[Tensor, Tensor]
 """The last d_conv - 1 inputs of the convolution (B, d_conv - 1, channels), and S (B, H, K, V)."""
 
 GAIN = 2**-2.5
-"""Of the Xavier starting weights of every projection, as in the authors' code."""
+"""Of the Xavier starting weights of every projection; flash-linear-attention had it for three of these until 2025."""
 
 EPSILON = 1e-6
 
@@ -142,7 +142,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def start_small(*linears: nn.Linear) -> None:
-    """Gives these maps the starting values of the authors' code."""
+    """Gives these maps small starting values: Xavier's with `GAIN`, and biases of zero."""
     for linear in linears:
         nn.init.xavier_uniform_(linear.weight, gain=GAIN)
         if linear.bias is not None:

@@ -19,7 +19,7 @@ State = tuple[Tensor, Tensor, Tensor]
 
 
 class ForgettingTransformer(mixer.Mixer):
-    """Forgetting attention. Lin et al. 2025, section 3; without its output gate and norms ("Pro").
+    """Forgetting attention. Lin et al. 2025, section 3; without the output gate, norms and shifts of its "Pro".
 
         q, k, v = query(x), key(x), value(x)
         c_t     = sum over s <= t of log sigmoid(forget_gate(x_s))

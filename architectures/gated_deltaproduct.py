@@ -13,7 +13,8 @@ from regbench.models.mixer import Mixer, Paper
 class GatedDeltaProduct(GatedDeltaNet, Mixer):
     """One decay, then n_h delta steps with keys, values and betas of their own. Siems et al. 2025, section 3.
 
-    A product of n_h Householder matrices can rotate the state, which one cannot. n_h = 1 is Gated DeltaNet. beta is up to 2.
+    A product of n_h Householder matrices can rotate the state, which one cannot. n_h = 1 without
+    negative eigenvalues is Gated DeltaNet. By default beta is up to 2.
     """
 
     class Options(GatedDeltaNet.Options):

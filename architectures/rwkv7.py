@@ -162,7 +162,7 @@ class Block(nn.Module):
 class RWKV7(Model):
     """RWKV-7 "Goose": Peng et al. 2025, section 4. A whole model, as later layers read the first layer's values.
 
-    Starting values are those of the authors' code, which depend on the layer; the output maps begin at zero.
+    Starting values are those of the authors' constructor, which depend on the layer; the output maps begin at zero.
     """
 
     class Options(Options):

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.imports import sources_of
 
@@ -47,9 +46,9 @@ def missing(commit: str | None) -> str | None:
     return None
 
 
-def source_digest_at(commit: str, module: str) -> str | None:
-    """What `registry.source_digest` would give for a module at a commit. None where git, the commit or the file is not here."""
-    if not COMMIT.fullmatch(commit):
+def source_at(commit: str | None, module: str) -> list[bytes] | None:
+    """The files of which `registry.source_digest` was for a module at a commit. None where git, commit or file is not here."""
+    if commit is None or not COMMIT.fullmatch(commit):
         return None
 
     def find(name: str) -> tuple[PurePosixPath, bytes, str] | None:
@@ -63,7 +62,7 @@ def source_digest_at(commit: str, module: str) -> str | None:
         found = sources_of(module, find)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    return registry.digest_of([found[path] for path in sorted(found)]) if found else None
+    return [found[path] for path in sorted(found)] or None
 
 
 @contextmanager

@@ -78,7 +78,7 @@ class Past:
 
 @contextmanager
 def past_of(record: ArchitectureRecord, commit: str | None) -> Iterator[Past | None]:
-    """The repository at a commit. None where today's source of the architecture is that of the record.
+    """The repository at a commit. None where today's code of the architecture is that of the record.
 
     Args:
         record: A built-in architecture.
@@ -87,7 +87,7 @@ def past_of(record: ArchitectureRecord, commit: str | None) -> Iterator[Past | N
     Raises:
         UserError: The commit is not in the history here.
     """
-    if is_todays(record):
+    if is_todays(record, commit):
         yield None
     elif reason := missing(commit):
         raise UserError(f"{record.source} is not today's, and {reason}")

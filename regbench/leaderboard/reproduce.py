@@ -167,7 +167,9 @@ def _finished(run: Path, entry: Entry) -> Result:
     mine, architecture = entry.result, result.architecture
     if result.track != mine.track or not same_configuration(mine, result):
         raise UserError(f"{run} is a run of another configuration than {entry.name}")
-    if architecture.source_sha256 != mine.architecture.source_sha256 and not is_todays(architecture):
+    if architecture.source_sha256 != mine.architecture.source_sha256 and not is_todays(
+        architecture, result.code.commit
+    ):
         raise UserError(f"{run} is by a source of {architecture.source} that is neither the entry's nor today's")
     _chosen(entry, [seed.seed for seed in result.seeds])
     return result

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from regbench.leaderboard.case import Findings
 from regbench.leaderboard.entry import canonical
-from regbench.leaderboard.history import source_digest_at
+from regbench.leaderboard.history import source_at
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.utils.errors import UserError
@@ -119,7 +119,7 @@ def patterns_of(accepted: Counter[str], allowed: list[str]) -> set[str]:
 def without_git(made: Made) -> list[str]:
     """The source's digest can only be compared where its commit is."""
     result = made.entry.result
-    known = source_digest_at(str(result.code.commit), result.architecture.source)
+    known = source_at(str(result.code.commit), result.architecture.source)
     return [] if known or made.source else ["result.architecture.source_sha256"]
 
 

@@ -14,7 +14,7 @@ from regbench import cli
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard import history
 from regbench.leaderboard.against_run import repredict
-from regbench.leaderboard.history import source_digest_at
+from regbench.leaderboard.history import source_at
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
@@ -86,17 +86,22 @@ def commit_of(folder: Path) -> str:
     return git("rev-parse", "HEAD")
 
 
+def digest_at(commit: str, name: str = "lstm") -> str:
+    files = source_at(commit, f"architectures.{name}")
+    assert files is not None
+    return registry.digest_of(files)
+
+
 def test_a_changed_source_is_compared_with_that_of_the_commit(
     lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = tmp_path / "repository"
     (repository / "architectures").mkdir(parents=True)
     source = Path(registry.source_files(registry.load(registry.ARCHITECTURE, "lstm"))[0]).read_text()
-    (repository / "architectures" / "lstm.py").write_text(source + "# older\n")
+    (repository / "architectures" / "lstm.py").write_text(source + "OLDER = 1\n")
     commit = commit_of(repository)
     monkeypatch.setattr(history, "ROOT", repository)
-    then = source_digest_at(commit, "architectures.lstm")
-    assert then is not None
+    then = digest_at(commit)
 
     def claiming(digest: str, made_at: str | None, **architecture: Any) -> Path:
         content = lstm.entry.content()
@@ -109,6 +114,15 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     assert findings.notes == [
         f"architectures.lstm has changed since commit {commit[:12]}, by which this entry was made"
     ]
+    (repository / "architectures" / "lstm.py").write_text(source.replace('"""', '"""Formerly: ', 1) + "# older\n")
+    git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run([*git, "commit", "-qam", "z"], check=True)
+    head = [*git, "rev-parse", "HEAD"]
+    worded = subprocess.run(head, check=True, capture_output=True, text=True).stdout.strip()
+    assert digest_at(worded) != then
+    findings = verify_entry(Stored(claiming(digest_at(worded), worded)), track=lstm.track)
+    assert (findings.faults, findings.notes) == ([], []), "comments and docstrings are no change"
+    assert verify_entry(Stored(claiming(then, worded)), track=lstm.track).faults != [], "nor do they lend their commit"
     findings = verify_entry(Stored(claiming(then, commit, parameters=1)), track=lstm.track)
     (fault,) = findings.faults
     assert str(fault).startswith("architecture: 1 parameters, and these options give ")
@@ -123,12 +137,10 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
     ):
         (fault,) = verify_entry(Stored(claiming("0" * 64, nobody_knows)), track=lstm.track).faults
         assert str(fault) == f"source: architectures.lstm is not today's, and {why}"
-    (repository / "architectures" / "lstm.py").write_text(source + "# of another branch\n")
-    git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    (repository / "architectures" / "lstm.py").write_text(source + "OTHER = 1\n")
     subprocess.run([*git, "commit", "-qam", "y"], check=True)
-    other = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    digest = source_digest_at(other, "architectures.lstm")
-    assert digest is not None
+    other = subprocess.run(head, check=True, capture_output=True, text=True).stdout.strip()
+    digest = digest_at(other)
     assert verify_entry(Stored(claiming(digest, other)), track=lstm.track).faults == []
     subprocess.run([*git, "reset", "-q", "--hard", commit], check=True)
     assert "is not in the history here" in str(verify_entry(Stored(claiming(digest, other)), track=lstm.track).faults)
@@ -146,9 +158,9 @@ def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypa
     monkeypatch.setattr(history, "ROOT", tmp_path)
     for name in registry.entries(registry.ARCHITECTURE):
         cls = registry.load(registry.ARCHITECTURE, name)
-        assert source_digest_at(commit, f"architectures.{name}") == registry.source_digest(cls), name
-    assert source_digest_at(commit, "architectures.nowhere") is None
-    assert source_digest_at("--help", "architectures.lstm") is None
+        assert digest_at(commit, name) == registry.source_digest(cls), name
+    assert source_at(commit, "architectures.nowhere") is None
+    assert source_at("--help", "architectures.lstm") is None
 
 
 def test_what_is_built_in(lstm: Made, stranger: Made) -> None:
