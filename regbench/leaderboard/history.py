@@ -46,7 +46,8 @@ def missing(commit: str | None) -> str | None:
     return None
 
 
-def source_at(commit: str | None, module: str) -> list[bytes] | None:
+@functools.cache
+def source_at(commit: str | None, module: str) -> tuple[bytes, ...] | None:
     """The files of which `registry.source_digest` was for a module at a commit. None where git, commit or file is not here."""
     if commit is None or not COMMIT.fullmatch(commit):
         return None
@@ -62,7 +63,7 @@ def source_at(commit: str | None, module: str) -> list[bytes] | None:
         found = sources_of(module, find)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    return [found[path] for path in sorted(found)] or None
+    return tuple(found[path] for path in sorted(found)) or None
 
 
 @contextmanager

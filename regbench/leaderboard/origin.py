@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -172,10 +172,11 @@ def _digest_now(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def _code_now(name: str) -> list[str]:
-    return _code([path.read_bytes() for path in registry.source_files(_load(name))])
+    return _code(tuple(path.read_bytes() for path in registry.source_files(_load(name))))
 
 
-def _code(files: Sequence[bytes]) -> list[str]:
+@lru_cache(maxsize=256)
+def _code(files: tuple[bytes, ...]) -> list[str]:
     """The code of each file, without comments and docstrings."""
     trees = [ast.parse(content) for content in files]
     for node in (node for tree in trees for node in ast.walk(tree)):

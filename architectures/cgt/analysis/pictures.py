@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _GREY = "#8A8A8A"
 _DASHES = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5), (2, 1, 1, 1), (10, 3), (1, 4))
+_RING: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 9, "markerfacecolor": "none"}
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "font.size": 10,
@@ -180,7 +181,7 @@ def plot_by_distance(
 def plot_examples(found: RunTable, path: Path) -> None:
     """The metric by the number of examples before, a panel for each run with y (CGT Figure 4).
 
-    Black: the base model. Grey, dashed: runs without y, and baselines. Colours with markers: y is constant after each cut. Thin
+    Black: the dynamic mode. Grey, dashed: runs without y, and baselines. Colours with markers: y is constant after each cut. Thin
     and dashed in the same colours: unprompted. A ring: the dynamic mode at this cut. Much worse curves are left out.
     """
     shown = [row for row in found.rows if row.by_example]
@@ -232,19 +233,10 @@ def _frozen(axes: Any, own: Sequence[Row]) -> None:
         _curve(axes, row.by_example["specialised"], words, colour, marker=marker, markersize=4)
         _curve(axes, row.by_example["unprompted"], "", colour, band=False, linestyle=(0, (3, 2)), linewidth=0.9)
         at, point = next(iter(row.by_example["dynamic"].items()))
-        axes.plot(at, point.value, linestyle="", marker="o", markersize=9, markerfacecolor="none", color=colour)
+        axes.plot(at, point.value, color=colour, **_RING)
     grey = {"color": "#555555", "label": "unprompted, from that cut", "linestyle": (0, (3, 2)), "linewidth": 0.9}
     axes.plot([], [], **grey)
-    axes.plot(
-        [],
-        [],
-        linestyle="",
-        marker="o",
-        markersize=9,
-        markerfacecolor="none",
-        color="#555555",
-        label="dynamic at the cut",
-    )
+    axes.plot([], [], color="#555555", label="dynamic at the cut", **_RING)
 
 
 def _curve(axes: Any, points: Mapping[int, Any], name: str, colour: str, *, band: bool = True, **style: Any) -> None:
