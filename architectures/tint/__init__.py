@@ -9,9 +9,9 @@ Output t depends on tokens before t only: the positions up to c are read with th
 Three gradients are cheaper than the true one: none flows through attention scores, and of attention only values and output
 learn; layer norm and GELU are differentiated by a finite difference. All else is exact.
 
-Training trains the auxiliary: the loss, also the validation loss that picks the checkpoint, is the auxiliary's without an update.
-In evaluation mode the weights are changed. A position is in the simulated loss unless its input and its target are both the
-separator: a model is not told lengths, and padding is made of separators.
+Training trains the auxiliary: its loss is without an update. In evaluation mode the weights are changed, so the validation loss,
+which picks the checkpoint and the settings of a sweep, is of what is scored. A position is in the simulated loss unless its input
+and its target are both the separator: a model is not told lengths, and padding is made of separators.
 
 Paper: *Trainable Transformer in Transformer* (Panigrahi, Malladi, Xia, Arora 2023). More is in `docs/tint.md`.
 """
@@ -124,7 +124,7 @@ class TinT(Model):
         return out
 
     def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
-        """The auxiliary's `cross_entropy` in nats, with no update: (B, L), (B, L) -> scalar.
+        """`cross_entropy` in nats, (B, L), (B, L) -> scalar: in training the auxiliary's, else that of changed weights.
 
         The first validation also looks at the steps. The auxiliary has learnt something by then, and most of the training is
         not yet spent.
@@ -132,9 +132,12 @@ class TinT(Model):
         Raises:
             UserError: The simulated steps diverge.
         """
-        if not self.training and not self._judged:
+        if self.training:
+            return self.auxiliary.losses(tokens, scored)
+        if not self._judged:
             self._judge(tokens, scored)
-        return self.auxiliary.losses(tokens, scored)
+        with torch.autocast(tokens.device.type, enabled=False):  # as scoring does
+            return super().losses(tokens, scored)
 
     def counted(self, inputs: Tensor, tokens: Tensor) -> Tensor:
         """The positions that may be in the simulated loss, (B, L) bool."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regbench.leaderboard.case import Case
 from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.leaderboard.figures import beyond_measure
+from regbench.leaderboard.figures import SOLVED, beyond_measure
 from regbench.results import ScoreRecord
 
 MOST_ERRORS = 5.0
@@ -19,8 +19,6 @@ MOST_ERRORS = 5.0
 _EQUAL = 1e-4
 """Relative difference of an instance's sums up to which they count as equal."""
 _MOST_EQUAL = 0.9
-_SOLVED = 0.01
-"""An instance with a smaller sum is solved: what is left is the rounding of stored predictions, and alike in all who solve it."""
 _ROUNDING = 1e-3
 _CONTINUOUS = ("nll", "mse", "truth_mse", "tvd")
 """Scores that two trainings give alike on an instance only by chance. Accuracies are whole numbers and often alike."""
@@ -65,7 +63,7 @@ def _alike(first: InstanceScores, a: int, second: InstanceScores, b: int) -> boo
     metrics = [m for m in _CONTINUOUS if m in first.sums[a] and m in second.sums[b]]
     for metric in metrics:
         x, y = np.array(first.sums[a][metric]), np.array(second.sums[b][metric])
-        telling = np.maximum(x, y) >= _SOLVED
+        telling = np.maximum(x, y) >= SOLVED
         x, y = x[telling], y[telling]
         if len(x) >= 10 and (np.abs(x - y) <= _EQUAL * np.maximum(np.abs(x), np.abs(y))).mean() >= _MOST_EQUAL:
             return True

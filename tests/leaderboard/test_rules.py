@@ -13,7 +13,9 @@ import pytest
 
 from regbench.leaderboard import submit as submitting
 from regbench.leaderboard.against_run import repredict
-from regbench.leaderboard.case import Findings
+from regbench.leaderboard.case import Case, Findings
+from regbench.leaderboard.figures import seeds
+from regbench.leaderboard.reference import Reference
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.verify import CHECKS, verify_entry
@@ -123,6 +125,17 @@ def test_a_broken_rule_is_found_by_its_check(check: str, lstm: Made, tmp_path: P
     BROKEN[check](content)
     path = store(content if check == "form" else seal(content), tmp_path)
     assert check.partition(",")[0] in found(verify_entry(Stored(path), track=lstm.track))
+
+
+@pytest.mark.parametrize(("sum_of_each", "refused"), [(0.0, False), (0.02, True)])
+def test_seeds_that_solve_every_instance_may_score_alike(sum_of_each: float, refused: bool, lstm: Made) -> None:
+    """As delta rules do on bigram-outputs-small-v1, where every NLL is 0. Their predictions differ."""
+    content = lstm.entry.content()
+    for one in content["instances"]["sums"]:
+        one.update({metric: [sum_of_each] * len(values) for metric, values in one.items()})
+    entry = type(lstm.entry).model_validate(seal(content))
+    case = Case(entry.result, entry.configuration, Reference(lstm.track), entry.instances)
+    assert ("two seeds have the same predictions" in seeds(case)) is refused
 
 
 @pytest.mark.parametrize("check", BROKEN_RUN)

@@ -30,10 +30,19 @@ def test_training_mode_and_a_rate_of_zero_are_the_auxiliary() -> None:
     assert torch.equal(model(tokens)[:, :8], model.auxiliary(tokens)[:, :8])
     assert not torch.equal(model(tokens)[:, 8:], model.auxiliary(tokens)[:, 8:])
     assert torch.equal(model.train()(tokens), model.auxiliary(tokens))
+
+
+def test_training_is_the_auxiliarys_and_the_validation_loss_is_of_what_is_scored() -> None:
+    tokens, _ = text()
     scored = torch.ones_like(tokens, dtype=torch.bool)
-    assert torch.equal(
-        model.eval().losses(tokens, scored)["cross_entropy"], model.auxiliary.losses(tokens, scored)["cross_entropy"]
-    )
+    model = tint()
+    own = model.auxiliary.losses(tokens, scored)["cross_entropy"]
+    assert torch.equal(model.train().losses(tokens, scored)["cross_entropy"], own)
+    changed = torch.nn.functional.cross_entropy(model.eval()(tokens).flatten(0, 1), tokens.flatten())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.losses(tokens, scored)["cross_entropy"]
+    assert torch.allclose(found, changed, rtol=1e-6)
+    assert not torch.allclose(found, own, rtol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["explicit", "construction"])
