@@ -26,6 +26,9 @@ from regbench.utils.settings import Strict
 BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
 """The tables stand between these two lines of a Markdown file."""
 
+_ROUNDING = 1e-9
+"""Relative: what sums of numbers that are alike differ by."""
+
 
 class Row(Strict):
     """One baseline on one test split.
@@ -214,10 +217,13 @@ def difference_cells(track: TrackTable) -> list[list[str]]:
 
 
 def _signed(record: ScoreRecord | None) -> str:
-    """A difference and how many of its standard errors it is, e.g. "+0.147 (+45 s.e.)"."""
+    """A difference and how many of its standard errors it is, e.g. "+0.147 (+45 s.e.)".
+
+    A difference that is the same in every instance has none: what is left is rounding.
+    """
     if record is None:
         return ""
-    ratio = f" ({record.value / record.stderr:+.0f} s.e.)" if record.stderr > 0 else ""
+    ratio = f" ({record.value / record.stderr:+.0f} s.e.)" if record.stderr > _ROUNDING * abs(record.value) else ""
     return f"{record.value:+.3f}{ratio}"
 
 

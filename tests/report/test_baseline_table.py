@@ -13,7 +13,8 @@ from baselines.ngram import NGram
 from regbench import cli
 from regbench.evaluation import baselines
 from regbench.evaluation.baselines import default_baselines, score_baselines
-from regbench.report.baseline_table import BEGIN, END, TrackTable, markdown, measure, read_table, write_tables
+from regbench.report.baseline_table import BEGIN, END, Table, TrackTable, markdown, measure, read_table, write_tables
+from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
@@ -82,6 +83,17 @@ def test_the_page_gets_the_table_and_the_numbers_lie_beside_it(tmp_path: Path, t
     assert markdown(read_table(tmp_path / "scores.json")) in page.read_text()
     write_tables(page, {"tiny-v1": table})
     assert page.read_text().count("### ") == 2
+
+
+def test_a_difference_that_is_alike_in_every_instance_has_no_number_of_standard_errors(table: TrackTable) -> None:
+    """As that of the uniform prediction from one that is always right: log V everywhere, but for rounding."""
+    name = next(name for name in table.rows if name != table.best)
+    shown = []
+    for stderr in (0.1, 3e-17):
+        row = table.rows[name].model_copy(update={"difference": {"nll": ScoreRecord(value=4.159, stderr=stderr)}})
+        shown.append(markdown(Table(tracks={"x": table.model_copy(update={"rows": {**table.rows, name: row}})})))
+    assert "+4.159 (+42 s.e.)" in shown[0]
+    assert "+4.159 |" in shown[1]
 
 
 # --- The command. ---

@@ -200,6 +200,7 @@ COUNTS = {
     "board-medium": (34, 51),
     "board-tasks": (528, 528),
     "board-coefficients": (120, 120),
+    "board-whole": (165, 165),
     "language-models": (32, 48),
 }
 
