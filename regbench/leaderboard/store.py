@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -145,6 +146,11 @@ def find_entry(given: str) -> Stored:
         example = called or [path for path in files if path.name.startswith("mamba-")]
         hint = f", such as {example[0]}" if example else ""
     raise UserError(f"no such file: {given}; an entry is a file{hint}")
+
+
+def without_evidence(given: Sequence[str]) -> list[str]:
+    """What is left of names and files without the evidence of entries that are given, too, as `ENTRIES/gla*.json` gives both."""
+    return [one for one in given if f"{one.removesuffix(EVIDENCE)}.json" not in given or not one.endswith(EVIDENCE)]
 
 
 def stored_entries(board: Path) -> list[Stored]:

@@ -165,6 +165,40 @@ def test_the_best_of_the_mediums_trials_is_the_entry() -> None:
         assert entry.training["learning_rate"] == chosen["training.learning_rate"]
 
 
+def test_the_table_of_whole_models_is_the_boards_and_the_best_of_their_trials() -> None:
+    """Default options but for rates. All rates were tried; where the losses of the others are lost, they are blank."""
+    text = section(PAGE, "## Whole models")
+    models = next(line for line in text.splitlines() if line.startswith("| track")).strip("| ").split(" | ")[2:-1]
+    file = yaml.safe_load((SWEEPS / "board-whole.yaml").read_text())
+    assert models == file["grid"]["arch"]
+    trials = pd.read_csv(SWEEPS / "board-whole-trials.csv")
+    rows = body_rows(text)
+    assert {row[0].strip("`") for row in rows} == set(file["track"])
+    tried = 0
+    for track, _, *cells in ([row[0].strip("`"), *row[1:]] for row in rows):
+        for model, cell in zip(models, cells[:-1], strict=True):
+            found = [one for name, one in published(track).items() if by_rates_alone(name, model)]
+            means = [fmean(seed.scores[one.track.main_score].value for seed in one.seeds) for one in found]
+            assert [cell] == ([f"{mean:.3f}" for mean in means] or ["—"]), (track, model)
+            group = trials[(trials.track == track) & (trials.architecture == model)]
+            tried += len(group)
+            if len(group):
+                (chosen,) = group[group.chosen == "yes"].to_dict("records")
+                assert chosen["validation_loss"] == group.validation_loss.min()
+                assert sorted(group["training.learning_rate"].unique()) == sorted(
+                    float(rate) for rate in file["options_of"][model]["training.learning_rate"]
+                )
+                assert found[0].training["learning_rate"] == chosen["training.learning_rate"]
+                assert found[0].selection.trials == len(group)
+    assert tried == len(trials)
+
+
+def by_rates_alone(name: str, architecture: str) -> bool:
+    """Whether an entry's name says that it differs from the architecture's defaults by rates alone."""
+    first, *rest = name.split("+")
+    return first == architecture and all(part.startswith(("learning_rate", "inner_rate")) for part in rest)
+
+
 def test_the_best_of_the_default_track_is_the_default() -> None:
     """Rate and heads. Of the transformer those of the mimetic start: the other one learns nothing within the trials."""
     trials = pd.read_csv(SWEEPS / "board-grid-trials.csv", dtype={"mimetic": str})

@@ -20,7 +20,7 @@ from regbench.evaluation.baselines import default_baselines, predict_baseline, s
 from regbench.evaluation.find_predictors import KnownScores, find_predictors
 from regbench.evaluation.score_table import score_table
 from regbench.leaderboard.standing import Entries, standing_of
-from regbench.leaderboard.store import stored_in
+from regbench.leaderboard.store import stored_in, without_evidence
 from regbench.metrics.significance import SEED_NOISE, Sample, compare, seed_error
 from regbench.results import read_result
 from regbench.runner import write_config
@@ -151,6 +151,13 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
         UserError, match=f"{evidence.name} says what stands behind an entry; the entry is .*{path.name}"
     ):
         find_predictors(["2-gram", str(evidence)], "pfa-small-v1", Entries())
+    given = [
+        "2-gram",
+        *(str(one) for one in sorted(path.parent.glob(f"{path.stem}*.json"))),
+    ]  # as a shell writes it out
+    assert given[1:] == [str(evidence), str(path)]
+    assert without_evidence(given) == ["2-gram", str(path)]
+    assert without_evidence(given[:2]) == given[:2]
     broken = tmp_path / "pfa-small-v1" / path.name
     broken.parent.mkdir()
     broken.write_text(path.read_text().replace('"seed": 0', '"seed": 7', 1))

@@ -84,6 +84,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.evaluation.find_predictors import find_predictors
     from regbench.evaluation.score_table import SIGNIFICANCE, score_table
     from regbench.leaderboard.standing import Entries
+    from regbench.leaderboard.store import without_evidence
     from regbench.utils.errors import UserError
 
     for option in ("out", "course"):
@@ -94,7 +95,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         why = "is of the distances between predictors: leave it out beside --course"
         refuse_unused(arguments, ("out", "csv", "order"), why)
     announce = announcing(stderr())
-    found = find_predictors(arguments.predictor, arguments.track, Entries())
+    found = find_predictors(without_evidence(arguments.predictor), arguments.track, Entries())
     if arguments.course:
         return _show_courses(found, arguments, announce, console)
     compared, why_not = None, ""
