@@ -12,6 +12,7 @@ import yaml
 
 from regbench.leaderboard.store import stored_in
 from regbench.report.content import human_state
+from regbench.results import Result
 from regbench.training.options import resolve_training
 from regbench.utils import registry
 from tests.helpers.documents import body_rows, section
@@ -86,7 +87,7 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
     """Of each group the lowest validation loss is chosen and on the leaderboard, with the scores of docs/suites.md."""
     trials = pd.read_csv(SWEEPS / "board-tasks-trials.csv", dtype={"short_conv": str, "negative_eigenvalues": str})
     trials = trials.fillna({"short_conv": "", "negative_eigenvalues": ""})
-    text = section(SUITES, "## What the leaderboard has so far")
+    text = section(SUITES, "## What the leaderboard has")
     page = body_rows(text)
     head = next(line for line in text.splitlines() if line.startswith("| entry"))
     tracks = [cell.strip(" `") for cell in head.strip("|").split("|")[2:]]
@@ -177,7 +178,7 @@ def test_the_table_of_whole_models_is_the_boards_and_the_best_of_their_trials() 
     tried = 0
     for track, _, *cells in ([row[0].strip("`"), *row[1:]] for row in rows):
         for model, cell in zip(models, cells[:-1], strict=True):
-            found = [one for name, one in published(track).items() if by_rates_alone(name, model)]
+            found = [one for one in published(track).values() if of_default_options(one, model)]
             means = [fmean(seed.scores[one.track.main_score].value for seed in one.seeds) for one in found]
             assert [cell] == ([f"{mean:.3f}" for mean in means] or ["—"]), (track, model)
             group = trials[(trials.track == track) & (trials.architecture == model)]
@@ -193,10 +194,12 @@ def test_the_table_of_whole_models_is_the_boards_and_the_best_of_their_trials() 
     assert tried == len(trials)
 
 
-def by_rates_alone(name: str, architecture: str) -> bool:
-    """Whether an entry's name says that it differs from the architecture's defaults by rates alone."""
-    first, *rest = name.split("+")
-    return first == architecture and all(part.startswith(("learning_rate", "inner_rate")) for part in rest)
+def of_default_options(result: Result, architecture: str) -> bool:
+    """Whether an entry is of this architecture, and differs from its defaults by rates alone."""
+    if result.architecture.name != architecture:
+        return False
+    defaults = registry.load(registry.ARCHITECTURE, architecture).Options().model_dump(mode="json")
+    return {**defaults, **result.architecture.options, "inner_rate": 0} == {**defaults, "inner_rate": 0}
 
 
 def test_the_best_of_the_default_track_is_the_default() -> None:
