@@ -95,7 +95,6 @@ class TinT(Model):
         shared = {key: getattr(options, key) for key in ("d_model", "n_layers", "n_heads", "dropout")}
         self.auxiliary = build(Transformer, Transformer.Options(**shared), io)
         self.after = _token(options.targets, io)
-        self._judged = False
         self.constructed: Simulator | None = None
         if options.form == "construction":
             layout = Layout.of(options.d_model, options.n_heads, io.max_length, options.slots)
@@ -126,18 +125,18 @@ class TinT(Model):
     def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
         """`cross_entropy` in nats, (B, L), (B, L) -> scalar: in training the auxiliary's, else that of changed weights.
 
-        The first validation also looks at the steps. The auxiliary has learnt something by then, and most of the training is
-        not yet spent.
-
         Raises:
-            UserError: The simulated steps diverge.
+            UserError: The simulated steps diverge: at a validation they raise the loss behind the first change by more than
+                the loss of a uniform guess. A rate that does less harm is a result, and is scored.
         """
         if self.training:
             return self.auxiliary.losses(tokens, scored)
-        if not self._judged:
-            self._judge(tokens, scored)
         with torch.autocast(tokens.device.type, enabled=False):  # as scoring does
-            return super().losses(tokens, scored)
+            changed, own = self(tokens), self.auxiliary(tokens)
+        behind = scored & (torch.arange(tokens.shape[1], device=tokens.device) >= self.update_at[0])
+        if behind.any():
+            self._judge(*(float(F.cross_entropy(logits[behind], tokens[behind])) for logits in (own, changed)))
+        return {"cross_entropy": F.cross_entropy(changed[scored], tokens[scored])}
 
     def counted(self, inputs: Tensor, tokens: Tensor) -> Tensor:
         """The positions that may be in the simulated loss, (B, L) bool."""
@@ -184,23 +183,12 @@ class TinT(Model):
         counts = {name: (number, terms[name]) for name, number in size.counted(simulator).items()}
         return self.sizes_of(o.d_model, o.n_heads, o.n_layers, self.io.max_length, o.slots), counts
 
-    def _judge(self, tokens: Tensor, scored: Tensor) -> None:
-        """Refuses steps that raise the loss behind the first change by more than the loss of a uniform guess.
-
-        A rate that does less harm is a result, and is scored.
+    def _judge(self, before: float, after: float) -> None:
+        """Refuses steps that do more harm than `losses` allows.
 
         Raises:
             UserError: They do.
         """
-        behind = scored & (torch.arange(tokens.shape[1], device=tokens.device) >= self.update_at[0])
-        if not behind.any():
-            return
-        self._judged = True
-        with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):  # as scoring does
-            before, after = (
-                float(F.cross_entropy(logits[behind], tokens[behind]))
-                for logits in (self.auxiliary(tokens), self(tokens))
-            )
         if after > before + math.log(self.io.vocab_size):
             raise UserError(
                 f"the simulated steps diverge at inner_rate={self.options.inner_rate:g}: they raise the validation loss behind "

@@ -58,6 +58,7 @@ class Samples:
         tokens: The last three tokens read at `place` and at `other`, (S, 6).
         counts: The true n-gram counts at `place` and at `other`, (S, 2, 3, V).
         stranger: Another instance that is long enough, whose state at the same place the "shuffled" control reads, (S,).
+        unit: What errors are over: the instance, or the problem that instances share, (S,).
     """
 
     row: IntArray
@@ -68,6 +69,7 @@ class Samples:
     tokens: IntArray
     counts: NDArray[np.int32]
     stranger: IntArray
+    unit: NDArray[np.integer]
 
     def __len__(self) -> int:
         """S."""
@@ -131,7 +133,9 @@ def ngram_samples(
         context = np.stack([own[row, place - back] for back in range(order - 2, -1, -1)] + [c], axis=1)
         both = np.repeat(counts[row, place][:, None], 2, axis=1)
         parts.append(
-            Samples(row + start, place, place, context, values, _last(own, row, place, place, separator), both, row)
+            Samples(
+                row + start, place, place, context, values, _last(own, row, place, place, separator), both, row, row
+            )
         )
     return _joined(parts, instances, generator)
 
@@ -168,7 +172,7 @@ def state_samples(
         counts[mine, 1] = some[row[mine] - start, other[mine]]
     values = {"state": (states[row, place] == states[row, other]).astype(np.float64)}
     query = np.zeros((len(row), 0), np.int64)
-    part = Samples(row, place, other, query, values, _last(inputs, row, place, other, separator), counts, row)
+    part = Samples(row, place, other, query, values, _last(inputs, row, place, other, separator), counts, row, row)
     return _joined([part], instances, generator)
 
 
@@ -209,4 +213,5 @@ def _joined(parts: list[Samples], instances: Instances, generator: np.random.Gen
     drawn = (generator.random(len(row)) * enough).astype(np.int64)
     stranger = by_length[drawn]
     again = by_length[(drawn + 1) % np.maximum(enough, 1)]  # the next, where an instance has drawn itself
-    return Samples(**joined, values=values, stranger=np.where(stranger == row, again, stranger))
+    stranger = np.where(stranger == row, again, stranger)
+    return Samples(**joined, values=values, stranger=stranger, unit=instances.units(row))

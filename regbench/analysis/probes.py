@@ -304,5 +304,5 @@ class _Fitted:
 
 
 def _record(losses: FloatArray, samples: Samples) -> ScoreRecord:
-    """The mean over samples, with its standard error over instances."""
-    return mean_over(losses, np.ones(len(losses), np.int64), samples.row)
+    """The mean over samples, with its standard error over instances, or over problems that they share."""
+    return mean_over(losses, np.ones(len(losses), np.int64), samples.unit)

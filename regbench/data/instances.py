@@ -113,6 +113,11 @@ class Instances:
                 return np.unique(named, return_inverse=True)[1]
         return None
 
+    def units(self, row: NDArray[np.integer]) -> NDArray[np.integer]:
+        """What standard errors are over, for each of some instances: their problem, or else the instance. (S,) -> (S,)."""
+        problem = self.problem
+        return row if problem is None else problem[row]
+
     @property
     def n_tokens(self) -> int:
         """The number of real tokens. Padding does not count."""

@@ -18,7 +18,6 @@ from regbench.evaluation.given import Given, check_shape, given
 from regbench.evaluation.guards import HonestyCheck, probe, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.scores import normalized_scores, score, score_records
-from regbench.models.model import CPU, device_of
 from regbench.models.predictor import predict_in_batches, rows_at_once
 from regbench.results import ArchitectureRecord, BaselineRecord, Evaluation, Result, SeedRecord, Selection
 from regbench.tasks.base import Task, VectorIO
@@ -72,7 +71,7 @@ def evaluate_predictor(
         [record_of(track, instances, stored, seconds, baselines)],
         baselines,
         Evaluation.model_validate({"given": one.what, "predicts": one.predicts, "kind": one.kind, "split": split}),
-        CPU if one.module is None else device_of(one.module),
+        one.device,
     )
     return result, stored
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regbench.models.model import Model, ModelPredictor, device_of, find_device, shift_in, token_tensor
+from regbench.models.model import CPU, Model, ModelPredictor, device_of, find_device, shift_in, token_tensor
 from regbench.models.predictor import Predictor
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils.arrays import FloatArray
@@ -38,6 +38,7 @@ class Given:
         ask: Maps inputs (B, L) to rows (B, L, V) as the caller makes them. None of an array.
         rows: The rows of an array, (N, L, V). None of everything else.
         module: The module, if it is one.
+        device: Where it computes.
     """
 
     what: str
@@ -47,6 +48,7 @@ class Given:
     ask: Callable[[NDArray[Any]], Any] | None = None
     rows: NDArray[Any] | None = None
     module: nn.Module | None = None
+    device: torch.device = CPU
 
     def predict(self, tokens: NDArray[Any]) -> FloatArray:
         """The predictions of tokens (B, L): row t is that of token t.
@@ -125,12 +127,14 @@ def given(
     known: Kind | None = None if vectors else "probabilities"
     if isinstance(predictor, Model):
         _check_said("predicts", predicts, "this")
-        predict = ModelPredictor(predictor, device_of(predictor)).predict
-        return Given("model", "this", known, io, predict, module=predictor)
+        place = device_of(predictor)
+        return Given(
+            "model", "this", known, io, ModelPredictor(predictor, place).predict, module=predictor, device=place
+        )
     if isinstance(predictor, Predictor) and not isinstance(predictor, nn.Module):
         _check_said("predicts", predicts, "this")
         _check_said("kind", kind, "probabilities")
-        return Given("predictor", "this", known, io, predictor.predict)
+        return Given("predictor", "this", known, io, predictor.predict, device=getattr(predictor, "device", CPU))
     if predicts is None:
         raise UserError(
             "say what a row predicts: predicts='next' (the token after it) or predicts='this' (its own token)"
@@ -141,12 +145,13 @@ def given(
     if isinstance(predictor, np.ndarray | Tensor):
         return Given("array", rows=as_array(predictor, "array"), **words)
     if isinstance(predictor, nn.Module):
-        return Given("module", ask=_asking(predictor, device_of(predictor)), module=predictor, **words)
+        place = device_of(predictor)
+        return Given("module", ask=_asking(predictor, place), module=predictor, device=place, **words)
     try:
         place = torch.device(device or "cpu")
     except RuntimeError:
         place = find_device(str(device))  # it says which there are
-    return Given("callable", ask=_asking(predictor, place), **words)
+    return Given("callable", ask=_asking(predictor, place), device=place, **words)
 
 
 def _what_it_reads(io: IO) -> str:

@@ -86,6 +86,7 @@ class SweepFolder:
         Raises:
             UserError: it was begun by another version, or with other trials for one of the groups.
         """
+        remove_leftovers(self.path)
         version = metadata.version("regbench")
         trials = {group.key: sorted(cell.digest for cell in group.trials) for group in groups}
         path = self.path / "begun.json"

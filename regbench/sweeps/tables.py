@@ -144,10 +144,16 @@ def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chose
     write_csv(path, columns, lines)
 
 
-def write_best(folder: Path, rows: Sequence[Row]) -> None:
+def trials_of(groups: Iterable[Group], point: Point) -> int:
+    """How many configurations of the point's architecture were tried on its track, in all groups; one that fails counts."""
+    place = (point.track.name, point.name)
+    return sum(max(1, len(group.trials)) for group in groups if (group.first.track.name, group.first.name) == place)
+
+
+def write_best(folder: Path, rows: Sequence[Row], groups: Sequence[Group]) -> None:
     """Writes `best.yaml`, which `regbench run --config` takes: the best of a track by validation; of several tracks a file each.
 
-    Its trials are all that were made with its architecture on its track. Those of an earlier form of the sweep are removed.
+    Its trials are all that were made with its architecture on its track. Files of an earlier form of the sweep are removed.
     """
     for earlier in (folder / "best.yaml", *(folder / f"best-{run.name}.yaml" for run in folder.glob("runs/*"))):
         earlier.unlink(missing_ok=True)
@@ -155,10 +161,9 @@ def write_best(folder: Path, rows: Sequence[Row]) -> None:
     for track in tracks:
         own = [row for row in rows if row.point.track.name == track]
         best = min(own, key=lambda row: row.validation.median)
-        trials = sum(row.trials for row in own if row.point.name == best.point.name)
         name = "best.yaml" if len(tracks) == 1 else f"best-{track}.yaml"
         with atomic_write(folder / name) as file:
-            config = best.point.config(best.group.seeds, trials)
+            config = best.point.config(best.group.seeds, trials_of(groups, best.point))
             yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
 
 

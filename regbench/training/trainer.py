@@ -217,6 +217,7 @@ class Trainer:
                     reporter.trained(self.progress, total, sum(means), speed)
                     logged = (time.perf_counter(), self.progress.tokens)
                 if step == total or step in evaluate_at or now - saved > self.options.checkpoint_seconds:
+                    self.progress.seconds = offset + time.perf_counter() - started
                     self._save()
                     saved = time.perf_counter()
         self.model.load_state_dict(self.best)

@@ -59,6 +59,7 @@ def test_ngram_targets_against_counting_in_strings(pfa: Track, some: Instances, 
     io, read = pfa.task.io, strings(some, pfa)
     samples = ngram_samples(some, io.separator, io.vocab_size, order, existence, np.random.default_rng(0))
     assert len(samples) == 12 * len(some)
+    assert np.array_equal(samples.unit, samples.row)
     first = first_position(some)
     for i in range(0, len(samples), 7):
         seen = read[samples.row[i]][: samples.place[i] + 1]
@@ -102,6 +103,10 @@ def test_state_pairs(pfa: Track, some: Instances) -> None:
     same = states[samples.row, samples.place] == states[samples.row, samples.other]
     assert (same == samples.values["state"]).all()
     assert (samples.place != samples.other).all()
+    shared = replace(some, truth={**some.truth, "document": np.arange(len(some)) // 2})
+    of_two = state_samples(shared, io.separator, io.vocab_size, np.random.default_rng(0))
+    assert of_two is not None
+    assert np.array_equal(of_two.unit, of_two.row // 2)
     assert (states[samples.row, samples.place] >= 0).all()
     assert (states[samples.row, samples.other] >= 0).all()
     assert 0.5 < same.mean() < 0.8  # half are forced, and some of the others are equal by chance

@@ -33,6 +33,15 @@ def test_fingerprint_sees_every_part() -> None:
     assert make().fingerprint == base.fingerprint
 
 
+def test_errors_are_over_problems_or_documents_where_instances_share_them() -> None:
+    row = np.array([0, 0, 1, 3])
+    assert make().units(row) is row
+    documents = replace(make(), truth={"document": np.array([7, 7, 9, 9, 9])})
+    assert documents.units(row).tolist() == [0, 0, 0, 1]
+    problems = replace(documents, truth={"problem": np.array([4, 5, 6, 7, 8]), **documents.truth})
+    assert problems.units(row).tolist() == row.tolist()
+
+
 def test_fingerprint_does_not_depend_on_byte_order_or_layout() -> None:
     base = make()
     swapped = replace(base, lengths=base.lengths.astype(">i4"), tokens=np.asfortranarray(base.tokens))

@@ -23,9 +23,10 @@ from baselines.bayes import Bayes
 from baselines.ngram import NGram
 from regbench.evaluation import guards
 from regbench.evaluation.any_predictor import weights_digest
+from regbench.evaluation.given import given
 from regbench.evaluation.predictions import Predictions, read_predictions
 from regbench.metrics.scores import score, score_records
-from regbench.models.model import shift_in
+from regbench.models.model import ModelPredictor, shift_in
 from regbench.results import Result, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -70,6 +71,18 @@ def refused(track: Track, predictor: Any, **words: Any) -> str:
     line = str(caught.value)
     assert "\n" not in line
     return line
+
+
+def test_a_result_says_where_a_predictor_computes(tiny: Track, learner: NGram) -> None:
+    """A callable computes where it finds its tokens, a wrapped model where its weights are."""
+    words: Any = {"predicts": "this", "kind": "logits"}
+    assert given(lambda tokens: tokens, tiny.task, **words).device == torch.device("cpu")
+    assert given(lambda tokens: tokens, tiny.task, **words, device="meta").device == torch.device("meta")
+    module = nn.Linear(2, 2, device="meta")
+    assert given(module, tiny.task, **words).device == torch.device("meta")
+    assert given(learner, tiny.task, None, None).device == torch.device("cpu")
+    wrapped = ModelPredictor(module, torch.device("meta"))  # type: ignore[arg-type]
+    assert given(wrapped, tiny.task, None, None).device == torch.device("meta")
 
 
 # --- The same predictions get the same scores. ---

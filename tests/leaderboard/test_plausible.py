@@ -41,6 +41,23 @@ def test_an_honest_entry_is_plausible(lstm: Made, stranger: Made) -> None:
     assert found(lstm, worse_at_the_end) == [], "the best weights are kept, not the last"
 
 
+@pytest.mark.parametrize(("errors", "refused"), [(2.5, False), (4.0, True)])
+def test_a_model_that_nearly_solves_a_track_may_err_in_one_split_alone(
+    errors: float, refused: bool, lstm: Made
+) -> None:
+    """The test split then has no standard error to speak of. Errors cost 16 nats each."""
+
+    def rarely_wrong(content: dict[str, Any]) -> None:
+        counts = content["instances"]["counts"]
+        for one in content["instances"]["sums"]:
+            one["nll"] = [1e-6 * (1 + i) for i in range(len(counts))]
+        loss = errors * -np.log(1e-7) / (lstm.track.definition.splits.validation * np.mean(counts))
+        for row in content["result"]["seeds"][1]["training_curve"]:
+            row["validation_loss"] = float(loss)
+
+    assert any("seed 1: the kept validation loss is" in line for line in found(lstm, rarely_wrong)) is refused
+
+
 def test_an_entry_under_another_name_is_a_copy() -> None:
     entries = [stored.entry for stored in stored_entries(BOARD)[:3]]
     renamed = entries[0].model_copy(update={"name": f"{entries[0].name}-mine"})

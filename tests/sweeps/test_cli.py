@@ -54,6 +54,18 @@ def test_a_sweep_is_told_and_tabulated(capsys: pytest.CaptureFixture[str], tmp_p
     assert "failed: breaks learning_rate=0.001 seed 0 (trial): architecture 'breaks' cannot be scored" in err
 
 
+def test_an_entry_that_was_chosen_among_groups_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path
+) -> None:
+    """Its own group has two trials. The best of two groups was chosen among four."""
+    grid = {"arch": [str(tmp_path / "average.py")], "n_layers": [1, 2], "training.learning_rate": [1e-3, 1e-2]}
+    write_sweep(tmp_path, tiny_file, grid=grid, seeds=[0, 1, 2])
+    code, out, _ = said(capsys, "sweep.yaml", "--jobs", "1")
+    assert code == 0
+    assert "it states 2 trials, and all groups of average had 4" in out
+    assert "train this configuration again with --trials 4" in out
+
+
 @pytest.mark.ci
 def test_seeds_that_are_added_lead_to_an_entry(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path

@@ -16,6 +16,7 @@ from regbench.config import Config, read_config
 from regbench.leaderboard.submit import submit
 from regbench.results import Code, read_result
 from regbench.sweeps.curves import write_curves
+from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.sweep import Sweep, Swept
 from regbench.sweeps.tables import Spread, write_best
 from regbench.sweeps.work import Ended, Job, Note, do
@@ -150,12 +151,22 @@ def test_the_best_is_a_configuration_that_run_takes(swept: tuple[Sweep, Swept, H
     assert config.trials == 6, "all that was tried with this architecture"
 
 
+def test_the_trials_of_a_group_that_did_not_finish_are_counted(
+    swept: tuple[Sweep, Swept, Heard], tmp_path: Path
+) -> None:
+    """They took part in the choice."""
+    sweep, done, _ = swept
+    write_best(tmp_path, done.rows[:1], sweep.groups)
+    assert read_config(tmp_path / "best.yaml").trials == 6
+    assert done.rows[0].trials == 2
+
+
 def test_the_best_of_an_earlier_form_of_the_sweep_goes(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:
     """With a second track in the file the best of the first has another name."""
     (tmp_path / "runs" / "tiny-v1").mkdir(parents=True)
     for name in ("best-tiny-v1.yaml", "best-of-mine.yaml"):
         (tmp_path / name).write_text("")
-    write_best(tmp_path, swept[1].rows)
+    write_best(tmp_path, swept[1].rows, swept[0].groups)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best-of-mine.yaml", "best.yaml", "runs"]
 
 
@@ -327,6 +338,14 @@ def test_only_a_sweeps_own_folder_is_written(tiny_file: Path, tmp_path: Path, mo
     with pytest.raises(UserError, match="is not empty, and holds no sweep; choose another --out"):
         sweep.run(Heard(), out=tmp_path)
     assert not (tmp_path / "begun.json").exists()
+
+
+def test_a_sweep_that_was_killed_while_it_wrote_its_first_file_is_its_own(tiny_file: Path, tmp_path: Path) -> None:
+    sweep, folder = Sweep.read(write_sweep(tmp_path, tiny_file)), SweepFolder(tmp_path / "out")
+    with folder.held():
+        (folder.path / ".begun.json.x1y2z3w4.part").write_text("{")
+        folder.begin(sweep.file, sweep.groups)
+        assert {path.name for path in folder.path.iterdir()} == {".lock", "begun.json", "sweep.yaml"}
 
 
 def test_an_unknown_device_is_refused_at_once(tiny_file: Path, tmp_path: Path) -> None:

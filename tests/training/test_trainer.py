@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
@@ -78,6 +80,21 @@ def test_the_best_is_not_the_last_when_training_gets_worse(trainer: Callable[...
     assert progress.best_validation_loss < progress.curve[-1]["validation_loss"]
     assert progress.best_step < progress.step
     assert t._evaluate() == pytest.approx(progress.best_validation_loss, abs=1e-6)
+
+
+def test_the_seconds_of_a_training_are_with_its_validation(trainer: Callable[..., Trainer]) -> None:
+    """Also with the last one, and with one that a kill comes right behind."""
+
+    def evaluate(made: Trainer) -> float:
+        time.sleep(0.1)
+        return Trainer._evaluate(made)
+
+    made, killed, resumed = trainer("whole", evaluations=2), trainer(evaluations=2), trainer(evaluations=2)
+    for t in (made, killed, resumed):
+        t._evaluate = partial(evaluate, t)  # type: ignore[method-assign]
+    assert made.run().seconds > 0.2
+    kill_at(killed, made.progress.curve[0]["step"], after_save=True)
+    assert resumed.run().seconds > 0.2
 
 
 def test_a_killed_training_resumes_to_the_same_bits(trainer: Callable[..., Trainer]) -> None:

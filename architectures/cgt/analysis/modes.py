@@ -69,12 +69,12 @@ class Outcomes:
     Attributes:
         values: By mode and metric, (S, W). W is the distance from the cut.
         scored: Which positions are scored, (S, W) bool.
-        row: The instance of each segment, (S,).
+        unit: What errors are over, for each segment, (S,): its instance, or the problem that instances share.
     """
 
     values: Mapping[str, Mapping[str, FloatArray]]
     scored: NDArray[np.bool_]
-    row: NDArray[np.integer]
+    unit: NDArray[np.integer]
 
     @property
     def loss(self) -> str:
@@ -82,7 +82,7 @@ class Outcomes:
         return next(metric for metric in LOSSES if metric in self.values["dynamic"])
 
     def score(self, mode: str, metric: str) -> ScoreRecord:
-        """The mean over scored positions, with its standard error over instances."""
+        """The mean over scored positions, with its standard error over units."""
         return self._mean(self.values[mode][metric], self.scored)
 
     def difference(
@@ -121,19 +121,19 @@ class Outcomes:
         return self._mean(self.values[mode][metric] - self.values[other][metric], counted) if counted.any() else None
 
     def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
-        """The mean over counted positions, (S, W), with its standard error over instances."""
-        return mean_by_instance(values, counted, self.row)
+        """The mean over counted positions, (S, W), with its standard error over units."""
+        return mean_by_unit(values, counted, self.unit)
 
 
-def mean_by_instance(values: FloatArray, counted: NDArray[np.bool_], row: NDArray[np.integer]) -> ScoreRecord:
-    """The mean over counted values with its standard error over instances.
+def mean_by_unit(values: FloatArray, counted: NDArray[np.bool_], unit: NDArray[np.integer]) -> ScoreRecord:
+    """The mean over counted values with its standard error over units.
 
     Args:
         values: (S, W).
         counted: (S, W).
-        row: The instance of each segment, (S,).
+        unit: Of each segment its instance, or the problem that instances share, (S,); see `Instances.units`.
     """
-    return mean_over((values * counted).sum(1), counted.sum(1), row)
+    return mean_over((values * counted).sum(1), counted.sum(1), unit)
 
 
 @torch.no_grad()
@@ -176,7 +176,7 @@ def read_in_modes(
                     continue
                 whole = values[mode].setdefault(metric, np.zeros(index.shape))
                 whole[begin : begin + len(part), : each.shape[1]] = each
-    return Outcomes(values, scored, np.asarray(segments.row))
+    return Outcomes(values, scored, instances.units(np.asarray(segments.row)))
 
 
 def _scores(task: Task, out: Tensor, truth: FloatArray | None, tokens: NDArray[np.integer]) -> dict[str, FloatArray]:

@@ -169,7 +169,7 @@ def _against(
     task, name = other.track.task, other.folder.name
     model: Any = other.model
     alone = read_in_modes(model, task, instances, read, rate, modes=("unprompted",))
-    both = Outcomes({**outcomes.values, "other": alone.values["unprompted"]}, outcomes.scored, outcomes.row)
+    both = Outcomes({**outcomes.values, "other": alone.values["unprompted"]}, outcomes.scored, outcomes.unit)
     metric = both.loss
     after, unit = distance_from_cut(task, instances, read)
     curves = {mode: both.difference(mode, "other", metric, after) for mode in MODES}

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from architectures.cgt.analysis.modes import Outcomes, has_summary, mean_by_instance, read_in_modes
+from architectures.cgt.analysis.modes import Outcomes, has_summary, mean_by_unit, read_in_modes
 from architectures.cgt.analysis.representation import contexts, step_lengths
 from regbench.analysis.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
 from regbench.analysis.segments import Segments, examples_before, single_context_segments, windows
@@ -271,7 +271,7 @@ def _by_example(outcomes: Sequence[Outcomes], place: _Place) -> dict[str, dict[i
         mode: {
             int(step): Mean.of(
                 [
-                    mean_by_instance(each.values[mode][place.metric], scored & (before == step), place.parts.row)
+                    mean_by_unit(each.values[mode][place.metric], scored & (before == step), each.unit)
                     for each in outcomes
                 ]
             )
@@ -284,11 +284,13 @@ def _by_example(outcomes: Sequence[Outcomes], place: _Place) -> dict[str, dict[i
 def _about_y(y: FloatArray, place: _Place) -> dict[str, ScoreRecord]:
     """Variation, and the error of the linear probe if the truth has real numbers. y: (N, L, d)."""
     steps, late = step_lengths(y, place.parts)
-    found = {VARIATION: mean_by_instance(steps, late, place.parts.row)}
+    found = {VARIATION: mean_by_unit(steps, late, place.instances.units(np.asarray(place.parts.row)))}
     probe = probe_hidden(y, place.instances, place.parts)
     if isinstance(probe, LinearProbe):
         errors = np.abs(probe.targets - probe.predictions)
-        found[LINEAR_PROBE] = mean_by_instance(errors, np.ones_like(errors, dtype=np.bool_), probe.row)
+        found[LINEAR_PROBE] = mean_by_unit(
+            errors, np.ones_like(errors, dtype=np.bool_), place.instances.units(probe.row)
+        )
     return found
 
 

@@ -91,6 +91,7 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     """The tables, the files, and the next step."""
     from regbench.cli.sweep_tables import failure_table, sweep_tables
     from regbench.leaderboard.figures import seeds_needed
+    from regbench.sweeps.tables import trials_of
 
     for table in sweep_tables(swept.best):
         print_fitting(table, console)
@@ -108,7 +109,14 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
         print_line(f"next, as an entry needs: write seeds: {list(seeds)} in {sweep.path} and sweep again", console)
         return
     for row in candidates:
-        print_line(f"next: regbench submit {shlex.quote(str(row.folder))}", console)
+        submit, tried = f"next: regbench submit {shlex.quote(str(row.folder))}", trials_of(sweep.groups, row.point)
+        if tried > row.trials:
+            own = f"{row.trials} trial{'s' * (row.trials > 1)}"
+            submit += (
+                f"; it states {own}, and all groups of {row.point.name} had {tried}: submit the best of every group, or train "
+                f"this configuration again with --trials {tried}"
+            )
+        print_line(submit, console)
 
 
 def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,10 @@ def test_vectors_are_scored_by_their_errors() -> None:
         def forward(self, tokens: Tensor) -> Tensor:
             return self.context(tokens)
 
-    found = read_in_modes(Last(), task, instances, segments(task, instances), 0.0)  # type: ignore[arg-type]
+    shared = replace(instances, truth={**instances.truth, "problem": np.array([0, 1, 1])})
+    for some, units in ((instances, [0, 1, 2]), (shared, [0, 1, 1])):
+        found = read_in_modes(Last(), task, some, segments(task, some), 0.0)  # type: ignore[arg-type]
+        assert found.unit.tolist() == units
     targets = instances.tokens[:, 6:, 2]
     np.testing.assert_allclose(found.values["specialised"]["mse"], (6.0 - targets) ** 2, rtol=1e-5)
     np.testing.assert_allclose(found.values["moving"]["mse"], (6.0 - targets) ** 2, rtol=1e-5)

@@ -103,8 +103,11 @@ def test_a_rate_that_diverges_is_told() -> None:
 
 
 @pytest.mark.parametrize("form", ["explicit", "construction"])
-def test_the_first_validation_refuses_steps_that_diverge(form: str) -> None:
-    """Finite logits do not hide them. Training mode takes no step, and a rate that only does harm is a result."""
+def test_a_validation_refuses_steps_that_diverge(form: str) -> None:
+    """Finite logits do not hide them. Training mode takes no step, and a rate that only does harm is a result.
+
+    Every validation is asked alike, so a training that was killed and resumed ends as one that was not.
+    """
     tokens, _ = text()
     scored = torch.ones_like(tokens, dtype=torch.bool)
     diverging = tint(form=form, inner_rate=1e4)
@@ -123,6 +126,11 @@ def test_the_first_validation_refuses_steps_that_diverge(form: str) -> None:
     )
     assert after > before
     harmful.losses(tokens, scored)
+    harmful.load_state_dict(diverging.state_dict())
+    harmful.options = diverging.options
+    if form == "explicit":
+        with pytest.raises(UserError, match=words):
+            harmful.losses(tokens, scored)
 
 
 @pytest.mark.parametrize("form", ["explicit", pytest.param("construction", marks=pytest.mark.ci)])
