@@ -127,7 +127,10 @@ class LanguageModel:
                 name, dtype=dtype, output_loading_info=True, **given
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+            if here and not (Path(name) / "config.json").is_file():
+                reason = "the folder has no config.json"
             if not reached:
                 reason = "it was never downloaded, and the Hugging Face Hub cannot be reached: check the network"
             raise UserError(f"the language model {name} cannot be loaded: {reason}") from None

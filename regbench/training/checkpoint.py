@@ -164,5 +164,8 @@ def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord 
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if provenance is not None and found != provenance:
-        raise Unavailable(f"{path} is the checkpoint of another configuration; choose another --out")
+        raise Unavailable(
+            f"{path} is the checkpoint of another configuration, or of code that has changed since: "
+            "undo the change, or begin anew with another --out"
+        )
     return trained

@@ -124,6 +124,11 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
     Raises:
         UserError: an unknown key (the message names the nearest), a value of the wrong type, or one without effect.
     """
+    if not isinstance(cls.training_defaults, Mapping):
+        what = type(cls.training_defaults).__name__
+        raise UserError(
+            f"training_defaults of {cls.__name__} is a dictionary such as {{'learning_rate': 1e-3}}, not {what}"
+        )
     with explain_validation(f"training_defaults of {cls.__name__}", TrainingOptions.model_fields):
         TrainingOptions(**cls.training_defaults)
     own = dict(cls.training_defaults)

@@ -327,7 +327,10 @@ class Trainer:
             return
         tensors, notes = load_tensors(self._resume_file)
         if notes.get("provenance") != self.provenance:
-            raise Unavailable(f"{self._resume_file} is the checkpoint of another configuration; choose another --out")
+            raise Unavailable(
+                f"{self._resume_file} is the checkpoint of another configuration, or of code that has changed since: "
+                "undo the change, or begin anew with another --out"
+            )
         groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "rng": {}, "running": {}}
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():

@@ -11,10 +11,10 @@ class Settings(pydantic.BaseModel):
     """The base of the options of architectures and of training, and of the parameters of tasks: typed fields that never change.
 
     A number may be given as text: YAML reads "1e-3" as text. True and yes are not 1: a field takes a boolean only where its type
-    says so.
+    says so. A default is validated as a given value is.
     """
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

@@ -52,7 +52,7 @@ def test_its_instances_are_what_it_says(own: Path) -> None:
         clean, scored = instances.truth_at["clean"], instances.scored
         for row in range(len(instances)):
             period = int(scored[row].argmax())
-            assert 2 <= period <= 8
+            assert 6 <= period <= 8
             assert scored[row, period:].all()
             assert (clean[row, period:] == clean[row, :-period]).all()
         truth = track.task.truth(instances)
@@ -64,6 +64,6 @@ def test_its_instances_are_what_it_says(own: Path) -> None:
 
 def test_too_few_words_is_said_in_one_line(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     track = Path("repeating-v1.yaml")
-    track.write_text(track.read_text().replace("n_symbols: 5, longest: 8", "n_symbols: 2, longest: 3"))
+    track.write_text(track.read_text().replace("n_symbols: 5, longest: 8", "n_symbols: 2, longest: 6"))
     assert cli.main(["data", str(track)]) == 2
     assert capsys.readouterr().err == "regbench: there are too few words for so many instances: raise longest\n"

@@ -57,6 +57,26 @@ def test_a_fault_in_an_architectures_own_defaults_is_not_blamed_on_the_settings(
     ):
         resolve_training(Misspelt, {"batch_size": 8})
 
+    class Listed(Many):
+        training_defaults: Any = ["learning_rate"]
+
+    with pytest.raises(UserError, match="training_defaults of Listed is a dictionary such as .*, not list"):
+        resolve_training(Listed, {})
+
+
+@pytest.mark.parametrize(
+    ("default", "message"), [(float("inf"), "should be a finite number"), (2.0, "should be less than 1")]
+)
+def test_a_default_is_held_to_what_its_field_says(default: float, message: str) -> None:
+    """Else a whole training ends in a result that cannot be written, or read again."""
+
+    class Defaulted(Many):
+        class Options(Options):
+            decay: float = pydantic.Field(default=default, lt=1 if default == 2.0 else None)
+
+    with pytest.raises(UserError, match=f"option: decay: .*{message}"):
+        resolve_options(Defaulted, {})
+
 
 def test_a_boolean_is_taken_where_the_type_says_so() -> None:
     given = {"flag": True, "maybe": True, "mode": True, "flags": (True, False), "anything": True}

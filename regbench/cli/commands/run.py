@@ -133,6 +133,8 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         settings = {key: value for key, value in config.settings.items() if key not in shorter}
         command = command_of(config.model_copy(update={"settings": settings, "seeds": seeds}))
         what = f"seeds {', '.join(map(str, seeds))}{'' if whole else ' and the whole budget'}"
+        if config.architecture.startswith("class:"):
+            what += ", and a file with the class, given as --arch FILE.py"
         print_line(f"next, {what}, as an entry needs: {command}", console)
     elif standing is not None:
         print_line(f"next: {shlex.join(['regbench', 'submit', str(folder)])}", console)
