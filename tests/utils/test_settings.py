@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 import pytest
@@ -58,7 +58,7 @@ def test_a_fault_in_an_architectures_own_defaults_is_not_blamed_on_the_settings(
         resolve_training(Misspelt, {"batch_size": 8})
 
     class Listed(Many):
-        training_defaults: Any = ["learning_rate"]
+        training_defaults: ClassVar[Any] = ["learning_rate"]
 
     with pytest.raises(UserError, match="training_defaults of Listed is a dictionary such as .*, not list"):
         resolve_training(Listed, {})
