@@ -45,6 +45,11 @@ MACHINES: dict[str, dict[str, str]] = {
 }
 
 
+def machines_of(capability: str) -> dict[str, dict[str, str]]:
+    """Those of `MACHINES` that a processor of this capability, as PyTorch names it, can stand for."""
+    return {name: of for name, of in MACHINES.items() if not name.endswith("avx512") or capability == "AVX512"}
+
+
 def settings_of(name: str) -> dict[str, Any]:
     """The settings in the architecture's file, or the common ones where it has none yet."""
     path = path_of(name)
@@ -78,9 +83,11 @@ def curves_under(environment: dict[str, str], chosen: list[str], roundings: int 
 
 def regenerate(chosen: list[str]) -> None:
     """Measures and writes the files of these architectures."""
+    import torch
+
     expected = curves_under({}, chosen, ROUNDINGS)
     deviations: dict[str, dict[str, float]] = {name: {} for name in chosen}
-    for machine, environment in MACHINES.items():
+    for machine, environment in machines_of(torch.backends.cpu.get_cpu_capability()).items():
         print(machine, file=sys.stderr)
         for name, curves in curves_under(environment, chosen).items():
             deviations[name][machine] = distance(expected[name][0], curves[0])
