@@ -150,7 +150,8 @@ def find_entry(given: str) -> Stored:
 
 def without_evidence(given: Sequence[str]) -> list[str]:
     """What is left of names and files without the evidence of entries that are given, too, as `ENTRIES/gla*.json` gives both."""
-    return [one for one in given if f"{one.removesuffix(EVIDENCE)}.json" not in given or not one.endswith(EVIDENCE)]
+    evidence = {f"{one.removesuffix('.json')}{EVIDENCE}" for one in given}
+    return [one for one in given if one not in evidence]
 
 
 def stored_entries(board: Path) -> list[Stored]:

@@ -144,6 +144,14 @@ class TrainingRecord:
             json.dump({"provenance": provenance, **asdict(self)}, file)
 
 
+def of_another(path: Path) -> Unavailable:
+    """The error of a checkpoint that was made from something else."""
+    return Unavailable(
+        f"{path} is the checkpoint of another configuration, or of code that has changed since: "
+        "undo the change, or begin anew with another --out"
+    )
+
+
 def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord | None:
     """What the file in a seed's folder says; None where there is no whole one.
 
@@ -164,8 +172,5 @@ def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord 
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if provenance is not None and found != provenance:
-        raise Unavailable(
-            f"{path} is the checkpoint of another configuration, or of code that has changed since: "
-            "undo the change, or begin anew with another --out"
-        )
+        raise of_another(path)
     return trained

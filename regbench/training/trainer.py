@@ -22,13 +22,13 @@ from regbench.data.instances import Instances, length_bucketed_batches
 from regbench.models.model import Model
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
-from regbench.training.checkpoint import course_file, load_tensors, save_tensors
+from regbench.training.checkpoint import course_file, load_tensors, of_another, save_tensors
 from regbench.training.cuda_graph import gradients_on
 from regbench.training.options import MOST_EVALUATIONS, TrainingOptions, learning_rate
 from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
 from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
 from regbench.utils.arrays import IntArray
-from regbench.utils.errors import Unavailable, UserError, blaming
+from regbench.utils.errors import UserError, blaming
 from regbench.utils.files import atomic_write
 
 TIMED_STEPS = {"cpu": (1, 6), "cuda": (30, 60)}
@@ -327,10 +327,7 @@ class Trainer:
             return
         tensors, notes = load_tensors(self._resume_file)
         if notes.get("provenance") != self.provenance:
-            raise Unavailable(
-                f"{self._resume_file} is the checkpoint of another configuration, or of code that has changed since: "
-                "undo the change, or begin anew with another --out"
-            )
+            raise of_another(self._resume_file)
         groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "rng": {}, "running": {}}
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
