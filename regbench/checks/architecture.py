@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import safetensors.torch
 import torch
+from pydantic_core import PydanticSerializationError
 from torch import Tensor
 
 from regbench.checks.contract import Check, NotApplicable
@@ -28,7 +29,7 @@ from regbench.data.instances import Instances
 from regbench.models.backbone import Backbone, held_bytes
 from regbench.models.model import Model, shift_in, token_tensor
 from regbench.training.checkpoint import packed
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, explain_validation
 
 STREAM_TOLERANCE = 1e-4
 """As `TOLERANCE`, between the parallel and the recurrent form in float32: they sum in different orders."""
@@ -192,7 +193,13 @@ def saves(subject: Subject) -> str | None:
 
 def options_round_trip(subject: Subject) -> str | None:
     """Its options survive being written as JSON and read back."""
-    again = type(subject.options).model_validate_json(subject.options.model_dump_json())
+    kind = type(subject.options)
+    try:
+        written = subject.options.model_dump_json()
+    except PydanticSerializationError as error:
+        return f"its options cannot be written as JSON: {str(error).splitlines()[0]}"
+    with explain_validation("its options cannot be read back from JSON", kind.model_fields):
+        again = kind.model_validate_json(written)
     return None if again == subject.options else f"its options come back from JSON as {again}"
 
 

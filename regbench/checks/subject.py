@@ -12,7 +12,7 @@ from regbench.checks.contract import NotApplicable
 from regbench.models.build import build
 from regbench.models.mixer import Options
 from regbench.models.model import CPU, Model, manual_seed
-from regbench.tasks.base import IO, VectorIO
+from regbench.tasks.base import IO, Task, VectorIO
 from regbench.training.options import TrainingOptions
 
 TOLERANCE = 1e-5
@@ -47,6 +47,7 @@ class Subject:
         io: of the task.
         device: where the models are made.
         training: how the run will train it.
+        task: what it will be trained on, where that is known.
     """
 
     cls: type[Any]
@@ -54,6 +55,7 @@ class Subject:
     io: IO
     device: torch.device = CPU
     training: TrainingOptions = field(default_factory=TrainingOptions)
+    task: Task | None = None
 
     def model(self, seed: int = 0) -> Model:
         """A model in evaluation mode, its weights drawn under `seed`."""

@@ -15,7 +15,7 @@ from regbench.metrics.metric import score_positions
 from regbench.models.model import Model, manual_seed
 from regbench.tracks import load_track
 from regbench.training.checkpoint import packed
-from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
+from regbench.training.step import autocast, batch_tensors, make_optimizer, measure, train_step
 from regbench.utils.errors import UserError, blame
 
 LARGEST_RATE = 1e-2
@@ -36,7 +36,7 @@ def trains(subject: Subject) -> str | None:
     """Two training steps work at the longest length, in the run's precision. Every parameter gets a finite gradient.
 
     The steps are small, so that a large learning rate is not blamed on the architecture. In training mode, too, no prediction
-    may depend on what follows.
+    may depend on what follows. What the model measures of its weights must be finite.
     """
     model, tokens = subject.moved(), subject.tokens(2, length=None)
     finite_output(model(tokens))
@@ -64,6 +64,8 @@ def trains(subject: Subject) -> str | None:
         fault = _gradient_fault(model)
         if fault:
             return fault
+    if subject.task is not None:
+        measure(model, subject.task, 2)
     # Leaks are asked last, in training mode: a run records the implementations of the last pass as those of training.
     return _keeps_more_than_weights(subject, model, tokens) or _leaks_in_training(subject)
 

@@ -7,10 +7,11 @@ can be resumed.
 
 from regbench.runner.folder import write_config
 from regbench.runner.score import evaluate, evaluate_language_model
-from regbench.runner.train import begin, resume, run, run_config, score_seed, train_seed
+from regbench.runner.train import begin, check_seeds, resume, run, run_config, score_seed, train_seed
 
 __all__ = [
     "begin",
+    "check_seeds",
     "evaluate",
     "evaluate_language_model",
     "resume",

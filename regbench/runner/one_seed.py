@@ -12,7 +12,15 @@ from regbench.models.model import Model, ModelPredictor, parameter_count
 from regbench.results import BaselineRecord, CheckpointRecord, SeedRecord
 from regbench.runner.plan import Plan
 from regbench.training import provenance
-from regbench.training.checkpoint import TrainingRecord, load_tensors, read_trained, save_tensors
+from regbench.training.checkpoint import (
+    RESUME_FILE,
+    TrainingRecord,
+    load_notes,
+    load_tensors,
+    of_another,
+    read_trained,
+    save_tensors,
+)
 from regbench.training.progress import POINT, Reporter
 from regbench.training.provenance import peak_memory
 from regbench.training.trainer import Trainer
@@ -46,6 +54,26 @@ def seed_record(
     return record
 
 
+def check_begun(plan: Plan, folder: Path) -> None:
+    """Compares what each seed in a run folder was made from, as far as it has come, with what the others would be made from now.
+
+    Raises:
+        Unavailable: they differ, and one result cannot hold both.
+    """
+    for seed in plan.config.seeds:
+        of_seed, own = folder / f"seed-{seed}", _own(plan, seed)
+        half = of_seed / RESUME_FILE
+        if (of_seed / "scores.json").exists():
+            provenance.check_provenance(of_seed, plan.parts)
+        elif read_trained(of_seed, own) is None and half.exists() and load_notes(half).get("provenance") != own:
+            raise of_another(half)
+
+
+def _own(plan: Plan, seed: int) -> str:
+    """By what a seed's checkpoint is known as this run's."""
+    return f"{provenance.provenance_digest(plan.parts)}/{seed}"
+
+
 def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Model, TrainingRecord]:
     """Trains one seed and keeps its weights. The weights of a seed that was trained before an interruption are read.
 
@@ -53,7 +81,7 @@ def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mode
         UserError: the folder holds something else, training diverges, or the trained model sees the future.
     """
     device, model = plan.subject.device, plan.subject.model(seed)
-    own = f"{provenance.provenance_digest(plan.parts)}/{seed}"
+    own = _own(plan, seed)
     trained = read_trained(folder, own)
     if trained is not None:
         model.load_state_dict(load_tensors(folder / "checkpoint.safetensors")[0])
@@ -73,13 +101,13 @@ def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mode
     )
     reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
     folder.mkdir(parents=True, exist_ok=True)
-    provenance.note_code(folder, plan.code, afresh=not (folder / "resume.safetensors").exists())
+    provenance.note_code(folder, plan.code, afresh=not (folder / RESUME_FILE).exists())
     progress = trainer.run(reporter)
     save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
     refuse_trained(plan.subject, model, validation, plan.name)
     trained = TrainingRecord(progress, len(trainer.plan), peak_memory(device))
     trained.write(folder, own)
-    (folder / "resume.safetensors").unlink(missing_ok=True)
+    (folder / RESUME_FILE).unlink(missing_ok=True)
     return model, trained
 
 

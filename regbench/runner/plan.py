@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regbench.checks.architecture import SCORABLE
+from regbench.checks.architecture import SCORABLE, options_round_trip
 from regbench.checks.contract import refuse
 from regbench.checks.subject import Subject
 from regbench.checks.task import examine_task_once, require_scored
@@ -68,9 +68,9 @@ def plan_of(config: Config, reporter: Reporter) -> Plan:
     lengths = track.instances("train").lengths
     for seed in config.seeds:  # a budget below one batch is refused
         next(training_steps(lengths, training, track.definition.budget.train_tokens, seed))
-    subject = Subject(cls, options, track.task.io, device, training)
+    subject = Subject(cls, options, track.task.io, device, training, track.task)
     with use_backend(config.backend) as backend:
-        refuse(subject, SCORABLE, f"architecture '{name}'")
+        refuse(subject, (options_round_trip, *SCORABLE), f"architecture '{name}'")
         require_use(config.backend, backend)
     with use_backend(config.backend) as training_backend:
         refuse(subject, (trains,), f"architecture '{name}'")

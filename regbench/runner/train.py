@@ -20,10 +20,10 @@ from regbench.ops.backend import use_backend
 from regbench.report import write_report
 from regbench.results import ArchitectureRecord, Result, SeedRecord, Selection, read_result
 from regbench.runner.folder import new_folder, unused, write_config
-from regbench.runner.one_seed import seed_record, train
+from regbench.runner.one_seed import check_begun, seed_record, train
 from regbench.runner.plan import Plan, plan_of
 from regbench.tracks import Track
-from regbench.training.checkpoint import TRAINED_FILE, TrainingRecord
+from regbench.training.checkpoint import RESUME_FILE, TRAINED_FILE, TrainingRecord
 from regbench.training.progress import SILENT, Reporter
 from regbench.training.provenance import CODE_FILE, code_of, describe_environment
 from regbench.training.terminal import shown
@@ -166,7 +166,18 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
             return read_result(folder)
         plan = plan_of(config, reporter)
         remove_leftovers(folder)
+        check_begun(plan, folder)
         return _execute(plan, folder, reporter)
+
+
+def check_seeds(folder: Path) -> None:
+    """Checks that the seeds which are begun in a run folder can stand in one result with those that are not.
+
+    Raises:
+        UserError: what they are made from has changed since, or is wrong now.
+    """
+    if any(path.is_dir() for path in folder.glob("seed-*")):
+        check_begun(plan_of(read_run(folder), SILENT), folder)
 
 
 def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[Plan, Path]:
@@ -220,6 +231,6 @@ def _execute(plan: Plan, folder: Path, reporter: Reporter) -> Result:
     write_report(folder, result, track)
     write_json(folder / "result.json", result.model_dump(mode="json"))
     for seed in config.seeds:
-        for name in ("resume.safetensors", TRAINED_FILE, CODE_FILE, ".lock"):
+        for name in (RESUME_FILE, TRAINED_FILE, CODE_FILE, ".lock"):
             (folder / f"seed-{seed}" / name).unlink(missing_ok=True)
     return result

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from regbench.config import read_run
 from regbench.results import Result, read_result
+from regbench.runner import check_seeds
 from regbench.sweeps.local import LocalEngine, share
 from regbench.sweeps.schedule import Counts, Watcher, drive
 from regbench.sweeps.work import Ended, Job
@@ -40,6 +41,7 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
             if (folder / "result.json").exists():
                 return read_result(folder)
             remove_leftovers(folder)
+            check_seeds(folder)  # before any of them trains
             _all(seeds, engine, watcher, counts)
         _all([Job("finish", str(folder), config, None, "all seeds")], engine, watcher, counts)
     finally:

@@ -120,6 +120,9 @@ def fits(sizes: dict[str, int], cls: type[Any], options: Options, io: IO) -> boo
     return sizes == {key: tensor.numel() for key, tensor in model.state_dict().items()}
 
 
+RESUME_FILE = "resume.safetensors"
+"""Lies in a seed's folder while it trains: the last checkpoint, from which it goes on."""
+
 TRAINED_FILE = "trained.json"
 """Lies in a trained seed's folder until the whole run is finished."""
 

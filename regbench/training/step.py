@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from regbench.data.instances import Instances
 from regbench.models.model import Model, token_tensor
+from regbench.tasks.base import Task
 from regbench.training.options import TrainingOptions
 from regbench.training.progress import TAKEN
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, blaming
 
 
 def batch_tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -77,6 +79,25 @@ def train_step(
     torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
     optimizer.step()
     return terms
+
+
+def measure(model: Model, task: Task, step: int) -> dict[str, float]:
+    """What a model measures of its weights.
+
+    Args:
+        model: whose `measured` is called.
+        task: the task that it is trained on.
+        step: after how many steps, for the message.
+
+    Raises:
+        UserError: a figure is NaN or infinite, or the model's own code fails.
+    """
+    with blaming(f"measuring fails after step {step}:"), torch.no_grad():
+        found = {name: float(value) for name, value in model.measured(task).items()}
+    for name, value in found.items():
+        if not math.isfinite(value):
+            raise UserError(f"the model measures {name} as {value} after step {step}")
+    return found
 
 
 def _require_terms(model: Model, terms: Any) -> None:

@@ -22,11 +22,11 @@ from regbench.data.instances import Instances, length_bucketed_batches
 from regbench.models.model import Model
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
-from regbench.training.checkpoint import course_file, load_tensors, of_another, save_tensors
+from regbench.training.checkpoint import RESUME_FILE, course_file, load_tensors, of_another, save_tensors
 from regbench.training.cuda_graph import gradients_on
 from regbench.training.options import MOST_EVALUATIONS, TrainingOptions, learning_rate
 from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
-from regbench.training.step import autocast, batch_tensors, make_optimizer, train_step
+from regbench.training.step import autocast, batch_tensors, make_optimizer, measure, train_step
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError, blaming
 from regbench.utils.files import atomic_write
@@ -160,7 +160,7 @@ class Trainer:
         self._gradients = gradients_on(device)
         self.best: dict[str, Tensor] = {}
         self._running: list[Tensor] = []  # the losses since the last row of the log
-        self._resume_file = folder / "resume.safetensors"
+        self._resume_file = folder / RESUME_FILE
 
     def run(self, reporter: Reporter = SILENT) -> Progress:
         """Trains to the end of the plan, from the last checkpoint if there is one. The model then has the best weights.
@@ -224,18 +224,8 @@ class Trainer:
         return self.progress
 
     def _measured(self) -> dict[str, float]:
-        """What the model measures of its weights, by the names that a row of the log has.
-
-        Raises:
-            UserError: a figure is NaN or infinite, or the model's own code fails.
-        """
-        if self.task is None:
-            return {}
-        with blaming(f"measuring fails after step {self.progress.step}:"), torch.no_grad():
-            found = {name: float(value) for name, value in self.model.measured(self.task).items()}
-        for name, value in found.items():
-            if not math.isfinite(value):
-                raise UserError(f"the model measures {name} as {value} after step {self.progress.step}")
+        """What the model measures of its weights, by the names that a row of the log has."""
+        found = {} if self.task is None else measure(self.model, self.task, self.progress.step)
         return {f"{MEASURED}{name}": value for name, value in found.items()}
 
     def _rate(self, step: int) -> float:

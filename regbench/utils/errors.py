@@ -91,8 +91,13 @@ def explain_validation(
 
 
 def blame(error: BaseException) -> str:
-    """Tells an exception in one line: the nearest place outside regbench and installed packages, its type, its first line."""
+    """Tells an exception in one line: the nearest place outside regbench and installed packages, its type, its first line.
+
+    Of what pydantic finds, the first line says only how many faults there are. The first fault is told instead.
+    """
     lines = str(error).strip().splitlines()
+    if isinstance(error, pydantic.ValidationError):
+        lines = [describe_validation(error, error.title, ())]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}"

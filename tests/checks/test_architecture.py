@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 import pytest
 import torch
 from torch import Tensor, nn
 
+import regbench
 from regbench.checks.architecture import CONTRACT, SCORABLE, causal, compiles, refuse_trained, streams
 from regbench.checks.contract import examine, refuse
 from regbench.checks.subject import Subject
@@ -23,6 +26,7 @@ from regbench.models.model import Model
 from regbench.ops.backend import known_ops, use_backend
 from regbench.tasks.base import TokenIO
 from regbench.training.options import TrainingOptions
+from regbench.training.progress import Reporter
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.contract_mixers import (
@@ -141,6 +145,39 @@ def test_a_state_size_that_cannot_be_checked_is_said_so() -> None:
 
     (outcome,) = examine(Subject(Claims, resolve_options(Claims, {"n_layers": 2}), IO), [streams])
     assert outcome.note == "has no recurrent form; its 24 bytes of state cannot be checked"
+
+
+class HoldsAnObject(Good):
+    class Options(Good.Options):
+        kernel: Any = object()
+
+
+class WritesItsOwnWay(Good):
+    class Options(Good.Options):
+        width: int = 3
+
+        @pydantic.field_serializer("width")
+        def _shown(self, width: int) -> str:
+            return f"{width} symbols"
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (HoldsAnObject, "its options cannot be written as JSON: Unable to serialize unknown type: <class 'object'>"),
+        (
+            WritesItsOwnWay,
+            "its options cannot be read back from JSON: width: input should be a valid integer, .*'3 symb",
+        ),
+    ],
+)
+def test_options_that_json_cannot_hold_are_refused_before_training(
+    cls: type[Mixer], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"^architecture '{cls.__name__}' cannot be scored: {message}") as caught:
+        regbench.run("pfa-small-v1", cls, settings={"d_model": 8}, out=tmp_path / "out", reporter=Reporter())
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.ci

@@ -25,6 +25,7 @@ from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.results import read_result
 from regbench.runner.plan import plan_of
+from regbench.sweeps.seeds import run_seeds
 from regbench.tracks import Track
 from regbench.training import trainer
 from regbench.training.checkpoint import load_tensors
@@ -32,6 +33,7 @@ from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
 from tests.conftest import MARKOV, TINY
+from tests.helpers.sweeps import Heard
 from tests.runner.conftest import PLUGIN, QUICK
 
 
@@ -320,6 +322,36 @@ class TestWhatChangedSinceASeedWasFinished:
         (tmp_path / "out" / "seed-0" / "provenance.json").unlink()
         with pytest.raises(UserError, match=r"seed-0 is finished, but has no provenance.json, which says from what"):
             regbench.resume(tmp_path / "out")
+
+    @pytest.mark.parametrize("kept", ["finished", "half"])
+    def test_a_later_seed_before_an_earlier_one_is_trained(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path, kept: str
+    ) -> None:
+        """`--jobs` may end seed 1 first. It is compared before seed 0 trains, here and by `--jobs`."""
+        out, original = tmp_path / "out", trainer.Trainer._save
+
+        def stop(self: trainer.Trainer) -> None:
+            original(self)
+            if kept == "half":
+                raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer.Trainer, "_save", stop)
+            try:
+                go(seeds=(1,))
+            except KeyboardInterrupt:
+                assert (out / "seed-1" / "resume.safetensors").exists()
+        (out / "result.json").unlink(missing_ok=True)
+        config = out / "config.yaml"
+        config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"seeds": [0, 1]}))
+        plugin.write_text(PLUGIN.replace("x.cumsum(1)", "2 * x.cumsum(1)"))
+        words = (
+            "seed-1 was finished before the architecture's code" if kept == "finished" else "seed-1/resume.safetensors"
+        )
+        for begin in (regbench.resume, lambda folder: run_seeds(folder, 1, Heard())):
+            with pytest.raises(UserError, match=words):
+                begin(out)
+            assert not (out / "seed-0").exists()
 
     def test_where_there_is_no_text_checkpoints_are_what_they_were(self, tiny_file: Path, plugin: Path) -> None:
         """The checkpoint of a task without a source is of the six parts that it always was."""

@@ -16,6 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import trains
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model
 from regbench.sweeps.estimate import evaluations_of
@@ -536,3 +539,6 @@ def test_a_figure_that_is_no_number_is_refused(
     monkeypatch.setattr(Model, "measured", lambda self, task: {"size": 1 / 0})
     with pytest.raises(UserError, match="^measuring fails after step 0: .*ZeroDivisionError"):
         t.run()
+    subject = Subject(Recency, Recency.Options(d_model=8), tiny.task.io, task=tiny.task)
+    (outcome,) = examine(subject, [trains])
+    assert "measuring fails after step 2: " in str(outcome.fault), "`regbench check` and a run say it before training"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 from torch import Tensor
 
@@ -319,6 +320,15 @@ def test_an_error_is_blamed_on_the_place_outside_regbench() -> None:
     assert blame(error).startswith(f"{__file__}:")
     error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
     assert blame(error).startswith("UserError: unknown architecture")
+
+
+def test_of_many_faults_that_pydantic_finds_the_first_is_told() -> None:
+    with pytest.raises(pydantic.ValidationError) as caught:
+        registry.load(ARCHITECTURE, "lstm").Options(d_model=0, n_layers=0)
+    caught.value.__traceback__ = None
+    assert (
+        blame(caught.value) == "ValidationError: Options: d_model: input should be greater than or equal to 1 (given 0)"
+    )
 
 
 def test_source_files_are_those_that_decide_what_a_baseline_does() -> None:

@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         with apart_from_stdout():
             cls = registry.load(registry.ARCHITECTURE, name)
         options, training = resolve_settings(cls, settings)
-        subject = Subject(cls, options, track.task.io, device, training)
+        subject = Subject(cls, options, track.task.io, device, training, track.task)
         console.print(f"[bold]{registry.short_name(name)}[/]")
         ran: dict[str, str] = {}
         causes: dict[str, str] = {}  # by fault the check that found it first

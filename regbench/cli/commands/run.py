@@ -107,6 +107,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     from regbench.leaderboard.rank import FULL, budget_share
     from regbench.leaderboard.standing import standing_of
     from regbench.tracks import load_track
+    from regbench.utils import registry
 
     config = read_run(folder)
     track = load_track(config.track)
@@ -131,10 +132,12 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     if track.task.knows_truth and not fit:  # other tracks take no entries
         shorter = {"training.train_tokens"} | (set() if whole else {"training.epochs"})
         settings = {key: value for key, value in config.settings.items() if key not in shorter}
-        command = command_of(config.model_copy(update={"settings": settings, "seeds": seeds}))
+        changed: dict[str, Any] = {"settings": settings, "seeds": seeds}
         what = f"seeds {', '.join(map(str, seeds))}{'' if whole else ' and the whole budget'}"
         if config.architecture.startswith("class:"):
-            what += ", and a file with the class, given as --arch FILE.py"
+            changed["architecture"] = f"FILE.py:{registry.short_name(config.architecture)}"
+            what += ", and FILE.py with the class"
+        command = command_of(config.model_copy(update=changed))
         print_line(f"next, {what}, as an entry needs: {command}", console)
     elif standing is not None:
         print_line(f"next: {shlex.join(['regbench', 'submit', str(folder)])}", console)
