@@ -18,6 +18,8 @@ around a cycle once for each state of one of its symbols.
 After a symbol that may be a trigger, the prediction is its output with that probability, and pi_b with the rest. After the first
 occurrence of a symbol it is pi_b alone: if the symbol is a trigger, that position is not scored. So no predictor that does not
 know an instance's triggers has less loss on average over scored positions.
+
+With `predict: outputs` a position is scored only after a trigger that has occurred before. So there its output is certain.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class BigramSolver(Baseline):
     in_context: bool = True
 
     only_task = "bigram"
+    version = 2  # 1 doubted outputs where nothing else is scored
 
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, BigramParameters):
@@ -82,17 +85,18 @@ class BigramSolver(Baseline):
         probs[:, :1, :-1] = rows[-1]
         probs[:, 1:, :-1] = rows[tokens[:, :-1]]
         if self.in_context:
-            threads.share(_mix_in, len(tokens), tokens, rows, trigger_weights(p), p.n_triggers, probs)
+            certain = p.predict == "outputs"
+            threads.share(_mix_in, len(tokens), tokens, rows, trigger_weights(p), p.n_triggers, certain, probs)
         return probs
 
 
 @njit(cache=True, nogil=True)
-def _mix_in(begin, end, tokens, rows, weights, k, probs):  # type: ignore[no-untyped-def]
+def _mix_in(begin, end, tokens, rows, weights, k, certain, probs):  # type: ignore[no-untyped-def]
     """Adds the outputs of triggers to probs (B, L, V), which hold the global predictions.
 
     For each symbol, `followed` (N,) holds the only symbol that has followed it, or _NEW or _SEVERAL. `odds` (N,) is the log odds
     of the prefix if the symbol is a trigger. `given` (N, 2) holds the probabilities that it is none and that it is one, from its
-    own transitions alone.
+    own transitions alone. Where `certain`, a symbol that may be a trigger is one.
     """
     n = len(weights)
     followed, odds, given = np.empty(n, np.int64), np.empty(n), np.empty((n, 2))
@@ -106,6 +110,8 @@ def _mix_in(begin, end, tokens, rows, weights, k, probs):  # type: ignore[no-unt
                 continue
             if followed[last] >= 0 and given[last, 1] > 0.0:
                 share = _share(last, followed, given, k)
+                if certain and share > 0.0:
+                    share = 1.0
                 for v in range(n):
                     probs[row, t, v] *= 1.0 - share
                 probs[row, t, followed[last]] += share

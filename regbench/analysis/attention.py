@@ -250,10 +250,11 @@ def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Abl
     with without_heads(trained.model, trained.architecture, [(head.layer, head.number) for head in heads]):
         after = scores()
     before = scores()
-    change = {
-        name: ScoreRecord.of(after.sums[name] - before.sums[name], before.counts_of(name)) for name in before.sums
-    }
-    return Ablation([head.name for head in heads], before.table(), after.table(), change)
+    # A score of a group of positions may have none in these instances, as that of lengths which only the test split has.
+    counts = {name: before.counts_of(name) for name in before.sums if before.counts_of(name).any()}
+    change = {name: ScoreRecord.of(after.sums[name] - before.sums[name], count) for name, count in counts.items()}
+    whole, without = ({name: one[name] for name in counts} for one in (before, after))
+    return Ablation([head.name for head in heads], whole, without, change)
 
 
 def one_map(trained: Trained, instances: Instances, number: int, heads: Sequence[Head]) -> dict[str, FloatArray]:

@@ -1,7 +1,7 @@
 """The contract of architectures. Each check is a function that returns what is wrong, or None.
 
-`regbench run` runs `SCORABLE` and `trains` before it trains. `regbench check` runs all of `CONTRACT`, and the tests run it on
-every built-in architecture.
+`regbench run` runs `options_round_trip`, `SCORABLE` and `trains` before it trains. `regbench check` runs all of `CONTRACT`, and
+the tests run it on every built-in architecture.
 """
 
 from __future__ import annotations

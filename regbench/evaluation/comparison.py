@@ -33,6 +33,10 @@ class NoDistances(UserError):
     """Raised where predictors have scores, but no distributions to compare."""
 
 
+FIRST_TOKENS = 100
+"""So many tokens of each instance are compared by default (ICLL Figure 6)."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """How differently M predictors predict.
@@ -85,7 +89,7 @@ def compare(
     predictors: Sequence[str],
     track: str | None = None,
     *,
-    tokens: int = 100,
+    tokens: int = FIRST_TOKENS,
     order: Literal["similar", "given"] = "similar",
     announce: Announce = lambda name, done, total: None,
 ) -> Comparison:
@@ -109,7 +113,7 @@ def compare(
 def distances(
     found: Found,
     *,
-    tokens: int = 100,
+    tokens: int = FIRST_TOKENS,
     order: Literal["similar", "given"] = "similar",
     announce: Announce = lambda name, done, total: None,
 ) -> Comparison:
@@ -139,8 +143,8 @@ def compared_part(found: Found, tokens: int) -> Instances:
     """The first tokens of each test instance.
 
     Raises:
-        UserError: nothing is scored there.
-        NoDistances: the track has no distributions to compare.
+        UserError: `tokens` is below 1.
+        NoDistances: nothing is scored there, or the track has no distributions to compare.
     """
     track = found.track
     if tokens < 1:
@@ -154,7 +158,7 @@ def compared_part(found: Found, tokens: int) -> Instances:
         )
     early = first_tokens(found.test, tokens)
     if not early.scored.any():
-        raise UserError(f"nothing is scored among the first {tokens} tokens of {track.name}")
+        raise NoDistances(f"nothing is scored among the first {tokens} tokens of {track.name}: give a larger --tokens")
     return early
 
 

@@ -137,7 +137,8 @@ def compare(
     Args:
         expected: The models trained then.
         got: The models trained now.
-        counts: (N,), the number of positions of each instance.
+        counts: (N,), the number of positions of each instance. Those without any do not count. Of one instance nothing is
+            significant.
         higher_is_better: Whether the score is better when it is higher.
         level: The probability with which chance alone may be called a change, on one side.
         seed_noise: The spread over seeds that is expected beforehand, in the score's unit. By default it is the
@@ -156,11 +157,13 @@ def compare(
     parts = [(1 / len(then), expected.trained), (1 / len(now), got.trained)]
     seeds *= math.sqrt(sum(part for part, trained in parts if trained) / sum(part for part, _ in parts))
     instances = _paired_error(got.instances - expected.instances, counts)
+    if math.isinf(instances):  # one instance tells nothing of others
+        return Change(change if higher_is_better else -change, instances, seeds, 1, level)
     exponent = math.frexp(max(seeds, instances))[1]  # fourth powers of a very large score would overflow
     one, other = math.ldexp(seeds, -exponent), math.ldexp(instances, -exponent)
     total = one**2 + other**2
     if total > 0.0:  # of a sum of two variances, by Satterthwaite
-        freedom = max(1, int(total**2 / (one**4 / freedom + other**4 / max(1, len(counts) - 1))))
+        freedom = max(1, int(total**2 / (one**4 / freedom + other**4 / (np.count_nonzero(counts) - 1))))
     return Change(change if higher_is_better else -change, instances, seeds, freedom, level)
 
 
@@ -238,6 +241,7 @@ def expected_elsewhere(then: Split, now: Split) -> tuple[float, float]:
     slopes = solve @ own
     move = now.controls.sum(0) / now.counts.sum() - then.controls.sum(0) / then.counts.sum()
     errors = [_paired_error(one.sums - one.controls @ slopes, one.counts) for one in (then, now)]
+    errors = [error if math.isfinite(error) else 0.0 for error in errors]  # of one instance the scores must agree
     of_slopes = np.linalg.norm((move @ solve) * (own - near @ slopes))
     return float(then.sums.sum() / then.counts.sum() + move @ slopes), math.hypot(*errors, of_slopes)
 
@@ -289,10 +293,11 @@ def student_quantile(level: float, freedom: int) -> float:
 
 
 def _paired_error(difference: FloatArray, counts: NDArray[np.integer[Any]]) -> float:
-    """The standard error over instances of the ratio sum(difference) / sum(counts)."""
-    n = len(counts)
+    """The standard error over instances of the ratio sum(difference) / sum(counts). Infinity where fewer than two count."""
+    some = counts > 0
+    difference, counts, n = difference[some], counts[some], int(some.sum())
     if n < 2:
-        return 0.0
+        return math.inf
     return float(np.sqrt((_off_mean(difference, counts) ** 2).sum() / (n * (n - 1))) / counts.mean())
 
 

@@ -92,17 +92,22 @@ def _as_scored(folder: Path, seed: SeedRecord, task: Task, test: Instances) -> S
 def choose(badness: FloatArray, asked: int | None = None) -> dict[int, str]:
     """The worst, the median and the best of (N,) instances, with the reason for each. Before them the one asked for.
 
+    Args:
+        badness: (N,); NaN of an instance in which no position counts. Such a one is only drawn where it is asked for.
+        asked: the number of an instance.
+
     Raises:
         UserError: there is no such instance.
     """
-    n = len(badness)
+    n, counted = len(badness), int(np.isfinite(badness).sum())
     if asked is not None and not 0 <= asked < n:
         raise UserError(f"there is no test instance {asked}: they are numbered 0 to {n - 1}")
-    order = np.argsort(-badness, kind="stable")
-    reasons = {int(order[0]): "the worst", int(order[n // 2]): "the median", int(order[-1]): "the best"}
+    order = np.argsort(-badness, kind="stable")  # NaN comes last
+    reasons = {int(order[0]): "the worst", int(order[counted // 2]): "the median", int(order[counted - 1]): "the best"}
     if asked is not None:
         place = int(np.flatnonzero(order == asked)[0])
-        reasons = {asked: reasons.get(asked, f"number {place + 1} from the worst")} | reasons
+        otherwise = f"number {place + 1} from the worst" if place < counted else "no position counts"
+        reasons = {asked: reasons.get(asked, otherwise)} | reasons
     return reasons
 
 
@@ -134,7 +139,8 @@ def layout(
         model = None
         model = read()
         tables.append(score(task, test, model.batches(at=test.scored), apart=True))
-    by_instance = np.array([t.sums[metric] / np.maximum(t.counts_of(metric), 1) for t in tables])
+    counts = tables[0].counts_of(metric)
+    by_instance = np.array([np.where(counts > 0, t.sums[metric] / np.maximum(counts, 1), np.nan) for t in tables])
     mean = by_instance.mean(0)
     chosen = choose(-metrics_of(task)[metric].sign * mean, asked)
     ends = test.lengths.astype(np.int64).cumsum()
@@ -162,7 +168,7 @@ def layout(
             if baseline is not None:
                 shown = [*shown, TokenPrediction.of(baseline.predict(one.tokens), one.tokens)]
             drawn = _text(task, one, shown)
-        scores = [round(float(value), 4) for value in by_instance[:, n]]
+        scores = [round(float(value), 4) for value in by_instance[:, n]] if counts[n] else []
         scored = one.scored[0].astype(int).tolist()
         found.append({"index": n, "why": why, "scores": scores, "scored": scored, **drawn})
     name = None if baseline is None else baseline.name

@@ -19,8 +19,8 @@ Differences from the paper:
 - pi_b does not come from letters in Shakespeare. It is made from `bigrams_seed`: after symbol i, symbol j has the weight
   u^7 / (1 + j), with u uniform over [0, 1) for each pair; rows are divided by their sums. With the default 64 symbols and seed 0
   its entropy rate is 2.36 nats, and the entropy of single symbols is 3.49. For the 65 characters of the paper's Shakespeare they
-  are 2.45 and 3.31. pi_1, and pi_q, from which triggers are drawn, are the stationary distribution of this chain. In the paper
-  they are the frequencies of characters.
+  are 2.45 and 3.31. pi_1, and pi_q, from which triggers are drawn, are the stationary distribution of this chain (with fewer than
+  16 symbols: its distribution 100 steps after the uniform one). In the paper they are the frequencies of characters.
 - Outputs are uniform over the symbols that are not triggers. The released code draws them from all symbols. There a trigger may
   be its own output, or two triggers may be each other's outputs, and these repeat to the end. With its counts and five random
   triggers that happens in 8 % of sequences of 256, which hold 28 % of all outputs from a trigger's second occurrence on. With

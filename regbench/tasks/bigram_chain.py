@@ -20,7 +20,7 @@ from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
 _TABLE, _CONTEXT, _SYMBOLS = 8, 9, 10  # the streams' purposes
-_STEPS = 100  # of the chain from uniform, far more than it needs to become stationary
+_STEPS = 100  # of the chain from uniform: it is then stationary with 16 symbols or more, and not always with fewer
 
 
 @lru_cache(maxsize=8)
@@ -28,8 +28,8 @@ def bigrams(n_symbols: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """The global table. After symbol i, symbol j has the weight u^7 / (1 + j), with u uniform over [0, 1) for each pair.
 
     Returns:
-        pi_b (N, N), whose row i is the distribution after symbol i, and the chain's stationary distribution pi_1 = pi_q (N,).
-        Both are read-only.
+        pi_b (N, N), whose row i is the distribution after symbol i, and pi_1 = pi_q (N,): the chain's distribution 100 steps
+        after the uniform one. With 16 symbols or more it is the stationary one. Both are read-only.
     """
     matrix, marginal = np.empty((n_symbols, n_symbols)), np.empty(n_symbols)
     _make_bigrams(seed, matrix, marginal)

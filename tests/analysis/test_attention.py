@@ -24,7 +24,7 @@ from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer, Options
 from regbench.ops.ngram import NGramIndex, ngram_head
 from regbench.results import ScoreRecord
-from regbench.tracks import Track
+from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 
@@ -217,6 +217,22 @@ def test_ablation_puts_uniform_attention_in_the_place_of_a_head(tiny: Track) -> 
     assert effect.heads == ["1.1"]
     assert effect.change["tvd"].value == pytest.approx(effect.after["tvd"].value - effect.before["tvd"].value)
     assert effect.change["tvd"].value != 0
+
+
+def test_an_ablation_leaves_out_scores_that_have_no_position(tmp_path: Path) -> None:
+    """As `longer_accuracy` on the validation split, whose walks are not longer than those of training."""
+    (tmp_path / "walks-v1.yaml").write_text(
+        "name: walks-v1\ntask: state_tracking\nparameters: {groups: [parity], length: 12, test_length: 24}\n"
+        "splits: {train: 2, validation: 8, test: 8, seed: 0}\nbudget: {train_tokens: 100}\nmain_score: longer_accuracy\n"
+    )
+    track = load_track(tmp_path / "walks-v1.yaml")
+    trained = trained_of(track, LooksBack)
+    first = measure(trained, track.instances("test")).heads[0]
+    for split, counted in (("validation", False), ("test", True)):
+        effect = ablate(trained, track.instances(split), [first])
+        for found in (effect.before, effect.after, effect.change):
+            assert ("longer_accuracy" in found) is counted
+            assert "token_accuracy" in found
 
 
 @pytest.fixture(scope="module")

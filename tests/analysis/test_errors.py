@@ -141,6 +141,8 @@ def test_the_command_without_states(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "followed the last token" in printed
     assert "illegal" not in printed
     assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
+    assert cli.main(["errors", "2-gram", "--track", str(track), "--score", "token_accuracy"]) == 0
+    assert "token accuracy" in capsys.readouterr().out, "though the task's own scores have none of that name"
     assert cli.main(["errors", "2-gram", "--track", str(track), "--score", "tvd"]) == 2
     assert "unknown --score 'tvd'; known: nll, token_accuracy" in capsys.readouterr().err
 

@@ -25,6 +25,7 @@ TINY = [
     BigramParameters(n_symbols=7, n_triggers=4, length=24, bigrams_seed=2),
     BigramParameters(n_symbols=6, n_triggers=1, length=16, bigrams_seed=1),
     BigramParameters(n_symbols=6, n_triggers=3, length=20, triggers="fixed"),
+    BigramParameters(n_symbols=6, n_triggers=2, length=20, predict="outputs"),
 ]
 
 
@@ -56,7 +57,7 @@ def enumerated(p: BigramParameters, tokens: np.ndarray) -> np.ndarray:
         last, token = tokens[t - 1], tokens[t]
         certain = rules[:, last] >= 0
         each = np.where(certain[:, None], rules[:, last, None] == np.arange(p.n_symbols), matrix[last])
-        counts = likely * (~certain | (last in seen))
+        counts = likely * ((~certain & (p.predict == "all")) | (certain & (last in seen)))
         expected[t] = counts @ each / counts.sum() if counts.sum() > 0 else matrix[last]
         seen.add(last)
         likely = likely * each[:, token]

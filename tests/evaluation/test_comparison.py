@@ -246,6 +246,21 @@ def test_a_name_in_brackets_is_no_markup(
     assert f"result and pictures: {own}\n" in capsys.readouterr().out
 
 
+def test_where_nothing_is_scored_at_first_there_are_scores_and_no_distances(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    track = tmp_path / "late-v1.yaml"
+    track.write_text(
+        "name: late-v1\ntask: selective_copying\nparameters: {length: 140, n_copied: 16}\n"
+        "splits: {train: 2, validation: 2, test: 20, seed: 0}\nbudget: {train_tokens: 300}\nmain_score: token_accuracy\n"
+    )
+    assert cli.main(["compare", "uniform", "oracle", "--track", str(track)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "no distances: nothing is scored among the first 100 tokens of late-v1: give a larger --tokens" in out
+    assert cli.main(["compare", "uniform", "oracle", "--track", str(track), "--tokens", "140"]) == 0
+    assert "no distances" not in capsys.readouterr().out
+
+
 def test_a_task_without_truth_has_scores_and_no_distances(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", "uniform", "3-gram", "--track", str(text_file)]) == 0
     out = capsys.readouterr().out

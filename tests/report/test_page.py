@@ -218,6 +218,9 @@ class TestInstances:
         assert choose(badness, 4)[4] == "number 2 from the worst"
         assert next(iter(choose(badness, 3).items())) == (3, "the median")
         assert list(choose(np.array([0.5]))) == [0]
+        some = np.array([np.nan, 0.9, 0.1, np.nan, 0.7])  # NaN: nothing counts there
+        assert choose(some) == {1: "the worst", 4: "the median", 2: "the best"}
+        assert next(iter(choose(some, 3).items())) == (3, "no position counts")
 
     def test_they_are_chosen_by_the_mean_tvd_of_the_models(self, tiny: Track, models: list[Predictions]) -> None:
         test = tiny.instances("test")

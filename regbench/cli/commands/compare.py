@@ -48,9 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "leaderboard by its name or file; LABEL=PREDICTOR names it",
     )
     parser.add_argument("--track", metavar="T", help="default: that of the runs and files given, else pfa-small-v1")
-    parser.add_argument(
-        "--tokens", type=int, default=100, metavar="N", help="of each instance (default: the first 100)"
-    )
+    parser.add_argument("--tokens", type=int, metavar="N", help="of each instance (default: the first 100)")
     parser.add_argument(
         "--order",
         type=one_of("similar", "given"),
@@ -80,7 +78,7 @@ def _seeds(found: Comparison) -> str:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the scores and the distances; draws and writes what is asked for."""
-    from regbench.evaluation.comparison import NoDistances, distances
+    from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
     from regbench.evaluation.find_predictors import find_predictors
     from regbench.evaluation.score_table import SIGNIFICANCE, score_table
     from regbench.leaderboard.standing import Entries
@@ -96,13 +94,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         refuse_unused(arguments, ("out", "csv", "order"), why)
     announce = announcing(stderr())
     found = find_predictors(without_evidence(arguments.predictor), arguments.track, Entries())
+    asked = arguments.tokens is not None
+    arguments.tokens = arguments.tokens if asked else FIRST_TOKENS
     if arguments.course:
         return _show_courses(found, arguments, announce, console)
     compared, why_not = None, ""
     try:
         compared = distances(found, tokens=arguments.tokens, order=arguments.order or "similar", announce=announce)
     except NoDistances as reason:
-        if arguments.out or arguments.csv:
+        if arguments.out or arguments.csv or asked:
             raise
         why_not = str(reason)
     rows = score_table(found, announce)

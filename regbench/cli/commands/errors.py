@@ -60,6 +60,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.analysis import errors
     from regbench.evaluation.baselines import default_baselines
     from regbench.evaluation.find_predictors import find_predictors, track_of
+    from regbench.metrics.metric import METRICS
     from regbench.tracks import load_track
     from regbench.utils.files import explain_full_disk
 
@@ -76,7 +77,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     at = (errors.sort_positions if by_state else errors.sort_by_repetition)(found.test, found.track.task.io)
     values, illegal = _measured(found, at)
     bins = errors.binned(values, at)
-    metric = found.track.metrics[score]
+    metric = METRICS[score]
     title = f"{metric.heading} on {found.track.name}, test split"
     console.print(
         _table(title, bins, {name: errors.average(own[score], at) for name, own in values.items()}, score, len(at.row))

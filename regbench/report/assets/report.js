@@ -56,7 +56,8 @@ function instances() {
     const strings = instance.boundary.filter(Boolean).length + 1;
     const parts = strings > 1 ? ` in ${strings} parts` : "";
     const omitted = instance.omitted ? ` Rows for the ${instance.rows.length} tokens of most weight; ${instance.omitted.toLocaleString("en")} are left out.` : "";
-    byId("about").textContent = `${data.split} instance ${instance.index}, ${instance.why} of ${total} by ${label}: ${scores}. ${instance.tokens.length} tokens${parts}.${omitted}`;
+    const standing = scores ? `, ${instance.why} of ${total} by ${label}: ${scores}` : `: no position counts for ${label}`;
+    byId("about").textContent = `${data.split} instance ${instance.index}${standing}. ${instance.tokens.length} tokens${parts}.${omitted}`;
   };
   const controls = byId("strip-controls");
   const options = data.strips.instances.map((one, i) => [String(i), `${one.why} (${one.index})`]);

@@ -97,6 +97,19 @@ def test_what_repeats_others_is_left_out(tmp_path: Path) -> None:
     assert [name for name in names if not name.startswith("own")] == sorted(kept)
 
 
+def test_what_a_later_document_quotes_whole_is_left_out(tmp_path: Path) -> None:
+    """The long one stays: it may quote a licence, as all its neighbours do."""
+    for i in range(6):
+        (tmp_path / f"a{i}.txt").write_text("\n".join(f"line number {j} of the short document {i}" for j in range(5)))
+        own = [f"line number {j} of the long document {i}" for j in range(60)]
+        (tmp_path / f"b{i}.txt").write_text(
+            "\n".join([*own, *(f"line number {j} of the short document {i}" for j in range(i))])
+        )
+    names = read_index(Files(tmp_path)).names
+    assert [name for name in names if name.startswith("a")] == [f"a{i}.txt" for i in range(5)]
+    assert [name for name in names if name.startswith("b")] == [f"b{i}.txt" for i in range(6)]
+
+
 @pytest.mark.ci
 def test_no_excerpt_of_the_librarys_test_documents_was_trained_on() -> None:
     """Windows of 300 characters; where documents were left out for being equal alone, 12 % stood in training documents."""
