@@ -26,11 +26,12 @@ class ForgettingTransformer(mixer.Mixer):
         A_ij proportional to exp(<q_i, k_j> / sqrt(d_k) + c_i - c_j) for j <= i
         y_i     = out(sum over j of A_ij v_j)
 
-    c_i is the same for all j, so the softmax does not need it. -c_j is the product of one more channel of q_i, a constant, with
-    one more of k_j. So the attention op serves as it is, and no (L, L) matrix is made. It runs in float32 even where products
-    are in half precision: the gradient of a gate is a sum over all later positions that nearly cancels. There are no positions:
-    the gates tell order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about
-    their 0.02.
+    c_i and -c_j are the products of two more channels of q_i with two of k_j, of which one is a constant. So the attention op
+    serves as it is. The softmax does not need c_i, but gradients do: the rows of the scores' gradient sum to zero, and c_i gets
+    the rounding of these sums that the -c_j would add up over all positions. The op runs in float32 even where products are in
+    half precision: the gradient of a gate is a sum over all later positions that nearly cancels. There are no positions: the
+    gates tell order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about their
+    0.02.
     """
 
     family = "attention"
@@ -54,7 +55,8 @@ class ForgettingTransformer(mixer.Mixer):
         q, k, v, log_f = self._inputs(x)
         with torch.autocast(x.device.type, enabled=False):
             q, k = biased(q, k, log_f.cumsum(-1))
-            z = attention(q, k, F.pad(full(v), (0, 1)))[..., :-1]  # fused attention wants values as wide as the keys
+            wider = F.pad(full(v), (0, q.shape[-1] - v.shape[-1]))  # fused attention wants values as wide as the keys
+            z = attention(q, k, wider, exact=True)[..., : v.shape[-1]]
         y: Tensor = self.out(join_heads(z))
         return y
 
@@ -95,10 +97,14 @@ class ForgettingTransformer(mixer.Mixer):
 
 
 def biased(q: Tensor, k: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys (B, H, L, K + 1), whose scaled products are those of q and k minus the keys' sums (B, H, L).
+    """Queries and keys, whose scaled products are those of q and k (B, H, L, K), plus sums_i - sums_j of the sums (B, H, L).
 
-    The attention op divides by the root of the wider width.
+    Their width is the next multiple of 4 from K + 2 on, as PyTorch's kernels on a GPU want it in float32. The attention op
+    divides by its root.
     """
-    width, wider = q.shape[-1], q.shape[-1] + 1
-    ones = sums.new_full((*q.shape[:3], 1), wider**0.5)
-    return torch.cat([full(q) * (wider / width) ** 0.5, ones], -1), torch.cat([full(k), -sums[..., None]], -1)
+    width = q.shape[-1]
+    wider = -(-(width + 2) // 4) * 4
+    own, ones, zeros = sums[..., None], torch.ones_like(sums)[..., None], (0, wider - width - 2)
+    q = torch.cat([full(q) * (wider / width) ** 0.5, wider**0.5 * torch.cat([own, ones], -1)], -1)
+    k = torch.cat([full(k), ones, -own], -1)
+    return F.pad(q, zeros), F.pad(k, zeros)

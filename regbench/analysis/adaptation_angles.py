@@ -65,7 +65,7 @@ def measure_angles(models: Sequence[Trained], run: str, place: Place, split: str
     cuts = place.cuts(instances.lengths)
     seeds = [list(_of_model(trained, instances, cuts)) for trained in models]
     rows = []
-    for part in seeds[0][0]:
+    for part in sorted(seeds[0][0], key=lambda part: (part == "last norm", len(part), part)):  # block 10 after block 9
         every = {
             measure: np.mean([np.concatenate([batch[part][measure] for batch in seed]) for seed in seeds], axis=0)
             for measure in HEADS

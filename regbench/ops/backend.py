@@ -18,7 +18,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -64,15 +64,29 @@ class Implementation:
         """Why it does not serve tensors of this type on this device, or None. No type asks nothing."""
         if device.type not in self.devices:
             return f"does not run on {device.type}"
-        if self.requires is not None and importlib.util.find_spec(self.requires) is None:
+        if self.requires is not None and not installed(self.requires):
             return f"needs {self.requires}: {self.install}"
         failing: str | None = None if self.fails is None else pkgutil.resolve_name(self.fails)(device)
         if failing is not None:
             return failing
         if dtype is None or self.dtypes is None or dtype in self.dtypes:
             return None
-        taken = ", ".join(str(d).removeprefix("torch.") for d in self.dtypes)
-        return f"takes {taken}, not {str(dtype).removeprefix('torch.')}"
+        return f"takes {', '.join(map(_name, self.dtypes))}, not {_name(dtype)}"
+
+    def rounds(self, dtype: torch.dtype | None) -> bool:
+        """Whether it rounds products of this type more than the inputs are rounded."""
+        return dtype is not None and self.exact is not None and dtype not in self.exact
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    """A type, for people."""
+    return str(dtype).removeprefix("torch.")
+
+
+@lru_cache
+def installed(module: str) -> bool:
+    """Whether it can be imported. Kept: a search on disk at every call of an op takes longer than a small op."""
+    return importlib.util.find_spec(module) is not None
 
 
 @dataclass(frozen=True)
@@ -90,13 +104,16 @@ class Op:
     def __post_init__(self) -> None:
         _ops[self.name] = self
 
-    def choose(self, backend: str, device: torch.device, dtype: torch.dtype | None = None) -> Callable[..., Any]:
+    def choose(
+        self, backend: str, device: torch.device, dtype: torch.dtype | None = None, *, exact: bool = False
+    ) -> Callable[..., Any]:
         """The function that serves `backend`. The choice is noted for the result.
 
         Args:
             backend: "auto" or the name of an implementation.
             device: where the tensors are.
             dtype: the type of the tensors; needed where an implementation does not take all types.
+            exact: whether an implementation is refused that does not take this type as exact.
 
         Raises:
             UserError: the op has no such implementation, or its package is missing, or it does not serve this device or type.
@@ -107,7 +124,7 @@ class Op:
             suited = (
                 n
                 for n, one in self.implementations.items()
-                if one.fault(device, dtype) is None and (dtype is None or one.exact is None or dtype in one.exact)
+                if one.fault(device, dtype) is None and not one.rounds(dtype)
             )
             name = next(suited, "naive")
         chosen = self.named(name)
@@ -116,6 +133,10 @@ class Op:
             there = ", ".join(n for n, i in self.implementations.items() if device.type in i.devices)
             hint = f"; there: {there}" if device.type not in chosen.devices else ""
             raise UserError(f"backend '{name}' of {self.name} {fault}{hint}")
+        if exact and chosen.rounds(dtype):
+            raise UserError(
+                f"backend '{name}' of {self.name} rounds {_name(dtype)}, which is too coarse for this model"
+            )
         ran = _ran.get()
         if ran is not None:
             ran[self.name] = name

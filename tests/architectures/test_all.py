@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -413,14 +412,14 @@ def test_every_tensor_is_made_where_the_model_lies(
     """With the implementations that a GPU has without extras, on the device `meta`, which refuses to mix with the CPU. 33
     positions are more than a chunk.
     """
-    choose, find = Op.choose, importlib.util.find_spec
+    choose = Op.choose
 
-    def as_on_a_gpu(op: Op, backend: str, device: torch.device, *others: Any) -> Callable[..., Any]:
+    def as_on_a_gpu(op: Op, name: str, device: torch.device, *others: Any, **exact: bool) -> Callable[..., Any]:
         assert device.type == "meta"
-        return choose(op, backend, torch.device("cuda"), *others)
+        return choose(op, name, torch.device("cuda"), *others, **exact)
 
     monkeypatch.setattr(Op, "choose", as_on_a_gpu)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == "fla" else find(module))
+    monkeypatch.setattr("regbench.ops.backend.installed", lambda module: module != "fla")
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # knows no such device
     model = model_of(name, options, torch.float32).to("meta")
     tokens = sequences(33)[0].to("meta")

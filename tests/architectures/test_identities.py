@@ -342,6 +342,21 @@ def test_forgetting_attention_is_what_flash_linear_attention_computes(bias: floa
         torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [0.0, -3.0])
+def test_the_gradient_of_a_forget_gate_keeps_its_digits(bias: float) -> None:
+    """At 1,024 positions, against float64. Without c_i in the scores the errors are 1.3e-2 and 1.8e-1."""
+    grads = []
+    for dtype in (torch.float32, torch.float64):
+        model = make(ForgettingTransformer, d_model=64, n_heads=4).to(dtype)
+        with torch.no_grad():
+            model.forget_gate.bias.fill_(bias)
+        x = torch.randn(1, 1024, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(dtype)
+        (model(x) * torch.linspace(-1, 1, 64, dtype=dtype)).square().mean().backward()
+        grads.append([p.grad.double() for p in model.forget_gate.parameters()])
+    for single, double in zip(*grads, strict=True):
+        assert (single - double).norm() < 2e-3 * double.norm()
+
+
 def test_starting_values() -> None:
     """Of the rates and steps: as Mamba's, and without weight decay."""
     for cls, low in ((GatedDeltaNet, 0.0), (KimiDeltaAttention, 1.0), (Mamba2, 1.0)):

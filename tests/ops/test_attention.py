@@ -95,8 +95,7 @@ def test_what_ran_is_recorded_and_no_other_is_taken() -> None:
 
 def test_the_kernels_of_our_own_run_when_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the type, and though they are installed: `auto` takes what has been measured."""
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flash_attn" else find("math"))
+    monkeypatch.setattr("regbench.ops.backend.installed", lambda name: name != "flash_attn")
     cuda = torch.device("cuda")
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         with use_backend("auto") as ran:
@@ -119,6 +118,17 @@ def test_the_kernels_of_our_own_are_chosen_and_refused_by_name() -> None:
         UserError, match="^backend 'triton' of attention takes float16, bfloat16, float32, not float64$"
     ):
         OP.choose("triton", torch.device("cuda"), torch.float64)
+
+
+def test_what_rounds_is_refused_where_a_model_cannot_bear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbench.ops.backend.installed", lambda name: True)
+    cuda = torch.device("cuda")
+    with pytest.raises(UserError, match="^backend 'flash-attn' of attention rounds float32, which is too coarse"):
+        OP.choose("flash-attn", cuda, torch.float32, exact=True)
+    for dtype, exact in ((torch.bfloat16, True), (torch.float32, False)):
+        with use_backend("auto") as ran:
+            OP.choose("flash-attn", cuda, dtype, exact=exact)
+        assert ran == {"attention": "flash-attn"}
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

@@ -341,8 +341,7 @@ def test_fla_is_left_out_where_its_gradients_are_refused(
 
 
 def without(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == LIBRARIES[library] else found(name))
+    monkeypatch.setattr("regbench.ops.backend.installed", lambda name: name != LIBRARIES[library])
 
 
 @pytest.mark.gpu

@@ -34,7 +34,7 @@ OP = Op(
 )
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", *, exact: bool = False) -> Tensor:
     """Causal softmax attention: z_i = sum over j <= i of softmax_j(<q_i, k_j> / sqrt(K)) v_j, for each head.
 
     Args:
@@ -42,6 +42,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
         k: (B, H, L, K), the keys.
         v: (B, H, L, D), the values.
         backend: "auto" or an implementation of this op.
+        exact: whether an implementation that rounds products more than its inputs are rounded is refused.
 
     Returns:
         z (B, H, L, D), in the type of v.
@@ -53,5 +54,5 @@ def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
         raise UserError(
             f"attention needs q, k (B, H, L, K) and v (B, H, L, D), not {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
-    out: Tensor = OP.choose(backend, q.device, common_type(q, k, v))(q, k, v)
+    out: Tensor = OP.choose(backend, q.device, common_type(q, k, v), exact=exact)(q, k, v)
     return out
