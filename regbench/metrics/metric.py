@@ -154,14 +154,14 @@ METRICS = Metrics(
                 _TOKEN,
                 name="longer_accuracy",
                 label="accuracy, longer",
-                meaning="Token accuracy of states after more symbols than any run in training has.",
+                meaning="Token accuracy of states after more symbols than any stretch in training has.",
             ),
             *(
                 replace(
                     _TOKEN,
                     name=f"{group.lower().replace('-', '_')}_accuracy",
                     label=f"accuracy, {group}",
-                    meaning=f"Token accuracy of states after more symbols than any run in training has, in the group {group}.",
+                    meaning=f"Token accuracy of states after more symbols than any stretch in training has, in {group}.",
                 )
                 for group in ("parity", "S3", "A4", "A5", "S5", "S5-swaps")
             ),

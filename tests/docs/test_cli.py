@@ -65,6 +65,6 @@ def listed_files() -> set[str]:
 
 
 def test_the_setting_it_speaks_of_is_there() -> None:
-    assert "--set extra_ngram_heads=[1,2,3]" in PAGE
+    assert "--set 'extra_ngram_heads=[1,2,3]'" in PAGE
     cls = registry.load(registry.ARCHITECTURE, "transformer")
     assert resolve_options(cls, {"extra_ngram_heads": [1, 2, 3]}).extra_ngram_heads == (1, 2, 3)  # type: ignore[attr-defined]

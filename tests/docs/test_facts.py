@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from regbench.metrics.metric import METRICS
 from regbench.ops.backend import known_ops
 from regbench.tracks import load_track, track_names
 from regbench.training.provenance import WORDS
@@ -25,7 +26,7 @@ def page(name: str) -> str:
 
 
 def test_every_track_is_listed_with_its_definition() -> None:
-    rows = {row[0]: row[1:] for row in body_rows(page("tracks.md"))}
+    rows = {row[0]: row[1:] for row in body_rows(page("tracks.md").partition("## Main scores")[0])}
     assert set(rows) == set(track_names())
     for name, (task, sizes, tokens, main_score) in rows.items():
         made = load_track(name).definition
@@ -36,6 +37,12 @@ def test_every_track_is_listed_with_its_definition() -> None:
             f"{made.budget.train_tokens:,}",
             made.main_score,
         )
+
+
+def test_every_main_score_is_listed_with_its_name_on_the_board() -> None:
+    rows = {row[0]: row[1] for row in body_rows(section(page("tracks.md"), "## Main scores"))}
+    assert set(rows) == {load_track(name).definition.main_score for name in track_names()}
+    assert rows == {name: METRICS[name].heading for name in rows}
 
 
 OPS = section(page("gpu.md"), "## Implementations of the ops")

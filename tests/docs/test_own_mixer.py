@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from regbench.checks.architecture import CONTRACT, SCORABLE, compiles
 from regbench.checks.contract import examine
@@ -15,7 +16,8 @@ from regbench.tasks.base import TokenIO
 from regbench.utils import registry
 from tests.helpers.documents import blocks, body_rows, commands, section
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-mixer.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "own-mixer.md").read_text(encoding="utf-8")
 
 
 def test_the_example_is_short() -> None:
@@ -44,3 +46,14 @@ def test_every_check_of_the_contract_is_listed() -> None:
     assert [row[0] for row in body_rows(part)] == [check.__name__ for check in CONTRACT]
     assert "the first six and `options_round_trip` before it trains" in part
     assert CONTRACT[:6] == (*SCORABLE, trains)
+
+
+def test_the_sweep_of_ones_own_mixer_has_the_trials_of_the_boards() -> None:
+    ((_, text),) = ((kind, block) for kind, block in blocks(PAGE) if kind == "yaml")
+    board = yaml.safe_load((ROOT / "sweeps" / "board-grid.yaml").read_text())
+    mine = yaml.safe_load(text)
+    assert all(heads == {"n_heads": [1, 4]} for name, heads in board["options_of"].items() if name != "transformer")
+    board["grid"] |= {"arch": ["./averaging.py"], "n_heads": [1, 4]}
+    assert set(board.pop("options_of")) < set(registry.entries(registry.ARCHITECTURE))
+    board["select"]["over"] = mine["select"]["over"]
+    assert mine == board
