@@ -79,6 +79,7 @@ def test_a_full_step_is_plain_sgd_on_each_instance(runs: Path, name: str) -> Non
     assert not outcome.behind[np.arange(3), cuts - 1].any()
 
 
+@pytest.mark.ci
 def test_the_rate_is_chosen_on_validation(runs: Path) -> None:
     """By the mean gain there; rates that diverge are told and not chosen."""
     trained = load_trained(runs / "tint")

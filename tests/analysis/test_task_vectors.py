@@ -50,6 +50,7 @@ def trained(folder: Path) -> Trained:
     return found
 
 
+@pytest.mark.ci
 def test_states_of_another_sequence_everywhere_give_its_output(trained: Trained) -> None:
     tokens = torch.randint(16, (2, 20), generator=torch.Generator().manual_seed(0))
     prompted, other = tokens[:1], tokens[1:]

@@ -91,6 +91,7 @@ def test_a_run_of_another_track_than_todays_is_refused(
         load_trained(edited)
 
 
+@pytest.mark.ci
 def test_folders_that_hold_no_finished_run(tmp_path: Path, run_folder: Path) -> None:
     with pytest.raises(UserError, match="holds no run: there is no config.yaml"):
         load_trained(tmp_path)

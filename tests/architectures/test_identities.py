@@ -328,6 +328,7 @@ def test_forgetting_attention_with_open_gates_is_attention_without_positions() -
     same(forgetting, plain)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("bias", [0.0, -4.0, 4.0])
 def test_forgetting_attention_is_what_flash_linear_attention_computes(bias: float) -> None:
     pytest.importorskip("einops")

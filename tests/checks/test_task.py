@@ -88,7 +88,14 @@ def faults(subject: TaskSubject) -> Iterator[tuple[str, str]]:
             yield check.__name__, fault
 
 
-@pytest.mark.parametrize("name", registry.entries(registry.TASK))
+LONGER = ("classification", "mqar", "recall", "text_mixture")
+"""Tasks whose checks take seconds. The others' stand for them in the default suite."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.ci if name in LONGER else ()) for name in registry.entries(registry.TASK)],
+)
 def test_every_built_in_keeps_the_contract(name: str, tmp_path: Path) -> None:
     cls = registry.load(registry.TASK, name)
     parameters = SMALLER.get(name, {})

@@ -41,6 +41,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return code, captured.out, captured.err
 
 
+@pytest.mark.ci
 def test_a_suite_has_a_run_folder_and_a_row_for_each_track(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, *RUN, "--seed", "0", "1")
     assert code == 0

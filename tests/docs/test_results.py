@@ -166,6 +166,7 @@ def test_the_best_of_the_mediums_trials_is_the_entry() -> None:
         assert entry.training["learning_rate"] == chosen["training.learning_rate"]
 
 
+@pytest.mark.ci
 def test_the_table_of_whole_models_is_the_boards_and_the_best_of_their_trials() -> None:
     """Default options but for rates. All rates were tried; where the losses of the others are lost, they are blank."""
     text = section(PAGE, "## Whole models")

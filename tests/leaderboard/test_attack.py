@@ -437,6 +437,7 @@ def _sealed(content: Any) -> str:
         return json.dumps(content)
 
 
+@pytest.mark.ci
 def test_any_json_anywhere(lstm: Made, tmp_path: Path) -> None:
     throw_values(lstm, tmp_path, 40, Tally())
 

@@ -324,6 +324,8 @@ def spilled(compiled: Any, folder: Path) -> int:
             capability,
             kernel,
             marks=[]
+            if (width, dtype, capability, kernel) == (64, torch.bfloat16, 90, "keys")
+            else pytest.mark.ci
             if (width, dtype, capability) == (64, torch.bfloat16, 90)
             or (width, dtype, capability, kernel) == (64, torch.float32, 80, "forward")
             else pytest.mark.slow,

@@ -76,6 +76,7 @@ def test_interpreter_keeps_a_nan_within_its_ngram_and_its_future(interpreter: Pr
     assert torch.equal(out[~reached], clean[~reached])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("dtype", "capability"),
     [

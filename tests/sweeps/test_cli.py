@@ -54,6 +54,7 @@ def test_a_sweep_is_told_and_tabulated(capsys: pytest.CaptureFixture[str], tmp_p
     assert "failed: breaks learning_rate=0.001 seed 0 (trial): architecture 'breaks' cannot be scored" in err
 
 
+@pytest.mark.ci
 def test_an_entry_that_was_chosen_among_groups_says_so(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_trials_never_touch_the_test_split(swept: tuple[Sweep, Swept, Heard]) ->
     assert done.failures == []
 
 
+@pytest.mark.ci
 def test_the_tables(swept: tuple[Sweep, Swept, Heard]) -> None:
     _, done, _ = swept
     table, trials = lines(done.folder / "table.csv"), lines(done.folder / "trials.csv")

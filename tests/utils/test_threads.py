@@ -51,6 +51,7 @@ def test_cores(monkeypatch: pytest.MonkeyPatch, allowed: int, quota: float | Non
     assert threads.available() == wanted
 
 
+@pytest.mark.ci
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of threads is set where a quota asks for fewer than PyTorch would take, and nowhere else."""
     for name in (*threads.WAITING, "OMP_NUM_THREADS"):

@@ -177,6 +177,7 @@ def test_a_cut_is_after_so_many_examples_of_each_task() -> None:
             cut_after(own, task.progress(instances), examples)
 
 
+@pytest.mark.ci
 def test_the_command_prints_and_writes_all_forms(
     vector_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +258,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(run_folder: Path, tmp_
     assert [row.name for row in found.rows] == [f"{run_folder.parent.name}/cgt", f"{tmp_path.name}/cgt"]
 
 
+@pytest.mark.ci
 def test_what_has_no_table(
     run_folder: Path, plain_run: Path, vector_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
