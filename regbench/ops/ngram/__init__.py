@@ -36,7 +36,7 @@ def ngram_head(
     alone they grow as L^2.
 
     Args:
-        tokens: (B, L), of any integer type.
+        tokens: (B, L), uint8 or a signed integer type.
         hidden: (B, L, D).
         order: how many tokens must match, n of Eq. 12.
         shift: how far behind an occurrence the head looks; 1 is the token that followed.

@@ -29,7 +29,7 @@ def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int, backend: str =
     grow as L^2. The result has no gradient.
 
     Args:
-        tokens: (B, L), of any integer type, all in [0, vocab_size).
+        tokens: (B, L), uint8 or a signed integer type, all in [0, vocab_size).
         max_order: the longest n-grams, N.
         vocab_size: V.
         backend: "auto" or an implementation of this op.
