@@ -26,12 +26,11 @@ class ForgettingTransformer(mixer.Mixer):
         A_ij proportional to exp(<q_i, k_j> / sqrt(d_k) + c_i - c_j) for j <= i
         y_i     = out(sum over j of A_ij v_j)
 
-    c_i and -c_j are the products of two more channels of q_i with two of k_j, of which one is a constant. So the attention op
-    serves as it is. The softmax does not need c_i, but gradients do: the rows of the scores' gradient sum to zero, and c_i gets
-    the rounding of these sums that the -c_j would add up over all positions. The op runs in float32 even where products are in
-    half precision: the gradient of a gate is a sum over all later positions that nearly cancels. There are no positions: the
-    gates tell order. The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about their
-    0.02.
+    Two more channels of q_i and k_j have c_i - c_j as their product. So the attention op serves as it is. The softmax does not
+    need c_i. Gradients do: each row of the scores' gradient sums to zero, up to rounding. With c_i this rounding cancels. Without
+    it the gates' gradients would add it up over all positions. The op runs in float32 even where products are in half precision,
+    as the gradient of a gate is a sum over all later positions that nearly cancels. There are no positions: the gates tell order.
+    The forget gate's bias begins at zero, and the matrices as PyTorch's, at the authors' width about their 0.02.
     """
 
     family = "attention"
