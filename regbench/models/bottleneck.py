@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regbench.utils.errors import UserError
+
 
 @dataclass
 class BottleneckState:
@@ -54,8 +56,15 @@ class Bottleneck(nn.Module):
 
         Returns:
             (B, L, D), and the state after them. Rows before the first bottleneck token are as they were.
+
+        Raises:
+            UserError: L is above the most tokens that an instance has.
         """
-        length, began = inputs.shape[1], state.distance >= 0
+        length, longest, began = inputs.shape[1], self.distances.num_embeddings, state.distance >= 0
+        if length > longest:  # asked of lengths alone: a GPU need not tell its values
+            raise UserError(
+                f"a sequence of {length} tokens is longer than the {longest} positions this model has learned"
+            )
         is_token = inputs == self.token
         first = is_token.int().argmax(1)
         after = began[:, None] | (is_token.cumsum(1) > 0)
