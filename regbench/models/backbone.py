@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regbench.models.bottleneck import Bottleneck, BottleneckState
 from regbench.models.mixer import Mixer, Options
-from regbench.models.model import Model, shift_in
+from regbench.models.model import Model, require_positions, shift_in
 from regbench.models.short_conv import ShortConv
 from regbench.ops.gelu import gelu
 from regbench.tasks.base import IO, VectorIO
@@ -228,10 +228,7 @@ class Backbone(Model):
         x = self.embedding(inputs)
         if self.positions is not None:
             length, longest = tokens.shape[1], self.positions.num_embeddings
-            if length > longest:
-                raise UserError(
-                    f"a sequence of {length} tokens is longer than the {longest} positions this model has learned"
-                )
+            require_positions(length, longest)
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = self.dropout(x)
         reads = self.ngram_heads or any(block.mixer.reads_tokens for block in self.blocks)  # type: ignore[union-attr]

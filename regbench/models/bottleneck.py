@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regbench.utils.errors import UserError
+from regbench.models.model import require_positions
 
 
 @dataclass
@@ -61,10 +61,7 @@ class Bottleneck(nn.Module):
             UserError: L is above the most tokens that an instance has.
         """
         length, longest, began = inputs.shape[1], self.distances.num_embeddings, state.distance >= 0
-        if length > longest:  # asked of lengths alone: a GPU need not tell its values
-            raise UserError(
-                f"a sequence of {length} tokens is longer than the {longest} positions this model has learned"
-            )
+        require_positions(length, longest)  # asked of lengths alone: a GPU need not tell its values
         is_token = inputs == self.token
         first = is_token.int().argmax(1)
         after = began[:, None] | (is_token.cumsum(1) > 0)

@@ -112,6 +112,16 @@ _LEFT_OUT = -100
 """Stands for a token that is not scored: no token's number."""
 
 
+def require_positions(length: int, longest: int) -> None:
+    """Refuses a sequence of `length` tokens where only `longest` positions are learned.
+
+    Raises:
+        UserError: it is too long.
+    """
+    if length > longest:
+        raise UserError(f"a sequence of {length} tokens is longer than the {longest} positions this model has learned")
+
+
 def shift_in(tokens: Tensor, separator: float) -> Tensor:
     """The inputs that predict `tokens`: a separator, then every token but the last.
 

@@ -343,9 +343,9 @@ def test_forgetting_attention_is_what_flash_linear_attention_computes(bias: floa
         torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("bias", [0.0, -3.0])
-def test_the_gradient_of_a_forget_gate_keeps_its_digits(bias: float) -> None:
-    """At 1,024 positions, against float64. Without c_i in the scores the errors are 1.3e-2 and 1.8e-1."""
+@pytest.mark.parametrize(("bias", "error"), [(0.0, 1e-4), (-3.0, 5e-4)])
+def test_the_gradient_of_a_forget_gate_keeps_its_digits(bias: float, error: float) -> None:
+    """At 1,024 positions, against float64. Without c_i in the scores the errors are 2.7e-4 and 2.1e-3 or more."""
     grads = []
     for dtype in (torch.float32, torch.float64):
         model = make(ForgettingTransformer, d_model=64, n_heads=4).to(dtype)
@@ -355,7 +355,7 @@ def test_the_gradient_of_a_forget_gate_keeps_its_digits(bias: float) -> None:
         (model(x) * torch.linspace(-1, 1, 64, dtype=dtype)).square().mean().backward()
         grads.append([p.grad.double() for p in model.forget_gate.parameters()])
     for single, double in zip(*grads, strict=True):
-        assert (single - double).norm() < 2e-3 * double.norm()
+        assert (single - double).norm() < error * double.norm()
 
 
 def test_starting_values() -> None:

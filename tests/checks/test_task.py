@@ -89,7 +89,7 @@ def faults(subject: TaskSubject) -> Iterator[tuple[str, str]]:
 
 
 LONGER = ("classification", "mqar", "recall", "text_mixture")
-"""Tasks whose checks take seconds. The others' stand for them in the default suite."""
+"""Tasks whose checks take seconds. CI runs them."""
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ _ID = 16  # bytes of a document's identity
 
 @dataclass(frozen=True)
 class Index:
-    """The D documents of a source that repeat no earlier document, in the order of the source.
+    """The D documents of a source that repeat no earlier one and that no later one quotes whole, in the order of the source.
 
     Attributes:
         source: The source's name, for people.
