@@ -48,6 +48,12 @@ def compare(rows: list[list[str]], track: str, metrics: tuple[str, ...]) -> None
         ("## N-gram heads", "pfa-small-v1", PFA),
         ("## Associative recall", "assoc-recall-small-v1", ("final_accuracy", "token_accuracy", "nll")),
         ("## In-context bigrams", "bigram-small-v1", ("nll", "in_context_accuracy", "global_tvd", "tvd")),
+        ("## Bigram outputs", "bigram-outputs-small-v1", ("in_context_accuracy", "nll")),
+        (
+            "## Outputs and the shared chain",
+            "bigram-outputs-all-small-v1",
+            ("nll", "in_context_accuracy", "global_tvd"),
+        ),
         ("## Linear regression", "linear-regression-small-v1", ("mse", "truth_mse")),
         ("## Arithmetic", "arithmetic-small-v1", ("last_two_accuracy", "token_accuracy", "nll")),
     ],
@@ -97,13 +103,7 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
     ):
         (chosen,) = group[group.chosen == "yes"].to_dict("records")
         assert chosen["validation_loss"] == group.validation_loss.min()
-        ((name, entry),) = (
-            (name, one)
-            for name, one in published(str(track)).items()
-            if one.architecture.name == architecture
-            and (not conv or one.architecture.options["short_conv"] == int(conv))
-            and (not negative or str(one.architecture.options["negative_eigenvalues"]).lower() == negative)
-        )
+        ((name, entry),) = of_a_group(str(track), architecture, conv, negative).items()
         assert entry.selection.trials == len(group) == 3
         assert entry.training["learning_rate"] == chosen["training.learning_rate"]
         (row,) = (row for row in page if row[0] == "+".join(p for p in name.split("+") if "learning_rate" not in p))
@@ -111,6 +111,39 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
         assert row[2 + tracks.index(str(track))] == f"{score:.3f}"
     shown = sum(cell != "—" for row in page for cell in row[2:])
     assert shown == sum(trials.chosen == "yes")
+
+
+def of_a_group(track: str, architecture: str, conv: str, negative: str) -> dict[str, Result]:
+    """The entries that have these options, whatever their rate."""
+    return {
+        name: one
+        for name, one in published(track).items()
+        if one.architecture.name == architecture
+        and (not conv or one.architecture.options["short_conv"] == int(conv))
+        and (not negative or str(one.architecture.options["negative_eigenvalues"]).lower() == negative)
+    }
+
+
+@pytest.mark.ci
+def test_the_best_of_the_trials_on_bigram_outputs_is_the_entry() -> None:
+    """All three rates of a group were tried. Not every group has an entry yet."""
+    file = yaml.safe_load((SWEEPS / "board-outputs.yaml").read_text())
+    trials = pd.read_csv(SWEEPS / "board-outputs-trials.csv", dtype={"short_conv": str, "negative_eigenvalues": str})
+    trials = trials.fillna({"short_conv": "", "negative_eigenvalues": ""})
+    compared = 0
+    for (track, *group_of), group in trials.groupby(["track", "architecture", "short_conv", "negative_eigenvalues"]):
+        assert track in file["track"]
+        assert group_of[0] in file["grid"]["arch"]
+        assert sorted(group["training.learning_rate"]) == [
+            float(rate) for rate in file["grid"]["training.learning_rate"]
+        ]
+        (chosen,) = group[group.chosen == "yes"].to_dict("records")
+        assert chosen["validation_loss"] == group.validation_loss.min()
+        for entry in of_a_group(str(track), *group_of).values():
+            compared += 1
+            assert entry.selection.trials == 3
+            assert entry.training["learning_rate"] == chosen["training.learning_rate"]
+    assert compared >= 6
 
 
 @pytest.mark.ci
@@ -240,6 +273,8 @@ def test_the_default_track_has_every_architecture_with_default_options() -> None
         ("## With a larger budget", "pfa-medium-v1"),
         ("## Associative recall", "assoc-recall-small-v1"),
         ("## In-context bigrams", "bigram-small-v1"),
+        ("## Bigram outputs", "bigram-outputs-small-v1"),
+        ("## Outputs and the shared chain", "bigram-outputs-all-small-v1"),
     ],
 )
 def test_other_tracks_have_all_entries_and_their_baselines(heading: str, track: str) -> None:

@@ -201,6 +201,7 @@ COUNTS = {
     "board-tasks": (528, 528),
     "board-coefficients": (120, 120),
     "board-whole": (165, 165),
+    "board-outputs": (132, 132),
     "language-models": (32, 48),
 }
 
