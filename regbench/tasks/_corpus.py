@@ -213,8 +213,7 @@ class Task(base.Task):
         if len(found) < needed:
             raise UserError(
                 f"{index.source}: {len(found)} of the {int(index.of_split(split).sum())} documents for {split} have {least} "
-                f"tokens or more, but an instance needs {'two' if needed == 2 else 'one'}: take more text, or a smaller length"
-                f"{' and cut' if needed == 2 else ''}"
+                f"tokens or more, but {'two are' if needed == 2 else 'one is'} needed: take more text, or shorter instances"
             )
         return found[np.argsort(index.topic[found], kind="stable")]
 

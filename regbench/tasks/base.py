@@ -33,9 +33,9 @@ class Splits:
     """
 
     __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
-    train: Annotated[int, pydantic.Field(ge=1, strict=True)]
-    validation: Annotated[int, pydantic.Field(ge=1, strict=True)]
-    test: Annotated[int, pydantic.Field(ge=1, strict=True)]
+    train: Annotated[int, pydantic.Field(ge=1, le=10**9, strict=True)]
+    validation: Annotated[int, pydantic.Field(ge=1, le=10**9, strict=True)]
+    test: Annotated[int, pydantic.Field(ge=1, le=10**9, strict=True)]
     seed: Annotated[int, pydantic.Field(ge=0, lt=2**63, strict=True)]
 
     def size(self, split: str) -> int:

@@ -55,7 +55,7 @@ class ClassificationParameters(_corpus.SourceParameters):
 
     n_exemplars: int = pydantic.Field(default=32, ge=1, le=1024)
     excerpt: int = pydantic.Field(default=32, ge=1, le=1024)
-    n_queries: int = pydantic.Field(default=20, ge=1)
+    n_queries: int = pydantic.Field(default=20, ge=1, le=1024)
     n_label_tokens: int = pydantic.Field(default=100, ge=2)
 
     @property

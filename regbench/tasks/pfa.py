@@ -31,6 +31,7 @@ from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
 _STRINGS = 2  # the stream's purpose
+_LONGEST = 1 << 20  # tokens of an instance
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 
 
@@ -57,7 +58,7 @@ class PFAParameters(task.Parameters):
     min_alphabet: int = pydantic.Field(default=4, ge=1)
     max_alphabet: int = 18
     min_edges: int = pydantic.Field(default=1, ge=1)
-    max_edges: int = 4
+    max_edges: int = pydantic.Field(default=4, le=126)
     min_strings: int = pydantic.Field(default=10, ge=1)
     max_strings: int = 20
     min_length: int = pydantic.Field(default=1, ge=1)
@@ -71,11 +72,18 @@ class PFAParameters(task.Parameters):
                 raise ValueError(f"min_{name} ({low}) is above max_{name} ({high})")
         if self.max_alphabet > self.n_symbols:
             raise ValueError(f"max_alphabet ({self.max_alphabet}) is above n_symbols ({self.n_symbols})")
+        if self.longest > _LONGEST:
+            raise ValueError(f"max_strings and max_length come to {self.longest:,} tokens; the most is {_LONGEST:,}")
         if self.min_edges > min(self.min_states - 1, self.min_alphabet):
             raise ValueError(
                 f"min_edges ({self.min_edges}) is more than the other states or the symbols of the smallest automaton"
             )
         return self
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of an instance: its strings, with a separator between two."""
+        return self.max_strings * (self.max_length + 1) - 1
 
     def range(self, name: str) -> tuple[int, int]:
         """(min, max) of "states", "alphabet", "edges", "strings" or "length"."""
@@ -100,7 +108,7 @@ class PFA(task.Task):
         return task.TokenIO(
             vocab_size=p.n_symbols + 1,
             separator=p.n_symbols,
-            max_length=p.max_strings * (p.max_length + 1) - 1,
+            max_length=p.longest,
             names=(*names, "|"),
         )
 

@@ -60,7 +60,7 @@ class RecallParameters(task.Parameters):
 
     key_tokens: int = pydantic.Field(default=8, ge=2, le=8192)
     value_tokens: int = pydantic.Field(default=8, ge=2, le=8192)
-    n_keys: int = pydantic.Field(default=8, ge=1)
+    n_keys: int = pydantic.Field(default=8, ge=1, le=1024)
     longest_key: int = pydantic.Field(default=1, ge=1, le=8)
     longest_value: int = pydantic.Field(default=1, ge=1, le=8)
     noise_tokens: int = pydantic.Field(default=0, ge=0, le=8192)

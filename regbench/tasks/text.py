@@ -43,10 +43,10 @@ class Text(_corpus.Task):
         Documents shorter than a window are left out. Documents are uniform over the rest, windows uniform over a document.
 
         Raises:
-            UserError: No document of the split is long enough.
+            UserError: Too few documents of the split are long enough. Validation and test need two, as errors are over documents.
         """
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
-        chosen = self.documents_of(split, p.length, 1)
+        chosen = self.documents_of(split, p.length, 1 if split == "train" else 2)
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
         tokens, documents = np.empty((n, p.length), smallest_integer_type(p.vocab_size - 1)), np.empty(n, np.int32)
         threads.share(_sample, n, splits.seed, splits.first(split), packed.tokens, starts, lengths, documents, tokens)

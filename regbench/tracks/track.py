@@ -176,7 +176,11 @@ class Track:
         """Makes a split now. The form of a task that is not built in is checked before the cache gets the instances."""
         splits = self.definition.splits
         if self.task_code is None:
-            return self.task.generate(splits, split)
+            try:
+                return self.task.generate(splits, split)
+            except MemoryError:
+                size = f"{splits.size(split):,} instances of up to {self.task.io.max_length:,} tokens"
+                raise UserError(f"the {split} split of {self.name}, {size}, does not fit in memory") from None
         from regbench.tracks.form import ill_formed
 
         with self.blaming_task():

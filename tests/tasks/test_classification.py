@@ -177,7 +177,7 @@ def test_one_topic_has_two_documents_too(folder: Path) -> None:
 
 def test_what_does_not_fit(folder: Path) -> None:
     source = {"source": str(folder), "vocab_size": 400}
-    with pytest.raises(UserError, match="have 80000 tokens or more, but an instance needs two: take more text"):
+    with pytest.raises(UserError, match="have 80000 tokens or more, but two are needed: take more text"):
         Classification(ClassificationParameters(**source, excerpt=1024)).documents_of("test", 80_000, 2)
     with pytest.raises(
         UserError, match="n_label_tokens is 399, but the training documents have [0-9]+ different tokens"

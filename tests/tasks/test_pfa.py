@@ -106,6 +106,9 @@ def test_too_few_automata_is_said() -> None:
         ("min_edges", 4, "is more than the other states"),
         ("n_symbols", 0, "greater than or equal to 2"),
         ("states", 3, "Extra inputs"),
+        ("max_edges", 10**23, "less than or equal to 126"),
+        ("max_length", 10**11, "come to 2,000,000,000,019 tokens; the most is 1,048,576"),
+        ("max_strings", 10**11, "come to 5,099,999,999,999 tokens"),
     ],
 )
 def test_impossible_parameters_are_refused(field: str, value: int, message: str) -> None:

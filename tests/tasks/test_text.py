@@ -133,10 +133,10 @@ def test_a_relative_source_that_is_missing_is_said_with_its_place(
 
 def test_too_long_a_window(folder: Path) -> None:
     task = Text(TextParameters(source=str(folder), length=60_000, vocab_size=400))
-    with pytest.raises(
-        UserError, match="have 60000 tokens or more, but an instance needs one: take more text, or a smaller length$"
-    ):
-        task.generate(SPLITS, "test")
+    for split, needed in (("train", "one is"), ("test", "two are")):
+        message = f"have 60000 tokens or more, but {needed} needed: take more text, or shorter instances$"
+        with pytest.raises(UserError, match=message):
+            task.generate(SPLITS, split)
     with pytest.raises(UserError, match="text: the true distributions are unknown"):
         task.truth(None)  # type: ignore[arg-type]
 

@@ -153,6 +153,15 @@ def test_instances_that_changed_since_freezing_are_refused(fresh: Track, monkeyp
         fresh.instances("test")
 
 
+def test_a_split_that_does_not_fit_in_memory_is_one_line(fresh: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    def generate(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(type(fresh.task), "generate", generate)
+    with pytest.raises(UserError, match="^the test split of tiny-v1, .* instances of up to .* tokens, does not fit in"):
+        fresh._generate("test")
+
+
 def test_the_digest_sees_every_field() -> None:
     digests = set()
     for section, key, value in [("splits", "seed", 4), ("budget", "train_tokens", 1), ("parameters", "max_length", 9)]:
