@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
+import yaml
 
 from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.files import read_mapping, runs_in
@@ -68,6 +69,23 @@ def read_config(path: Path) -> Config:
     content = read_mapping(path, "a configuration")
     with explain_validation(str(path), Config.model_fields):
         return Config(**content)
+
+
+def require_readable(config: Config) -> None:
+    """Checks that `read_run` will take what `config.yaml` is to say of a run.
+
+    Raises:
+        UserError: a name is not printable, a number beyond 64 bits, or there is too much of something.
+    """
+    try:
+        parse_plain_yaml(config_text(config).encode(), "the configuration")
+    except Refused as error:
+        raise UserError(str(error)) from None
+
+
+def config_text(config: Config) -> str:
+    """What `config.yaml` says."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
 def read_run(folder: Path) -> Config:

@@ -106,8 +106,8 @@ class Instances:
         problem do not vary by themselves. So standard errors are over problems.
 
         An instance of `text_mixture` is of two documents and shares each with other instances. So the instances do not divide
-        into problems. Errors there are over instances, and they are too small. Problems of `classification` are of two documents, too,
-        which other problems share. So errors over its problems are too small.
+        into problems. Errors there are over instances, and they are too small. Problems of `classification` share documents in
+        the same way, so errors over them are too small, too.
         """
         for name in ("problem", "document"):
             if (named := self.truth.get(name)) is not None and named.ndim == 1:

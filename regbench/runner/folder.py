@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import yaml
-
-from regbench.config import Config
+from regbench.config import Config, config_text
 from regbench.runner.plan import Plan
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
@@ -45,4 +43,4 @@ def make_folder(base: Path) -> Path:
 def write_config(folder: Path, config: Config) -> None:
     """Writes `config.yaml`. From then on the folder holds a run that can be resumed."""
     with atomic_write(folder / "config.yaml") as file:
-        yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
+        file.write(config_text(config))

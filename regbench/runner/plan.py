@@ -11,7 +11,7 @@ from regbench.checks.contract import refuse
 from regbench.checks.subject import Subject
 from regbench.checks.task import examine_task_once, require_scored
 from regbench.checks.training import trains
-from regbench.config import Config
+from regbench.config import Config, require_readable
 from regbench.models.model import Model, find_device
 from regbench.ops.backend import require_use, use_backend
 from regbench.results import Code
@@ -56,6 +56,7 @@ def plan_of(config: Config, reporter: Reporter) -> Plan:
     Raises:
         UserError: a name, an option or the budget is wrong, or the architecture or the task breaks its contract.
     """
+    require_readable(config)  # at once: a run is trained to the end only if it can be read
     track = load_track(config.track)
     name, cls = registry.short_name(config.architecture), registry.load(registry.ARCHITECTURE, config.architecture)
     source, code = registry.source_digest(cls), describe_code()  # at once: files may be edited while it trains

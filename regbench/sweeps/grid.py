@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
-from regbench.config import Config
+from regbench.config import Config, require_readable
 from regbench.models.mixer import Options
 from regbench.ops.backend import use_backend
 from regbench.sweeps.file import SweepFile, settings_of
@@ -166,6 +166,7 @@ def expand(sweep: SweepFile) -> list[Group]:
         names[short] = architecture
     trained = [p for group in groups for p in (*group.points, *(cell.point for cell in group.trials))]
     for point in {(id(p.track), p.training): p for p in trained}.values():
+        require_readable(point.config(sweep.seeds))
         budget = point.track.definition.budget.train_tokens
         next(training_steps(train_lengths(point.track), point.training, budget, SELECTION_SEED))
     return groups
@@ -181,8 +182,7 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
     cls = registry.load(registry.ARCHITECTURE, architecture)
     source = registry.source_digest(cls)
     axes = sweep.axes_of(architecture)
-    text = track.task.source_digest()
-    identity = [name, track.definition.digest, track.task_code, *([] if text is None else [text])]
+    identity = [name, *track.sources]
 
     def point(values: dict[str, Any], more: dict[str, Any]) -> Point:
         settings = {**_joined(sweep.base), **values, **_joined(more)}

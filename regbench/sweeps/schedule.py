@@ -248,9 +248,8 @@ class Schedule:
 
     def _job(self, action: Action, cell: Cell) -> Job:
         config, label = cell.point.config((cell.seed,)), self._label(cell.point, cell.label)
-        return Job(
-            action, str(self.folder.cell(cell)), config, cell.seed, label, _size([cell]), cell.point.content["source"]
-        )
+        source, (_, *track) = cell.point.content["source"], cell.point.content["track"]
+        return Job(action, str(self.folder.cell(cell)), config, cell.seed, label, _size([cell]), source, track)
 
     def _label(self, point: Point, label: str) -> str:
         """A label; where there are several tracks, with the track."""

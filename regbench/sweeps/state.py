@@ -27,11 +27,11 @@ from regbench.config import Config, read_config
 from regbench.results import SeedRecord
 from regbench.runner import write_config
 from regbench.sweeps.file import SweepFile
-from regbench.sweeps.grid import Cell, Group, Point
+from regbench.sweeps.grid import SELECTION_SEED, Cell, Group, Point
 from regbench.training import provenance
 from regbench.training.checkpoint import TRAINED_FILE, read_trained
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, remove_leftovers, write_json
+from regbench.utils.files import LEFTOVER, atomic_write, exclusive, remove_leftovers, write_json
 
 _SEED_FILES = (
     "metrics.jsonl",
@@ -80,6 +80,20 @@ class SweepFolder:
         """
         return exclusive(self.path, patience=_PATIENCE, holder="sweep")
 
+    def require_sweep(self) -> None:
+        """Checks that the folder is a sweep's, or empty, or not there.
+
+        Raises:
+            UserError: it is something else.
+        """
+        begun = self.path / "begun.json"
+        if not self.path.is_dir() or _read_begun(begun) is not None:
+            return
+        if (self.path / "cells").exists():
+            raise UserError(f"{begun} cannot be read: it says what the cells belong to; choose another --out")
+        if any(one.name != ".lock" and not one.match(LEFTOVER) for one in self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty, and holds no sweep; choose another --out")
+
     def begin(self, sweep: SweepFile, groups: Sequence[Group]) -> None:
         """Writes what the folder is for, or compares it with what it was begun for. What a kill left is cleared away.
 
@@ -91,21 +105,22 @@ class SweepFolder:
         trials = {group.key: sorted(cell.digest for cell in group.trials) for group in groups}
         path = self.path / "begun.json"
         then = _read_begun(path)
-        if then is None and (self.path / "cells").exists():
-            raise UserError(f"{path} cannot be read: it says what the cells belong to; choose another --out")
-        if then is None and any(one.name != ".lock" for one in self.path.iterdir()):
-            raise UserError(f"{self.path} is not empty, and holds no sweep; choose another --out")
+        self.require_sweep()
         if then is not None:
             if then["regbench"] != version:
                 raise UserError(
                     f"{self.path} was begun by regbench {then['regbench']}, and this is {version}; choose another --out"
                 )
+            gone = [before for key, before in then["groups"].items() if key not in trials]
             for group in groups:
-                before = then["groups"].get(group.key, [])
-                if before != trials[group.key] and any(map(self._is_trained, before)):
-                    raise UserError(
-                        f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
-                    )
+                own = {*trials[group.key], *(Cell(point, SELECTION_SEED).digest for point in group.points)}
+                # A group is another one with another `select`, but a cell of it may have been a trial before.
+                others = [before for before in gone if own.intersection(before) and not own.issuperset(before)]
+                for before in (then["groups"].get(group.key, []), *others):
+                    if before != trials[group.key] and any(map(self._is_trained, before)):
+                        raise UserError(
+                            f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
+                        )
             trials = {**then["groups"], **trials}
         write_json(path, {"regbench": version, "groups": trials})
         with atomic_write(self.path / "sweep.yaml") as file:

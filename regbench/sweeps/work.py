@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 from regbench.config import Config
+from regbench.tracks import load_track
 from regbench.training.progress import Progress, Reporter
 from regbench.utils import registry
 from regbench.utils.errors import Unavailable, UserError, blame
@@ -40,6 +41,7 @@ class Job:
         label: what it is, for people.
         size: how much training it is beside other jobs: in tokens.
         source: digest of the architecture's code that was planned with; None: whatever it is now.
+        track: `Track.sources` of the track that was planned with; None: whatever they are now.
     """
 
     action: Action
@@ -49,6 +51,7 @@ class Job:
     label: str
     size: int = 0
     source: str | None = None
+    track: list[str | None] | None = None
 
     def plain(self) -> dict[str, Any]:
         """As plain dictionaries, to be sent to another process."""
@@ -139,10 +142,11 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
 
     reporter = Telling(tell)
     try:
-        if job.source is not None and job.source != _source_now(job.config.architecture):
-            return Ended(
-                f"the code of {job.config.architecture} has changed since the sweep was started: start it again"
-            )
+        if changed := _changed(job):
+            return Ended(f"{changed} has changed since the sweep was started: start it again")
+    except UserError as error:  # what could be loaded then cannot be loaded now
+        return Ended(str(error))
+    try:
         if job.seed is None:
             runner.resume(folder, reporter)
         else:
@@ -160,8 +164,20 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
     return Ended()
 
 
-def _source_now(architecture: str) -> str:
-    return registry.source_digest(registry.load(registry.ARCHITECTURE, architecture))
+def _changed(job: Job) -> str | None:
+    """What of a job is another than was planned with.
+
+    Raises:
+        UserError: the track or the architecture cannot be loaded.
+    """
+    architecture, track = job.config.architecture, job.config.track
+    if job.track is not None and job.track != load_track(track).sources:
+        return f"the track {track}"
+    if job.source is not None and job.source != registry.source_digest(
+        registry.load(registry.ARCHITECTURE, architecture)
+    ):
+        return f"the code of {architecture}"
+    return None
 
 
 def _is_of_the_machine(error: BaseException) -> bool:

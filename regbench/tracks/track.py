@@ -156,6 +156,12 @@ class Track:
             )
         return instances
 
+    @property
+    def sources(self) -> list[str | None]:
+        """What its instances follow from: digests of the definition, of a task's own code, and of the text if there is one."""
+        text = self.task.source_digest()
+        return [self.definition.digest, self.task_code, *([] if text is None else [text])]
+
     def record(self) -> TrackRecord:
         """What a result says of the track. It makes the instances of every split."""
         return TrackRecord(

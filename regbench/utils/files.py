@@ -18,7 +18,7 @@ import yaml
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from regbench.utils.errors import UserError
+from regbench.utils.errors import Unavailable, UserError
 
 _TEMPORARY = ".part"
 """The end of the names of temporary files."""
@@ -42,10 +42,13 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise
 
 
+LEFTOVER = f".*.????????{_TEMPORARY}"
+"""The pattern of the names of temporary files."""
+
+
 def remove_leftovers(folder: Path) -> None:
     """Removes temporary files of killed writers from a folder and from those in it. To be called by who holds it."""
-    name = f".*.????????{_TEMPORARY}"
-    for path in [*folder.glob(name), *folder.glob(f"*/{name}")]:
+    for path in [*folder.glob(LEFTOVER), *folder.glob(f"*/{LEFTOVER}")]:
         path.unlink(missing_ok=True)
 
 
@@ -83,12 +86,13 @@ def read_text(path: Path) -> str:
     """The text of a file.
 
     Raises:
-        UserError: it cannot be read, or is no text.
+        Unavailable: it cannot be read.
+        UserError: it is no text.
     """
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        raise Unavailable(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a text file") from None
 

@@ -165,7 +165,8 @@ def _check_string(text: str, name: str) -> None:
     if len(text) > LONGEST_STRING:
         raise Refused(f"{name}: a string of {len(text):,} characters")
     if not text.isprintable():
-        raise Refused(f"{name}: a string with characters that are not printable: {_shown(text)}")
+        first = next(i for i, c in enumerate(text) if not c.isprintable())
+        raise Refused(f"{name}: a string with characters that are not printable: {_shown(text[max(0, first - 40) :])}")
 
 
 def _shown(text: str) -> str:

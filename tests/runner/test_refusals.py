@@ -128,6 +128,26 @@ class TestRefusals:
             go(track=str(tmp_path / "short-v1.yaml"), settings=QUICK | {"training.train_tokens": 100})
         assert not (tmp_path / "out").exists()
 
+    def test_what_config_yaml_could_not_say_again(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, tiny_file: Path
+    ) -> None:
+        """Else it is trained to the end, and then its own folder can neither be finished nor read."""
+        folder = tmp_path / "my\u3000tracks"
+        folder.mkdir()
+        track = folder / tiny_file.name
+        track.write_text(tiny_file.read_text())
+        for changes, message in (
+            (
+                {"track": str(track)},
+                r"the configuration: a string with characters that are not printable: .*my\\u3000tracks",
+            ),
+            ({"settings": QUICK | {"training.batch_size": 10**400}}, "the configuration: a number beyond 64 bits"),
+            ({"seeds": tuple(range(3000))}, "the configuration: larger than it can need to be"),
+        ):
+            with pytest.raises(UserError, match=message):
+                go(**changes)
+            assert not (tmp_path / "out").exists()
+
     def test_no_gpu(self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(UserError, match="device 'cuda' is not available"):

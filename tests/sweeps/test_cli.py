@@ -104,6 +104,21 @@ def test_a_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert row[2:4] == ["4", "2"]
 
 
+def test_no_cell_is_divided(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One cell takes its own time, however many could run at once."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("regbench.utils.threads.cores", lambda: 8)
+    grid = {"arch": ["lstm"], "n_layers": [1]}
+    path = write_sweep(tmp_path, tiny_file, grid=grid, options_of={}, select=None, seeds=[0])
+    code, out, _ = said(capsys, str(path), "--dry-run", "--jobs", "8")
+    assert code == 0
+    (row,) = (line for line in out.splitlines() if line.split()[:2] == ["tiny-v1", "lstm"] and "k" in line)
+    last = next(line for line in out.splitlines() if line.startswith("1 cell, about "))
+    assert last.split(" about ")[1].split(" with ")[0] in row
+
+
 def test_a_dry_run_of_trials_of_another_size(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path
 ) -> None:

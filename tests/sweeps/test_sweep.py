@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from regbench.sweeps.work import Ended, Job, Note, do
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors
 from regbench.utils.errors import UserError
+from tests.conftest import TINY
 from tests.helpers.sweeps import AVERAGE, BASE, Heard, InProcess, write_sweep
 
 DIVERGES = """
@@ -331,6 +333,30 @@ def test_code_that_is_edited_meanwhile_is_not_trained(
     assert (failure.refused, done.rows) == (False, [])
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_track_that_is_edited_meanwhile_is_not_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """Trials of two tracks would be compared. A file that is gone for a moment is no fault of a configuration."""
+    track = tmp_path / "own-v1.yaml"
+    content = TINY | {"name": "own-v1"}
+    track.write_text(yaml.safe_dump(content))
+
+    def edits(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
+        ended = do(job, folder, tell)
+        track.unlink(missing_ok=True)
+        if not gone:
+            track.write_text(yaml.safe_dump(content | {"splits": TINY["splits"] | {"seed": 9}}))  # type: ignore[operator]
+        return ended
+
+    monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess(edits))
+    done = two_widths(AVERAGE, track, tmp_path)
+    (failure,) = done.failures
+    said = "cannot read .*own-v1.yaml" if gone else "the track .*own-v1.yaml has changed since the sweep was started"
+    assert re.match(said, failure.message)
+    assert (failure.refused, done.rows) == (False, [])
+
+
 def test_only_a_sweeps_own_folder_is_written(tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = Sweep.read(write_sweep(tmp_path, tiny_file))
@@ -339,6 +365,7 @@ def test_only_a_sweeps_own_folder_is_written(tiny_file: Path, tmp_path: Path, mo
     with pytest.raises(UserError, match="is not empty, and holds no sweep; choose another --out"):
         sweep.run(Heard(), out=tmp_path)
     assert not (tmp_path / "begun.json").exists()
+    assert not (tmp_path / ".lock").exists()
 
 
 def test_a_sweep_that_was_killed_while_it_wrote_its_first_file_is_its_own(tiny_file: Path, tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Conso
     from regbench.sweeps.estimate import seeds_of
 
     count = sum(len(group.trials) + seeds_of(group) for group in sweep.groups)
+    cells = f"{count:,} cell{'s' * (count > 1)}"
     each = f"{divided.threads} thread{'s' * (divided.threads > 1)} each"
     for group in sweep.groups:
         track, seeds = group.first.track.name, " ".join(map(str, group.seeds))
@@ -135,12 +136,14 @@ def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Conso
         print_line(f"          {track}  {what}: seeds {seeds}", console)
     if not costs:
         why = "the nodes of a cluster may be other machines than this one"
-        print_line(f"{count:,} cells, {each}; not timed, because {why}", console)
+        print_line(f"{cells}, {each}; not timed, because {why}", console)
         return
     print_fitting(cost_table(costs), console, names=2)
-    seconds = sum(cost.seconds for cost in costs) / divided.jobs
+    # No cell is divided: the longest one is the least.
+    longest = max(cost.seconds / (cost.trials + cost.seeds) for cost in costs)
+    seconds = max(longest, sum(cost.seconds for cost in costs) / divided.jobs)
     print_line(
-        f"{count:,} cells, about {human_seconds(seconds)} with {divided.jobs} at once, {each}; without the baselines "
+        f"{cells}, about {human_seconds(seconds)} with {divided.jobs} at once, {each}; without the baselines "
         "of a track that is new here",
         console,
     )
