@@ -277,8 +277,9 @@ def _resolved(name: str | Path | None, folder: Path, *suffixes: str) -> str | No
 
 
 def _reported(reporter: pytest.TerminalReporter, key: str) -> Iterator[tuple[str, str]]:
-    """What tests have said under `key`, with their names."""
+    """What tests have said under `key`, with their names. A fixture of theirs that fails has said it before the call."""
     for reports in reporter.stats.values():
         for report in reports:
-            if getattr(report, "when", None) == "call":
+            when = getattr(report, "when", None)
+            if when == "call" or (when == "setup" and not report.passed):
                 yield from ((report.nodeid, str(value)) for name, value in report.user_properties if name == key)

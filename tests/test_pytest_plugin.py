@@ -355,6 +355,14 @@ class TestTracks:
         result.assert_outcomes(skipped=1)
         result.stdout.fnmatch_lines(["no test asked for the track pfa-smal-v1; tests ask for: pfa-small-v1"])
 
+    def test_a_fixture_of_a_test_asks_for_its_track_too(self, pytester: pytest.Pytester) -> None:
+        """It asks before the call of the test, and is skipped or fails there."""
+        fixture = "import pytest\n@pytest.fixture\ndef scored(regbench_score):\n    return regbench_score('lstm')\n"
+        pytester.makepyfile(test_guard=f"{fixture}def test_it(scored):\n    pass\n")
+        result = run(pytester, "--regbench-tracks", "pfa-v1")
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["no test asked for the track pfa-v1; tests ask for: pfa-small-v1"])
+
     @pytest.mark.ci
     def test_what_other_processes_say_is_said(self, pytester: pytest.Pytester) -> None:
         """Under pytest-xdist the tests run elsewhere, and the summary is written here."""

@@ -209,10 +209,7 @@ class _Fitted:
     ) -> None:
         self.targets = targets
         self.layers = len(features["trained"])
-        self.scale = {
-            name: [(layer.mean((0, 1)), layer.std((0, 1)).clamp(min=1e-6)) for layer in layers]
-            for name, layers in features.items()
-        }
+        self.scale = {name: [_scale(layer) for layer in layers] for name, layers in features.items()}
         # Every source of every layer, the shuffled ones too: which layer is the best is not known yet.
         self.sources = [(name, i) for name, layers in features.items() for i in range(len(layers))]
         self.width = max(layer.shape[-1] for layers in features.values() for layer in layers)
@@ -301,6 +298,12 @@ class _Fitted:
             x = (features[name][layer] - mean) / std
             parts.append(F.pad(x, (0, self.width - x.shape[-1])))
         return torch.stack(parts)
+
+
+def _scale(layer: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each feature, (F,) each. One that is constant in the training samples is 0 in all samples."""
+    deviation = layer.std((0, 1))
+    return layer.mean((0, 1)), torch.where(deviation > 1e-6, deviation, torch.inf)
 
 
 def _record(losses: FloatArray, samples: Samples) -> ScoreRecord:

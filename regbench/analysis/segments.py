@@ -65,8 +65,7 @@ def segments(task: Task, instances: Instances) -> Segments:
             parts = [(0, _middle(task, instances.tokens[row, :length]), length)]
         else:
             parts = _by_progress(progress[row, :length])
-        parts = [part for part in parts if part[0] < part[1] < part[2]]
-        found += [(row, *part, number) for number, part in enumerate(parts)]
+        found += [(row, *part, number) for number, part in enumerate(parts) if part[0] < part[1] < part[2]]
     columns = np.array(found, dtype=np.int64).reshape(-1, 5).T
     return Segments(*columns)
 

@@ -27,8 +27,9 @@ class Cell:
 
     Attributes:
         row: The row of its board.
-        rank: 1 + the number of ranked rows of the overview that are significantly better there. 0 of an entry without a rank,
-            such as a claimed one beside verified ones. It counts in no mean and in no finding.
+        rank: 1 + the number of ranked rows of the overview that are significantly better there. 0 of an entry that shows no rank,
+            such as a claimed one beside verified ones, or one that would be first and is not reproduced. It counts in no mean
+            and in no finding.
         section: The id of the board's section on the page.
     """
 
@@ -97,7 +98,7 @@ def overview(boards: Sequence[Board]) -> Overview:
     """
     best: dict[tuple[str, bool], dict[int, Row]] = {}
     for place, board in enumerate(boards):
-        for row in sorted(board.rows, key=lambda row: row.rank is None):  # best first; those without a rank last
+        for row in sorted(board.rows, key=lambda row: row.shown_ties is None):  # best first; those without a rank last
             if row.entry is not None:
                 record = row.entry.result.architecture
                 key = record.name, bool(record.options.get("ngram_heads"))
@@ -124,7 +125,7 @@ def _task(board: Board) -> str:
 
 def _ranks(rows: Sequence[Row]) -> dict[str, int]:
     """The rank of each ranked row among these, by name: 1 + how many of them the board's test calls better."""
-    return {row.name: 1 + sum(other.name in row.better for other in rows) for row in rows if row.rank is not None}
+    return {row.name: 1 + sum(other.name in row.better for other in rows) for row in rows if row.shown_ties is not None}
 
 
 def _about(row: Row) -> tuple[str, str]:

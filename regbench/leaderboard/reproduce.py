@@ -34,7 +34,7 @@ from regbench.leaderboard.tiers import (
 )
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, compare
-from regbench.results import Result, require_finished
+from regbench.results import Result, ScoreRecord, require_finished
 from regbench.tracks import Track, is_track_file, load_track
 from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
@@ -56,6 +56,7 @@ class Reproduction:
         far: Whether the mean main score is far from the entry's by the noise of the entry alone; see `is_far`.
         means: By score, the means over seeds of the entry and of the run.
         identical: The seeds whose predictions are the same to the bit.
+        errors: By score, the standard error over instances of the run's mean over seeds.
     """
 
     stored: Stored
@@ -65,6 +66,7 @@ class Reproduction:
     far: bool
     means: dict[str, tuple[float, float]]
     identical: tuple[int, ...]
+    errors: dict[str, float]
 
     @property
     def entry(self) -> Entry:
@@ -240,6 +242,7 @@ def keep_reproduction(made: Reproduction, by: str, track: Track | None) -> None:
         seeds=seeds,
         scores=[{metric: score.value for metric, score in seed.scores.items()} for seed in result.seeds],
         identical=list(made.identical),
+        errors=made.errors,
     )
     add_evidence(made.stored, reproduced=again)
 
@@ -270,14 +273,15 @@ def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | No
     run = RunFolder(folder)
     scored = [run.scored(seed.seed, reference) for seed in result.seeds]
     again = InstanceScores.of([one.scores for one in scored])
-    changes, means = {}, {}
+    changes, means, errors = {}, {}, {}
     for metric in entry.result.metrics:
         then = sample_of(entry.result.seeds, entry.instances, metric)
         now = sample_of(result.seeds, again, metric)
         better = reference.track.metrics[metric].higher_is_better
         changes[metric] = compare(then, now, entry.instances.counts_of(metric), higher_is_better=better, level=SAME)
         means[metric] = (then.mean, now.mean)
+        errors[metric] = ScoreRecord.of(again.mean(metric), again.counts_of(metric)).stderr
     far = is_far(entry, [seed.scores[entry.metrics[0]].value for seed in result.seeds])
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)
-    return Reproduction(stored, result, folder, changes, far, means, identical)
+    return Reproduction(stored, result, folder, changes, far, means, identical, errors)

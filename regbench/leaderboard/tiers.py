@@ -101,6 +101,7 @@ class Reproduced(Strict):
         seeds: All seeds of the entry.
         scores: For each of them the scores.
         identical: The seeds whose predictions are the same to the bit.
+        errors: The standard error over instances of each score's mean over seeds. Evidence before November 2026 has none.
     """
 
     date: _Date
@@ -109,6 +110,7 @@ class Reproduced(Strict):
     seeds: list[int]
     scores: list[dict[str, float]]
     identical: list[int]
+    errors: dict[str, Annotated[float, pydantic.Field(ge=0)]] | None = None
 
 
 class Evidence(Strict):
@@ -252,15 +254,18 @@ def _drawn_so(entry: Entry, challenge: Challenge, track: Track | None) -> bool:
 def _reproduction_faults(entry: Entry, again: Reproduced) -> Iterator[str]:
     """Where a second training is not of all seeds, or its scores are beyond noise.
 
-    The scores of its instances are not kept. So the noise is that of two predictions which have nothing in common: more than
-    `regbench reproduce` allows.
+    The scores of its instances are not kept, so their noise is the sum of both errors. It is never less than the paired one by
+    which `regbench reproduce` judges. Where the second error is not known, it counts as that of the entry.
     """
     seeds = [seed.seed for seed in entry.result.seeds]
     whole = again.seeds == seeds and len(again.scores) == len(seeds) and set(again.identical) <= set(seeds)
     if not whole or any(set(scores) != set(entry.metrics) for scores in again.scores):
         yield "not every seed and score was reproduced"
         return
-    if not all(abs(value) < 1e100 for scores in again.scores for value in scores.values()):
+    if again.errors is not None and set(again.errors) != set(entry.metrics):
+        yield "not every score of the second training has an error"
+        return
+    if not all(abs(value) < 1e100 for scores in (*again.scores, again.errors or {}) for value in scores.values()):
         yield "a score of the second training is beyond measure"
         return
     for metric in entry.metrics:
@@ -269,7 +274,8 @@ def _reproduction_faults(entry: Entry, again: Reproduced) -> Iterator[str]:
         first, second = statistics.fmean(then), statistics.fmean(now)
         error, freedom = seed_error(then, now, expected_spread(first, second))
         one = ScoreRecord.of(entry.instances.mean(metric), entry.instances.counts_of(metric)).stderr
-        change = Change(second - first, math.sqrt(2) * one, error, freedom, SAME)
+        noise = math.sqrt(2) * one if again.errors is None else one + again.errors[metric]
+        change = Change(second - first, noise, error, freedom, SAME)
         if change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, now)):
             yield f"the {metric} of the second training is {second:.4f}, and that of the entry {first:.4f}"
 

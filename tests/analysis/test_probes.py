@@ -161,6 +161,16 @@ def test_controls_and_ceiling(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> No
     assert found.untrained.value != found.trained.value  # of other weights
 
 
+def test_a_feature_that_never_varied_in_training_says_nothing() -> None:
+    """Else its first other value would be a million deviations away, and one sample would be the whole error."""
+    layer = torch.arange(12.0).reshape(3, 2, 2)
+    layer[..., 1] = 7.0
+    mean, deviation = probes._scale(layer)
+    later = (torch.full((3, 2, 2), 8.0) - mean) / deviation
+    assert later[..., 1].abs().max() == 0.0
+    assert later[0, 0, 0] == pytest.approx((8.0 - 5.0) / float(layer[..., 0].std()))
+
+
 @pytest.mark.ci
 def test_a_state_that_holds_the_answer_is_read(pfa: Track, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of its own, with `hidden_states`; a linear probe reads what is written there, a number as well as a yes or no."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from regbench.analysis.segments import segments, single_context_segments, windows
 from regbench.tasks.arithmetic import Arithmetic
@@ -54,6 +55,17 @@ def test_of_automata_it_is_the_whole_cut_after_the_separator_nearest_the_middle(
 def test_what_has_nothing_on_one_side_is_left_out() -> None:
     task = LinearRegression(LinearRegression.Parameters(d_x=2, d_y=1, n_examples=1))
     assert len(segments(task, task.generate(SPLITS, "test"))) == 0
+
+
+def test_what_is_left_out_leaves_the_numbers_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The truth of a segment is found by its number."""
+    task = Arithmetic(Arithmetic.Parameters())
+    monkeypatch.setattr(
+        "regbench.analysis.segments._by_progress", lambda _: [(0, 0, 3), (3, 5, 9), (9, 9, 12), (12, 14, 16)]
+    )
+    found = segments(task, task.generate(SPLITS, "test"))
+    assert found.number.tolist() == [1, 3] * SPLITS.test
+    assert found.start.tolist() == [3, 12] * SPLITS.test
 
 
 def test_windows_are_padded_with_their_last_position() -> None:

@@ -8,17 +8,22 @@ from typing import Any
 from regbench.leaderboard.overview import Overview, overview
 
 
-def row(name: str, normalized: float | None, rank: int | None, better: str = "", **options: Any) -> Any:
-    """A row of a board; `better`: the entries that are significantly better."""
+def row(
+    name: str, normalized: float | None, rank: int | None, better: str = "", *, held: bool = False, **options: Any
+) -> Any:
+    """A row of a board; `better`: the entries that are significantly better; `held`: its rank is not shown."""
+    shown = None if rank is None or held else (rank, rank)
     architecture = SimpleNamespace(
         name=name.partition("+")[0], options=options, source=f"architectures.{name.partition('+')[0]}"
     )
     entry = SimpleNamespace(result=SimpleNamespace(architecture=architecture))
-    return SimpleNamespace(name=name, normalized=normalized, rank=rank, better=frozenset(better.split()), entry=entry)
+    return SimpleNamespace(
+        name=name, normalized=normalized, rank=rank, shown_ties=shown, better=frozenset(better.split()), entry=entry
+    )
 
 
 def baseline(name: str) -> Any:
-    return SimpleNamespace(name=name, entry=None, rank=None)
+    return SimpleNamespace(name=name, entry=None, rank=None, shown_ties=None)
 
 
 AUTOMATA = SimpleNamespace(
@@ -85,6 +90,24 @@ def test_an_entry_whose_seeds_are_far_apart_is_before_nobody() -> None:
     )
     ranks = {line.name: line.cells[0].rank for line in of(board).lines if line.cells[0] is not None}
     assert ranks == {"mamba": 1, "gla": 1, "lstm": 2}
+
+
+def test_what_would_be_first_and_is_not_reproduced_has_no_rank() -> None:
+    """Nor has another rank 1 then. An architecture with a second entry stands for that one."""
+    board = SimpleNamespace(
+        track="pfa-small-v1",
+        rows=[
+            row("mamba", 0.9, 1, held=True),
+            row("gla", 0.8, 2, "mamba"),
+            row("mamba+n_layers-4", 0.7, 3, "mamba gla"),
+        ],
+    )
+    ranks = {line.cells[0].row.name: line.cells[0].rank for line in of(board).lines if line.cells[0] is not None}
+    assert ranks == {"gla": 1, "mamba+n_layers-4": 2}
+    board.rows = board.rows[:2]
+    found = {line.name: line for line in of(board).lines}
+    assert found["mamba"].mean_rank is None
+    assert found["gla"].cells[0].rank == 2  # type: ignore[union-attr]
 
 
 def test_few_tracks_come_last_and_a_score_may_be_missing() -> None:

@@ -71,6 +71,9 @@ def test_all_seeds_by_somebody_make_an_entry_reproduced(
     assert found is not None
     assert (found.seeds, found.by, found.date) == ([0, 1, 2], "a reader", today())
     assert found.machine == f"{machine.platform}, {machine.processor}, cpu"
+    assert found.errors is not None
+    assert set(found.errors) == set(lstm.entry.metrics)
+    assert all(0 < error < 0.2 for error in found.errors.values())
     assert verify_entry(Stored(path), track=lstm.track).faults == []
     finished = ["reproduce", str(path), "--track", str(tiny_file), "--run", str(again)]
     assert cli.main(finished) == 0
@@ -128,7 +131,15 @@ def test_evidence_of_a_second_training_that_does_not_hold(lstm: Made, tmp_path: 
     for much in (0.8, 1.2):
         (fault,) = found(scores=[{**one, "nll": much * one["nll"]} for one in scores])
         assert fault.startswith("tier: the nll of the second training is ")
+    errors = dict.fromkeys(entry.metrics, 0.0)
+    more = [{**one, "nll": 1.2 * one["nll"]} for one in scores]
+    assert found(scores=more, errors={**errors, "nll": 1.0}) == [], "so wide is the noise of the second training"
+    assert len(found(scores=more, errors=errors)) == 1
+    assert found(errors={"nll": 0.1}) == ["tier: not every score of the second training has an error"]
     main = entry.metrics[0]
+    wide = dict.fromkeys(entry.metrics, 1.0)
+    (fault,) = found(scores=[{**one, main: 0.1 * one[main]} for one in scores], errors=wide)
+    assert fault.startswith(f"tier: the {main} of the second training is "), "not so of the main score"
     (fault,) = found(
         scores=[{**one, main: share * one[main]} for one, share in zip(scores, (1, 0.1, 0.1), strict=True)]
     )
