@@ -166,7 +166,7 @@ def expand(sweep: SweepFile) -> list[Group]:
         names[short] = architecture
     trained = [p for group in groups for p in (*group.points, *(cell.point for cell in group.trials))]
     for point in {(id(p.track), p.training): p for p in trained}.values():
-        require_readable(point.config(sweep.seeds))
+        require_readable(point.config(tuple(sweep.seeds)))
         budget = point.track.definition.budget.train_tokens
         next(training_steps(train_lengths(point.track), point.training, budget, SELECTION_SEED))
     return groups
