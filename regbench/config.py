@@ -72,10 +72,10 @@ def read_config(path: Path) -> Config:
 
 
 def require_readable(config: Config) -> None:
-    """Checks that `read_run` will take what `config.yaml` is to say of a run.
+    """Checks that `read_run` can read the `config.yaml` of a run with this configuration.
 
     Raises:
-        UserError: a name is not printable, a number beyond 64 bits, or there is too much of something.
+        UserError: it cannot: a name is not printable, a number is beyond 64 bits, or the file is too large.
     """
     try:
         parse_plain_yaml(config_text(config).encode(), "the configuration")

@@ -75,6 +75,10 @@ class InstanceScores(Strict):
         """(N,): a metric's sums, the mean over the seeds."""
         return np.mean(np.array([one[metric] for one in self.sums], np.float64), axis=0)
 
+    def over_seeds(self, metric: str) -> ScoreRecord:
+        """The mean of a score over the seeds, with its standard error over instances."""
+        return ScoreRecord.of(self.mean(metric), self.counts_of(metric))
+
     def score(self, seed: int, metric: str) -> ScoreRecord:
         """A score computed from the instances; `seed` is a place in `sums`, counted from 0."""
         return ScoreRecord.of(np.array(self.sums[seed][metric], np.float64), self.counts_of(metric))

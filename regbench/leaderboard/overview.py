@@ -124,7 +124,7 @@ def _task(board: Board) -> str:
 
 
 def _ranks(rows: Sequence[Row]) -> dict[str, int]:
-    """The rank of each ranked row among these, by name: 1 + how many of them the board's test calls better."""
+    """The rank of each row among these that shows one, by name: 1 + how many of them the board's test calls better."""
     return {row.name: 1 + sum(other.name in row.better for other in rows) for row in rows if row.shown_ties is not None}
 
 

@@ -34,7 +34,7 @@ from regbench.leaderboard.tiers import (
 )
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, compare
-from regbench.results import Result, ScoreRecord, require_finished
+from regbench.results import Result, require_finished
 from regbench.tracks import Track, is_track_file, load_track
 from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
@@ -280,7 +280,7 @@ def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | No
         better = reference.track.metrics[metric].higher_is_better
         changes[metric] = compare(then, now, entry.instances.counts_of(metric), higher_is_better=better, level=SAME)
         means[metric] = (then.mean, now.mean)
-        errors[metric] = ScoreRecord.of(again.mean(metric), again.counts_of(metric)).stderr
+        errors[metric] = again.over_seeds(metric).stderr
     far = is_far(entry, [seed.scores[entry.metrics[0]].value for seed in result.seeds])
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)

@@ -273,7 +273,7 @@ def _reproduction_faults(entry: Entry, again: Reproduced) -> Iterator[str]:
         now = [scores[metric] for scores in again.scores]
         first, second = statistics.fmean(then), statistics.fmean(now)
         error, freedom = seed_error(then, now, expected_spread(first, second))
-        one = ScoreRecord.of(entry.instances.mean(metric), entry.instances.counts_of(metric)).stderr
+        one = entry.instances.over_seeds(metric).stderr
         noise = math.sqrt(2) * one if again.errors is None else one + again.errors[metric]
         change = Change(second - first, noise, error, freedom, SAME)
         if change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, now)):
@@ -346,10 +346,7 @@ def judge(
 
 def _claimed(entry: Entry, fresh: dict[str, ScoreRecord]) -> dict[str, ScoreRecord]:
     """What is expected where nothing but the claim is known."""
-    claims = {
-        metric: ScoreRecord.of(entry.instances.mean(metric), entry.instances.counts_of(metric))
-        for metric in entry.metrics
-    }
+    claims = {metric: entry.instances.over_seeds(metric) for metric in entry.metrics}
     return {
         metric: ScoreRecord(value=claim.value, stderr=math.hypot(claim.stderr, fresh[metric].stderr))
         for metric, claim in claims.items()

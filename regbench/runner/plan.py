@@ -56,7 +56,7 @@ def plan_of(config: Config, reporter: Reporter) -> Plan:
     Raises:
         UserError: a name, an option or the budget is wrong, or the architecture or the task breaks its contract.
     """
-    require_readable(config)  # at once: a run is trained to the end only if it can be read
+    require_readable(config)  # at once: a run that cannot be read again would be trained for nothing
     track = load_track(config.track)
     name, cls = registry.short_name(config.architecture), registry.load(registry.ARCHITECTURE, config.architecture)
     source, code = registry.source_digest(cls), describe_code()  # at once: files may be edited while it trains

@@ -165,8 +165,10 @@ def expand(sweep: SweepFile) -> list[Group]:
             raise UserError(f"grid.arch: {names[short]} and {architecture} are both called '{short}'")
         names[short] = architecture
     trained = [p for group in groups for p in (*group.points, *(cell.point for cell in group.trials))]
-    for point in {(id(p.track), p.training): p for p in trained}.values():
+    # Together these have every path and every training option.
+    for point in {key: p for p in trained for key in (p.track.name, p.architecture, p.training)}.values():
         require_readable(point.config(tuple(sweep.seeds)))
+    for point in {(id(p.track), p.training): p for p in trained}.values():
         budget = point.track.definition.budget.train_tokens
         next(training_steps(train_lengths(point.track), point.training, budget, SELECTION_SEED))
     return groups

@@ -104,8 +104,8 @@ class SweepFolder:
         version = metadata.version("regbench")
         trials = {group.key: sorted(cell.digest for cell in group.trials) for group in groups}
         path = self.path / "begun.json"
-        then = _read_begun(path)
         self.require_sweep()
+        then = _read_begun(path)
         if then is not None:
             if then["regbench"] != version:
                 raise UserError(
@@ -114,7 +114,7 @@ class SweepFolder:
             gone = [before for key, before in then["groups"].items() if key not in trials]
             for group in groups:
                 own = {*trials[group.key], *(Cell(point, SELECTION_SEED).digest for point in group.points)}
-                # A group is another one with another `select`, but a cell of it may have been a trial before.
+                # With another `select` a group has another key. Its cells may still have been trials.
                 others = [before for before in gone if own.intersection(before) and not own.issuperset(before)]
                 for before in (then["groups"].get(group.key, []), *others):
                     if before != trials[group.key] and any(map(self._is_trained, before)):

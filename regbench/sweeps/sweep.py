@@ -113,7 +113,7 @@ class Sweep:
         divided = self.share(jobs, on)
         if on == "local":
             find_device(self.file.device)
-        folder.require_sweep()  # before a lock is left in a folder that is none of a sweep
+        folder.require_sweep()  # first: in a folder of something else no lock is left
         with explain_full_disk(folder.path), folder.held():
             folder.begin(self.file, self.groups)
             engine = self._engine(folder, divided, on, address)

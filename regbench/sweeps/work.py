@@ -143,10 +143,7 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
     reporter = Telling(tell)
     try:
         if changed := _changed(job):
-            return Ended(f"{changed} has changed since the sweep was started: start it again")
-    except UserError as error:  # what could be loaded then cannot be loaded now
-        return Ended(str(error))
-    try:
+            return Ended(changed)
         if job.seed is None:
             runner.resume(folder, reporter)
         else:
@@ -165,19 +162,22 @@ def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
 
 
 def _changed(job: Job) -> str | None:
-    """What of a job is another than was planned with.
-
-    Raises:
-        UserError: the track or the architecture cannot be loaded.
-    """
+    """Why a job is no longer what was planned, in one line; None where it is."""
     architecture, track = job.config.architecture, job.config.track
-    if job.track is not None and job.track != load_track(track).sources:
-        return f"the track {track}"
-    if job.source is not None and job.source != registry.source_digest(
-        registry.load(registry.ARCHITECTURE, architecture)
-    ):
-        return f"the code of {architecture}"
-    return None
+    try:
+        if job.track is not None and job.track != load_track(track).sources:
+            what = f"the track {track}"
+        elif job.source is not None and job.source != _source_now(architecture):
+            what = f"the code of {architecture}"
+        else:
+            return None
+    except UserError as error:  # it could be loaded then
+        return str(error)
+    return f"{what} has changed since the sweep was started: start it again"
+
+
+def _source_now(architecture: str) -> str:
+    return registry.source_digest(registry.load(registry.ARCHITECTURE, architecture))
 
 
 def _is_of_the_machine(error: BaseException) -> bool:

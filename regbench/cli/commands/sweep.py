@@ -139,7 +139,7 @@ def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Conso
         print_line(f"{cells}, {each}; not timed, because {why}", console)
         return
     print_fitting(cost_table(costs), console, names=2)
-    # No cell is divided: the longest one is the least.
+    # A cell is not divided: all take at least as long as the longest one.
     longest = max(cost.seconds / (cost.trials + cost.seeds) for cost in costs)
     seconds = max(longest, sum(cost.seconds for cost in costs) / divided.jobs)
     print_line(
