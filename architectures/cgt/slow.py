@@ -251,7 +251,12 @@ class SlowModel(Model):
             batch: Number of sequences, B.
             y: A y to use in the place of the computed one, (B, d_y).
             rate: At every token y becomes (1 - rate) y + rate (computed y). 2024, Figure 13, has 1/300. At 0, y is constant.
+
+        Raises:
+            UserError: There is a rate, but no y for it to change.
         """
+        if y is None and rate:
+            raise UserError(f"rate {rate} changes a given y, and none is given; pass y too")
         return StreamState(0, *self._new_caches(), y, rate)
 
     def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:

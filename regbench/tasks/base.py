@@ -23,7 +23,7 @@ Parameters = Settings
 
 @dataclass(frozen=True)
 class Splits:
-    """The sizes of the splits, and the seed of all of them. The limits hold for the files of tracks.
+    """The sizes of the splits, and the seed of all of them. The limits hold for the files of tracks. An error needs two instances.
 
     Attributes:
         train: Instances for training.
@@ -34,8 +34,8 @@ class Splits:
 
     __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
     train: Annotated[int, pydantic.Field(ge=1, le=10**9, strict=True)]
-    validation: Annotated[int, pydantic.Field(ge=1, le=10**9, strict=True)]
-    test: Annotated[int, pydantic.Field(ge=1, le=10**9, strict=True)]
+    validation: Annotated[int, pydantic.Field(ge=2, le=10**9, strict=True)]
+    test: Annotated[int, pydantic.Field(ge=2, le=10**9, strict=True)]
     seed: Annotated[int, pydantic.Field(ge=0, lt=2**63, strict=True)]
 
     def size(self, split: str) -> int:

@@ -19,7 +19,7 @@ def assert_refused(task: str, parameters: Mapping[str, Any], message: str, main_
         "name": "tiny-v1",
         "task": task,
         "parameters": dict(parameters),
-        "splits": {"train": 2, "validation": 1, "test": 1, "seed": 0},
+        "splits": {"train": 2, "validation": 2, "test": 2, "seed": 0},
         "budget": {"train_tokens": 1},
         "main_score": main_score,
     }

@@ -228,6 +228,11 @@ def test_a_stream_that_holds_y_as_a_moving_average(rate: float) -> None:
         assert state.state_bytes() == 4 * 2 * (2 * (3 * 8 + 2 * 4) * 11 + 4)
 
 
+def test_a_rate_without_a_y_that_it_would_change_is_refused() -> None:
+    with pytest.raises(UserError, match="rate 0.5 changes a given y, and none is given; pass y too"):
+        make().init_state(2, rate=0.5)
+
+
 def test_in_the_vae_form_training_draws_y_and_evaluation_takes_its_mean() -> None:
     model, tokens = make(beta=0.1), some_tokens()
     assert torch.equal(model(tokens), model(tokens))
