@@ -23,7 +23,7 @@ Parameters = Settings
 
 @dataclass(frozen=True)
 class Splits:
-    """The sizes of the splits, and the seed of all of them. The limits hold for the files of tracks. An error needs two instances.
+    """The sizes of the splits and their common seed. The limits hold for the files of tracks. An error needs two instances.
 
     Attributes:
         train: Instances for training.
