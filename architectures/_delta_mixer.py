@@ -29,7 +29,7 @@ class DeltaMixer(mixer.Mixer):
     """A layer of heads that correct their state by the delta rule. Its architectures differ in decay, gate and steps.
 
         q, k, v = SiLU(conv(query(x))), SiLU(conv(key(x))), SiLU(conv(value(x)))    conv is causal and depthwise
-        q, k    = q / |q| / sqrt(d_k), k / |k|
+        q, k    = q / |q| / sqrt(d_k / n_heads), k / |k|
         beta    = sigmoid(beta(x)), times 2 with negative eigenvalues
         S_t     = S' + beta_t k_t^T (v_t - k_t S'), where S' = exp(g_t) S_{t-1}     the op `delta_rule`
         y_t     = out(gate(norm(q_t S_t)))                                          an RMS norm of each head

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 import regbench
 from regbench.models.backbone import sinusoids
 from regbench.models.mixer import learns_later
-from regbench.models.model import Model, shift_in
+from regbench.models.model import Model, require_positions, shift_in
 from regbench.ops.attention import attention
 from regbench.tasks.base import Task, TokenIO
 from regbench.tasks.bigram import Bigram, trigger_weights
@@ -194,8 +194,7 @@ class AssociativeMemory(Model):
         Raises:
             UserError: there are more tokens than positions.
         """
-        if state.position >= self.io.max_length:
-            raise regbench.UserError(f"position {state.position} is past the {self.io.max_length} of this model")
+        require_positions(state.position + 1, self.io.max_length)
         x, layers = self._of("w_e")[inputs] + self._of("p")[state.position], []
         for layer, before in enumerate(state.layers, 1):
             _, *own = self._heads(x[:, None], layer)
@@ -259,7 +258,12 @@ class AssociativeMemory(Model):
         return value
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        """(B, L) tokens -> (B, L, D): the sum of a token's vector and its position's."""
+        """(B, L) tokens -> (B, L, D): the sum of a token's vector and its position's.
+
+        Raises:
+            UserError: there are more tokens than positions.
+        """
+        require_positions(tokens.shape[1], self.io.max_length)
         inputs = shift_in(tokens, self.io.separator)
         x: Tensor = self._of("w_e")[inputs] + self._of("p")[: inputs.shape[1]]
         return x

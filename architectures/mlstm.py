@@ -41,15 +41,15 @@ class MLSTM(mixer.Mixer):
 
         x, z  = up(u)                                       projection = 2 times as wide
         c     = SiLU(conv(x))
-        q, k, v = query(c), key(c) / sqrt(d), value(x)      maps with blocks of 4 channels on the diagonal
+        q, k, v = query(c), key(c), value(x)                maps with blocks of 4 channels on the diagonal
         i, f  = input_gate(q, k, v), forget_gate(q, k, v)   one each for a head: log i' = i, f' = sigmoid(f)
         m_t   = max(log f'_t + m_{t-1}, i_t)                the scale that keeps the exponentials small
-        C_t   = exp(log f'_t + m_{t-1} - m_t) C_{t-1} + exp(i_t - m_t) k_t^T v_t        n_t likewise, with 1 for v
+        C_t   = exp(log f'_t + m_{t-1} - m_t) C_{t-1} + exp(i_t - m_t) k_t^T v_t / sqrt(d)     n_t likewise, with 1 for v
         h_t   = q_t C_t / max(|q_t n_t|, exp(-m_t))
         y     = down((norm(h) + skip c) SiLU(z))            a layer norm of each head
 
-    h does not depend on m, so m has no gradient. Starting values are those of the authors' code: the gates' maps begin at zero,
-    and the forget gates' biases between 3 and 6.
+    d is the width of a head. h does not depend on m, so m has no gradient. Starting values are those of the authors' code: the
+    gates' maps begin at zero, and the forget gates' biases between 3 and 6.
     """
 
     class Options(mixer.Options):

@@ -332,7 +332,9 @@ class SlowModel(Model):
 
 
 def check_options(options: Any, io: IO) -> None:
-    """Whether the options of y and of its losses fit together and each of them has an effect.
+    """Whether the options of y and of its losses fit together.
+
+    Options of a loss whose weight is 0 are taken. So one configuration serves ablations that leave a loss out.
 
     Raises:
         UserError: They do not.

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from regbench.ops.ngram import NGramState
 
 
+COUNTABLE = "attention=torch,linear_attention=chunked,delta_rule=chunked,selective_scan=chunked"
+"""The forms of ops that are matrix products. Those of the other ops multiply element by element, which is not counted."""
+
+
 def total_flops(model: Model, tokens: Tensor) -> int:
     """Operations of one forward pass over (B, L) tokens: two for each product of a matrix multiplication.
 
@@ -47,9 +51,9 @@ def training_flops(model: Model, tokens: Tensor, scored: Tensor) -> int:
 
 @contextlib.contextmanager
 def _counting() -> Iterator[FlopCounterMode]:
-    """Attention and the LSTM are PyTorch's matrix products, as the counter does not see into kernels."""
+    """Ops and the LSTM are PyTorch's matrix products, as the counter does not see into kernels."""
     with (
-        use_backend("attention=torch"),
+        use_backend(COUNTABLE),
         sdpa_kernel(SDPBackend.MATH),
         torch.backends.mkldnn.flags(enabled=False),
         FlopCounterMode(display=False) as counter,

@@ -275,10 +275,7 @@ class Backbone(Model):
         """
         x = self.embedding(inputs)
         if self.positions is not None:
-            if state.position >= self.positions.num_embeddings:
-                raise UserError(
-                    f"position {state.position} is past the {self.positions.num_embeddings} this model has learned"
-                )
+            require_positions(state.position + 1, self.positions.num_embeddings)
             x = x + self.positions.weight[state.position]
         mixers = []
         for number, (block, own) in enumerate(zip(self.blocks, state.mixers, strict=True), 1):
@@ -288,6 +285,7 @@ class Backbone(Model):
                 x = self.ngram_heads[str(number)].step(x, inputs, state.heads[str(number)])  # type: ignore[operator]
         x, one_vector = self.norm(x), None
         if self.bottleneck is not None:
+            require_positions(state.position + 1, self.io.max_length)
             assert state.bottleneck is not None
             decoded, one_vector = self.bottleneck(x[:, None], inputs[:, None], state.bottleneck)
             x = decoded[:, 0]
@@ -319,6 +317,14 @@ def _require_whole(mixer: Mixer) -> None:
         raise UserError(f"{name} has no forward(self, x), which maps x (B, L, D) to the same shape")
 
 
+class VectorEmbedding(nn.Linear):
+    """The embedding of vectors. Its output has the type of its weights, as that of a table: under autocast, too."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., D_in) -> (..., D)."""
+        return super().forward(input).to(self.weight.dtype)
+
+
 def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
     """The map from a task's tokens (B, L) to (B, L, D): a table of vectors, or for a task of vectors a linear map.
 
@@ -327,7 +333,7 @@ def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
         width: D.
     """
     if isinstance(io, VectorIO):
-        linear = nn.Linear(io.d_in, width)
+        linear = VectorEmbedding(io.d_in, width)
         nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(linear.bias, std=0.02)  # an input begins with a vector of zeros, which becomes this
         return linear

@@ -11,10 +11,10 @@ from torch.overrides import TorchFunctionMode
 
 from regbench.models.backbone import Backbone
 from regbench.models.bottleneck import Bottleneck
-from regbench.models.mixer import Mixer, Options
+from regbench.models.mixer import FAMILIES, Mixer, Options
 from regbench.models.model import Model
 from regbench.tasks.base import IO
-from regbench.utils.errors import UserError, blame, explain_validation
+from regbench.utils.errors import UserError, blame, explain_validation, nearest
 
 _DRAWS = frozenset({"normal_", "uniform_"})
 """Methods, and functions of torch.nn.init, that draw the initial values of weights."""
@@ -60,8 +60,12 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
         io: what the task's models read and predict.
 
     Raises:
-        UserError: the architecture is for another kind of task, or its own code raises (the line says where).
+        UserError: the architecture is for another kind of task, its family is none of `FAMILIES`, or its own code raises (the
+            line says where).
     """
+    if cls.family not in FAMILIES:
+        known = f"; known: {', '.join(FAMILIES)}"
+        raise UserError(f"{cls.__name__}.family is {cls.family!r}{nearest(str(cls.family), FAMILIES) or known}")
     try:
         if issubclass(cls, Mixer):
             return Backbone(cls, options, io)

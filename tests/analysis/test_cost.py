@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from regbench.analysis.cost import flops_per_token, state_at, stream_bytes, training_bytes, training_flops
 from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count
+from regbench.ops.backend import use_backend
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import load_track
 from regbench.utils import registry
@@ -63,6 +65,20 @@ def test_operations_of_an_lstm_are_counted() -> None:
     layers = 2 * 2 * 4 * 16 * 32
     per_token = flops_per_token(model, torch.zeros(1, 50, dtype=torch.long))
     assert layers < per_token < 3 * parameter_count(model)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "gated_deltanet", "mamba"])
+def test_operations_do_not_depend_on_the_kernel_that_would_run(name: str) -> None:
+    cls = registry.load(registry.ARCHITECTURE, name)
+    model = build(cls, resolve_options(cls, {"d_model": 16, "n_layers": 1}), load_track("pfa-small-v1").task.io)
+    tokens = torch.zeros(1, 50, dtype=torch.long)
+    counted = flops_per_token(model, tokens)
+    seen = {}
+    for backend in ("chunked", "cpu"):
+        with use_backend(backend), FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(tokens)
+        seen[backend] = counter.get_total_flops() / 50
+    assert seen["cpu"] < counted == seen["chunked"]
 
 
 @pytest.mark.ci

@@ -224,8 +224,10 @@ def test_streaming_past_the_last_position_is_refused() -> None:
     state = model.init_state(1)
     for _ in range(2):
         _, state = model.step(torch.tensor([0]), state)
-    with pytest.raises(UserError, match="position 2 is past the 2 of this model"):
+    with pytest.raises(UserError, match="a sequence of 3 tokens is longer than the 2 positions this model has learned"):
         model.step(torch.tensor([0]), state)
+    with pytest.raises(UserError, match="a sequence of 3 tokens is longer than the 2 positions this model has learned"):
+        model(torch.zeros(1, 3, dtype=torch.long))
 
 
 def test_a_row_of_the_log_costs_less_than_a_step() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -248,6 +249,18 @@ class TestTrained:
             refuse_trained(subject, subject.moved(), one_instance(subject, length), name)
 
 
+@pytest.mark.parametrize("chunk", [20, 24, 48, 100, 159, 256])
+def test_a_leak_at_the_ends_of_chunks_is_found_for_any_length_of_them(chunk: int) -> None:
+    """Wherever it is below position 160, and at powers of two after it. On trained weights, too."""
+    cls = type("Leaks", (PeeksAtBorders,), {"chunk": chunk})
+    subject = Subject(cls, resolve_options(cls, {"d_model": 16}), dataclasses.replace(IO, max_length=300))
+    message = f"sees the future: changing token {chunk - 1} changes the prediction of token {chunk - 1}$"
+    (outcome,) = examine(subject, [causal])
+    assert re.search(message, outcome.fault or "")
+    with pytest.raises(UserError, match=message):
+        refuse_trained(subject, subject.moved(), one_instance(subject, 300), "x")
+
+
 def test_a_slow_mixer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regbench.checks.training.OVERFIT_SECONDS", 0.1)
     (outcome,) = examine(Subject(Good, resolve_options(Good, {"d_model": 16}), IO), [overfits])
@@ -338,7 +351,7 @@ def test_an_architecture_that_does_not_compile_may_say_so() -> None:
         (PeeksThroughAGateThatIsShut, "causal", "sees the future: changing token 0"),
         (PeeksFarIn, "causal", "sees the future: changing token 32 changes the prediction of token 32"),
         (PeeksAtBorders, "causal", "sees the future: changing token 15 changes the prediction of token 15$"),
-        (DividesByTheLength, "causal", "sees the future: leaving out the tokens from 16 on changes predictions before"),
+        (DividesByTheLength, "causal", "sees the future: leaving out the tokens from 18 on changes predictions before"),
         (MixesTheBatch, "batch_independent", "depends on the others in its batch"),
         (MixesTheBatchThroughAGateThatIsShut, "batch_independent", "depends on the others in its batch"),
         (NaNWhenAlone, "batch_independent", "depends on the others in its batch"),

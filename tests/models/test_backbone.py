@@ -14,9 +14,10 @@ from regbench.models.backbone import Backbone, StreamState, held_bytes, sinusoid
 from regbench.models.build import build, build_without_memory, resolve_options
 from regbench.models.mixer import Mixer, Options
 from regbench.models.model import Model, ModelPredictor, parameter_count, shift_in
-from regbench.tasks.base import TokenIO
+from regbench.tasks.base import TokenIO, VectorIO
 from regbench.utils import registry
 from regbench.utils.errors import UserError
+from tests.helpers.mixers import MIXERS
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=12, names=("a", "b", "c", "d", "|"))
 
@@ -71,7 +72,7 @@ def test_positions_are_learned_and_end() -> None:
     assert model.positions.weight.grad is not None  # type: ignore[union-attr]
     with pytest.raises(UserError, match="a sequence of 13 tokens is longer than the 12 positions"):
         model(torch.zeros(1, 13, dtype=torch.long))
-    with pytest.raises(UserError, match="position 12 is past the 12 this model has learned"):
+    with pytest.raises(UserError, match="a sequence of 13 tokens is longer than the 12 positions"):
         model.step(torch.zeros(1, dtype=torch.long), StreamState(12, [], {}))  # type: ignore[operator]
 
 
@@ -161,6 +162,29 @@ def test_an_architecture_that_cannot_be_built_is_blamed() -> None:
 
     with pytest.raises(UserError, match=r"Broken cannot be built: .*test_backbone.py:\d+: ValueError: not today"):
         build(Broken, resolve_options(Broken, {}), IO)
+
+
+def test_a_family_that_is_none_is_refused_with_the_nearest() -> None:
+    class Strange(Identity):
+        family = "state spaces"
+
+    with pytest.raises(UserError, match="^Strange.family is 'state spaces'; did you mean 'state space'"):
+        build(Strange, resolve_options(Strange, {}), IO)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_vectors_are_read_in_half_precision_as_tokens_are(name: str) -> None:
+    """The residual stream stays in float32: a mixer need not know what the task is of."""
+    cls, read = registry.load(registry.ARCHITECTURE, name), []
+    vectors, tokens = torch.randn(2, 9, 3), torch.zeros(2, 9, dtype=torch.long)
+    for io, given in ((VectorIO(3, 2, 12), vectors), (IO, tokens)):
+        model = build(cls, resolve_options(cls, {"d_model": 16}), io)
+        model.blocks[0].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].dtype))  # type: ignore[index, union-attr]
+        with torch.autocast("cpu", torch.bfloat16):
+            terms = model.losses(given, torch.ones(2, 9, dtype=torch.bool))
+        torch.stack(list(terms.values())).sum().backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert read == [torch.float32, torch.float32]
 
 
 class Returns(Mixer):

@@ -113,6 +113,16 @@ def test_a_sequence_longer_than_an_instance_is_refused_in_one_line() -> None:
         decoder(outputs, inputs, decoder.init_state(2, outputs))
 
 
+@pytest.mark.parametrize("name", ["mamba", "rwkv7"])
+def test_a_stream_longer_than_an_instance_is_refused_in_one_line(name: str) -> None:
+    one: Any = model(name)
+    state = one.init_state(2)
+    for _ in range(IO.max_length):
+        _, state = one.step(torch.full((2,), 4), state)
+    with pytest.raises(UserError, match="a sequence of 18 tokens is longer than the 17 positions"):
+        one.step(torch.full((2,), 4), state)
+
+
 def test_n_gram_heads_stream_through_a_bottleneck() -> None:
     cls = mixer("retnet")
     options = resolve_options(cls, {"d_model": 16, "n_heads": 2, "ngram_heads": (1, 2), "short_conv": 3})
