@@ -120,6 +120,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         hint = "; a command comes first" if name is None else _hint(unknown[0], subparsers[name])
         raise UserError(f"unrecognized argument '{unknown[0]}'{hint}")
+    for action in subparsers[name]._actions if name is not None else ():
+        value = getattr(parsed, action.dest, None)
+        if value != action.default and "" in (
+            value if isinstance(value, list) else [value]
+        ):  # as a path it would be "."
+            what = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
+            raise UserError(f"{what} is empty: give it a value, or leave it out")
     return parsed
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Announce, kept_predictions, predict_baseline
 from regbench.evaluation.find_predictors import Found, KnownScores, Run, find_predictors
-from regbench.evaluation.predictions import Predictions, StoredPredictions, read_predictions
+from regbench.evaluation.predictions import Predictions, StoredPredictions, read_scored
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.scores import mean_over
 from regbench.models.predictor import Baseline
@@ -208,7 +208,7 @@ def predictions_at_scored(
         return [_rows_at_scored(_of_baseline(source, track, test, early, announce), early)]
     found = []
     for seed in source.result.seeds:
-        predictions = read_predictions(source.folder, seed.seed, track.task, test)
+        predictions = read_scored(source.folder, seed, track.task, test)
         assert isinstance(predictions, Predictions)  # the task knows its truth
         found.append(_rows_at_scored(predictions, early))
         del predictions  # before the next is read: of a large track two would fill the memory
@@ -221,10 +221,7 @@ def tokens_at_scored(
     """What each seed says of the tokens at the P scored positions, (P,) each. A baseline has one seed."""
     if isinstance(source, Baseline):
         return [_tokens_at_scored(predict_baseline(source, track, test, partial(announce, source.name)).stored, test)]
-    return [
-        _tokens_at_scored(read_predictions(source.folder, seed.seed, track.task, test), test)
-        for seed in source.result.seeds
-    ]
+    return [_tokens_at_scored(read_scored(source.folder, seed, track.task, test), test) for seed in source.result.seeds]
 
 
 def _tokens_at_scored(predictions: StoredPredictions, test: Instances) -> TokenPrediction:

@@ -201,13 +201,27 @@ def _next_and_own(scored: NDArray[np.bool_]) -> list[tuple[int, tuple[Any, ...]]
     return [(1, np.nonzero(scored[:, 1:])), (0, np.nonzero(scored))]
 
 
+def _log_of(
+    rows: FloatArray, tokens: NDArray[np.int64], b: NDArray[np.intp], t: NDArray[np.intp], shift: int
+) -> FloatArray:
+    """The cautious logarithm of what the rows at a shift give N tokens, the t-th of instance b: (N,)."""
+    logs: FloatArray = np.take_along_axis(_cautious_log(rows[b, t + shift]), tokens[b, t][:, None], -1)[:, 0]
+    return logs
+
+
 def _cautious_log(rows: FloatArray) -> FloatArray:
     """The logarithm of rows (..., V), a tenth of each spread evenly. Zeros then do not outweigh everything else."""
     return cast(FloatArray, np.log(0.9 * rows + 0.1 / rows.shape[-1]))
 
 
-def _early(one: Given) -> str:
-    return f"predictions are one place early: the {one.what}'s row t fits token t + 1 better than token t; say predicts='next'"
+def _early(one: Given, *, sure: bool = True) -> str:
+    """What is said of rows that fit the token after theirs. Not sure: a later row that might fit it still better is not there."""
+    if one.predicts == "next":
+        return "predictions are two places early: the array's row t fits token t + 2 better than token t + 1"
+    fits = f"the {one.what}'s row t fits token t + 1 better than token t"
+    if sure:
+        return f"predictions are one place early: {fits}; say predicts='next'"
+    return f"predictions are shifted: {fits}; if they are one place early, say predicts='next'"
 
 
 def _late(one: Given, why: str) -> str:
@@ -247,10 +261,10 @@ class HonestyCheck:
         self.task = task
         self.excess = {shift: np.zeros(2) for shift in (-1, 0, 1)}
         """By shift: the sum of q(x) less its mean, and the variance of this sum. Row t + shift is taken for token t."""
-        self.gain = {shift: np.zeros(3) for shift in (-1, 1)}
-        """By shift: how much higher log q(x) is than without it, as number, sum, and sum of squares."""
+        self.gain = {shift: np.zeros(4) for shift in (-1, 1)}
+        """By shift: how much higher log q(x) is than without it, as number, sum, and sum of squares; and the sum of log q(x)."""
         self.log_likelihood = np.zeros(3)
-        """Of the shifts -1, 0 and 1."""
+        """Of the shifts -1, 0 and 1, of the tokens that have a row on either side."""
 
     def add(self, rows: FloatArray, instances: Instances) -> None:
         """Takes the predictions (B, L, V) of some instances."""
@@ -266,15 +280,18 @@ class HonestyCheck:
                 mean = (p * q).sum(-1)
                 given_x = np.take_along_axis(q, x[:, None], -1)[:, 0]
                 self.excess[shift] += (given_x - mean).sum(), np.maximum((p * q**2).sum(-1) - mean**2, 0.0).sum()
-        inner = scored.copy()
-        inner[:, 0] = inner[:, -1] = False
-        inner[:, 1:-1] &= scored[:, :-2] & scored[:, 2:]
-        b, t = np.nonzero(inner)
-        logs = [_cautious_log(rows)[b, t + shift, tokens[b, t]] for shift in (-1, 0, 1)]
-        self.log_likelihood += [part.sum() for part in logs]
-        for shift, part in ((-1, logs[0]), (1, logs[2])):
-            difference = part - logs[1]
-            self.gain[shift] += len(difference), difference.sum(), (difference**2).sum()
+        b, t = np.nonzero(scored)
+        early, late = t > 0, t + 1 < instances.lengths[b]
+        both = early & late
+        self.log_likelihood += [_log_of(rows, tokens, b[both], t[both], shift).sum() for shift in (-1, 0, 1)]
+        self._add_gain(-1, *(_log_of(rows, tokens, b[early], t[early], shift) for shift in (-1, 0)))
+        both[both] = scored[b[both], t[both] - 1] & scored[b[both], t[both] + 1]
+        self._add_gain(1, *(_log_of(rows, tokens, b[both], t[both], shift) for shift in (1, 0)))
+
+    def _add_gain(self, shift: int, there: FloatArray, own: FloatArray) -> None:
+        """Takes log q(x) of some tokens, (N,) each: by the rows at a shift, and by their own."""
+        gain = there - own
+        self.gain[shift] += len(gain), gain.sum(), (gain**2).sum(), there.sum()
 
     def judge(self, one: Given) -> None:
         """Refuses predictions that have seen what they predict, and an array that is shifted by one place.
@@ -284,13 +301,7 @@ class HonestyCheck:
         """
         if one.rows is not None:
             if self._better(-1):
-                raise UserError(
-                    _early(one)
-                    if one.predicts == "this"
-                    else (
-                        "predictions are two places early: the array's row t fits token t + 2 better than token t + 1"
-                    )
-                )
+                raise UserError(_early(one, sure=bool(self.log_likelihood.any())))
             if self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1:
                 own, before = ("t + 1", "t") if one.predicts == "next" else ("t", "t - 1")
                 why = f"'s row t fits token {before} better than token {own}, without having seen it"
@@ -308,13 +319,13 @@ class HonestyCheck:
 
     def _better(self, shift: int) -> bool:
         """Whether predictions fit the tokens much better at another shift, and better than a guess."""
-        number, total, squares = self.gain[shift]
+        number, total, squares, fit = self.gain[shift]
         if number < 2:
             return False
         mean = total / number
         error = math.sqrt(max(squares / number - mean**2, 0.0) / number)
         guess = -math.log(self.task.io.vocab_size) * number
-        best = self.log_likelihood[shift + 1] >= max(guess, self.log_likelihood.max())
+        best = self.log_likelihood[shift + 1] >= self.log_likelihood.max() and fit >= guess
         return bool(best and mean > LEAST_GAIN and mean > LARGEST_Z * error)
 
 

@@ -16,8 +16,10 @@ from regbench.data.instances import Instances
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.scores import check_distributions
 from regbench.models.predictor import Predictor, predict_in_batches, rows_at_once
+from regbench.results import SeedRecord
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 from regbench.utils.folder import Folder
 from regbench.utils.guard import Refused
@@ -319,3 +321,15 @@ def read_predictions(run: Path, seed: int, task: Task, instances: Instances) -> 
         return read_stored(Folder(run), name, task, instances)
     except Refused as error:
         raise Refused(f"cannot read predictions from {run / name}: {str(error).removeprefix(f'{name}: ')}") from None
+
+
+def read_scored(run: Path, seed: SeedRecord, task: Task, instances: Instances) -> StoredPredictions:
+    """Reads the predictions from which the scores of a seed in `result.json` were computed.
+
+    Raises:
+        UserError: The file does not hold predictions for these instances, or others than those that were scored.
+    """
+    found = read_predictions(run, seed.seed, task, instances)
+    if found.digest != seed.predictions_sha256:
+        raise UserError(f"{run}: the stored predictions of seed {seed.seed} are not those that result.json scored")
+    return found

@@ -19,7 +19,7 @@ import numpy as np
 import pydantic
 
 from regbench.config import plain
-from regbench.evaluation.predictions import read_predictions
+from regbench.evaluation.predictions import read_scored
 from regbench.metrics.metric import METRICS, Metrics
 from regbench.metrics.scores import score
 from regbench.metrics.significance import (
@@ -150,10 +150,7 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
         raise UserError(f"the run in {folder} has no score '{metric}'{nearest(metric, result.metrics)}")
     totals = []
     for seed in result.seeds:
-        predictions = read_predictions(folder, seed.seed, track.task, track.instances("test"))
-        if predictions.digest != seed.predictions_sha256:
-            path = folder / f"seed-{seed.seed}" / "predictions.npz"
-            raise UserError(f"{path} is not what the scores in {folder / 'result.json'} were computed from")
+        predictions = read_scored(folder, seed, track.task, track.instances("test"))
         scores = score(track.task, track.instances("test"), predictions.batches())
         totals.append(scores.sums[metric])
     curve = result.seeds[0].curves[metric]

@@ -10,7 +10,7 @@ import numpy as np
 
 from regbench.evaluation.baselines import Announce, predict_baseline, score_stored
 from regbench.evaluation.find_predictors import ComparedPredictor, Found, KnownScores, Run
-from regbench.evaluation.predictions import read_predictions
+from regbench.evaluation.predictions import read_scored
 from regbench.metrics.scores import Scores, by_problem, counted_positions, score
 from regbench.metrics.significance import Change, Sample, compare
 from regbench.models.predictor import Baseline
@@ -82,7 +82,7 @@ def _known(one: ComparedPredictor, found: Found, announce: Announce) -> KnownSco
 def _of_run(run: Run, found: Found) -> list[Scores]:
     task, scored = found.track.task, []
     for seed in run.result.seeds:
-        predictions = read_predictions(run.folder, seed.seed, task, found.test)
+        predictions = read_scored(run.folder, seed, task, found.test)
         scored.append(score(task, found.test, predictions.batches(at=found.test.scored)))
         del predictions  # before the next is read: of a large track two would fill the memory
     return scored

@@ -51,9 +51,9 @@ SEED_NOISE_WEIGHT = 8
 """How many degrees of freedom the expected spread counts as.
 
 One seed against one may then fall by 6.4 times the expected spread (5 % of the score), three against three by 3.1 times (2.5 %).
-If the true spread is twice the expected one, one test in 70 fails for nothing with one seed, and one in 150 with three. If it is
-three times the expected one, these are one in 15 and one in 60. Half the weight would let one seed fall by 10 times the spread.
-Twice the weight would more than double the false alarms at twice the expected spread.
+A test also fails for its worst seed. If the true spread is twice the expected one, one test in 80 fails for nothing with one
+seed, and one in 56 with three. If it is three times the expected one, one in 16 fails with either. Half the weight would let one
+seed fall by 10 times the spread. Twice the weight would more than double the false alarms at twice the expected spread.
 """
 
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines
-from regbench.evaluation.predictions import Predictions, StoredPredictions, read_predictions
+from regbench.evaluation.predictions import Predictions, StoredPredictions, read_scored
 from regbench.metrics.metric import TokenPrediction, metrics_of, score_positions, score_tokens
 from regbench.metrics.scores import score
 from regbench.models.predictor import Baseline
 from regbench.report.content import as_text, score_rows
-from regbench.results import Result, SeedRecord
+from regbench.results import Result
 from regbench.tasks.base import Task, TokenIO
 from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray, IntArray
@@ -68,25 +68,13 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
     for seed in result.seeds:
         if not (folder / f"seed-{seed.seed}" / "predictions.npz").exists():
             return Drawn(why_not=f"the predictions of seed {seed.seed} are not in the run's folder")
-    models = [partial(_as_scored, folder, seed, track.task, test) for seed in result.seeds]
+    models = [partial(read_scored, folder, seed, track.task, test) for seed in result.seeds]
     if track.task.knows_truth:
         return Drawn(strips=layout(track.task, test, models, asked))
     baselines = {baseline.name: baseline for baseline in default_baselines(track, test)}
     ranked = [row.name for row in score_rows(result, track.metrics) if row.kind == "baseline"]
     best = next((baselines[name] for name in ranked if name in baselines), None)
     return Drawn(texts=layout(track.task, test, models, asked, best))
-
-
-def _as_scored(folder: Path, seed: SeedRecord, task: Task, test: Instances) -> StoredPredictions:
-    """The predictions of a seed in a run folder.
-
-    Raises:
-        UserError: they cannot be read, or are not those that were scored.
-    """
-    found = read_predictions(folder, seed.seed, task, test)
-    if found.digest != seed.predictions_sha256:
-        raise UserError(f"the stored predictions of seed {seed.seed} are not those that result.json scored")
-    return found
 
 
 def choose(badness: FloatArray, asked: int | None = None) -> dict[int, str]:

@@ -168,6 +168,7 @@ def _provenance(result: Result) -> dict[str, dict[str, str]]:
     }
     if result.evaluation is not None:
         made = {"Evaluation": result.evaluation.model_dump()}
+    memory = max(seed.peak_memory_bytes for seed in result.seeds)
     backends = {"backend": e.backend, "backend in training": e.training_backend}
     tables: dict[str, dict[str, Any]] = {
         "Architecture": {"name": a.name, "source": a.source, "SHA-256": a.source_sha256[:16], **a.options},
@@ -182,7 +183,7 @@ def _provenance(result: Result) -> dict[str, dict[str, str]]:
             "processor": e.processor,
             "threads": e.threads,
             "precision": e.precision,
-            "peak memory": human_bytes(max(seed.peak_memory_bytes for seed in result.seeds)),
+            **({"peak memory": human_bytes(memory)} if memory else {}),  # 0: it was not measured
             **{
                 name: ", ".join(f"{op}: {implementation}" for op, implementation in used.items()) or "plain PyTorch"
                 for name, used in backends.items()

@@ -22,13 +22,13 @@ from regbench.results import ArchitectureRecord, Result, SeedRecord, Selection, 
 from regbench.runner.folder import new_folder, unused, write_config
 from regbench.runner.one_seed import check_begun, seed_record, train
 from regbench.runner.plan import Plan, plan_of
-from regbench.tracks import Track
+from regbench.tracks import Track, is_track_file
 from regbench.training.checkpoint import RESUME_FILE, TRAINED_FILE, TrainingRecord
 from regbench.training.progress import SILENT, Reporter
 from regbench.training.provenance import CODE_FILE, code_of, describe_environment
 from regbench.training.terminal import shown
 from regbench.utils import registry
-from regbench.utils.errors import UserError, explain_validation
+from regbench.utils.errors import Unavailable, UserError, explain_validation
 from regbench.utils.files import exclusive, explain_full_disk, remove_leftovers, write_json
 
 
@@ -164,7 +164,7 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     with shown(reporter) as reporter, explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
             return read_result(folder)
-        plan = plan_of(config, reporter)
+        plan = _plan_again(config, folder, reporter)
         remove_leftovers(folder)
         check_begun(plan, folder)
         return _execute(plan, folder, reporter)
@@ -177,7 +177,20 @@ def check_seeds(folder: Path) -> None:
         UserError: what they are made from has changed since, or is wrong now.
     """
     if any(path.is_dir() for path in folder.glob("seed-*")):
-        check_begun(plan_of(read_run(folder), SILENT), folder)
+        check_begun(_plan_again(read_run(folder), folder, SILENT), folder)
+
+
+def _plan_again(config: Config, folder: Path, reporter: Reporter) -> Plan:
+    """The plan of a run that has begun, perhaps in another folder than the current one.
+
+    Raises:
+        UserError: a file that it names is not there, or as `plan_of`.
+    """
+    for file in (registry.as_file(config.architecture)[0], Path(config.track) if is_track_file(config.track) else None):
+        if file is not None and not file.is_absolute() and not file.exists():
+            where = "a relative path is seen from the folder where the run began, so go on there"
+            raise Unavailable(f"{folder / 'config.yaml'} names {file}, which is not here: {where}")
+    return plan_of(config, reporter)
 
 
 def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[Plan, Path]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -89,6 +91,19 @@ def test_a_suite_shows_whole_names_of_entries(capsys: pytest.CaptureFixture[str]
     for track, result in zip(tracks, results, strict=True):
         best = best_entry(result, load_track(track).metrics)
         assert all(line in out for line in folded(best).splitlines())
+
+
+def test_a_finished_run_whose_track_is_gone_is_shown(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"track": str(tmp_path / "gone.yaml")}))
+    assert cli.main(["run", "--resume", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "cgt" in said
+    assert "what comes next is not known: cannot read" in said
 
 
 def test_lists_cut_no_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,6 +233,7 @@ def test_a_folder_has_a_page_and_can_be_compared(tiny: Track, learner: NGram, tm
     assert "mine &lt;b&gt; on tiny-v1" in page
     assert "regbench did not train it" in page
     assert "training tokens in" not in page
+    assert "peak memory" not in page
     again = Result.model_validate_json((folder / "result.json").read_text(encoding="utf-8"))
     assert again.evaluation is not None
     assert again.evaluation.model_dump() == {
@@ -412,6 +413,21 @@ def test_a_shift_of_a_model_is_named_either_way() -> None:
     assert twice.endswith("shift the tokens only once")
     early = np.roll(this(torch.from_numpy(track.instances("validation").tokens)), -2, 1)
     assert "two places early" in refused(track, early, predicts="next", **asked)
+
+
+@pytest.mark.parametrize("name", ["assoc-recall-small-v1", "mqar-small-v1"])
+def test_an_early_array_is_named_where_few_tokens_are_scored(name: str) -> None:
+    """No two of them stand side by side, so the row that fits is one that is not scored. A guess is never taken for a shift."""
+    track, asked = regbench.load_track(name), {"kind": "probabilities", "split": "validation"}
+    tokens, io = track.instances("validation").tokens, track.task.io
+    early = np.roll(NGram(2, io.vocab_size, io.separator).predict(tokens), -1, 1)
+    line = (
+        "predictions are one place early: the array's row t fits token t + 1 better than token t; say predicts='next'"
+    )
+    assert refused(track, early, predicts="this", **asked) == line
+    for order in (1, 2):
+        right = NGram(order, io.vocab_size, io.separator).predict(tokens)
+        assert regbench.evaluate(track, right, predicts="this", **asked).metrics
 
 
 def test_a_random_model_and_one_that_depends_on_its_batch(tiny: Track, vocab_size: int) -> None:

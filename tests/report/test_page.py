@@ -199,8 +199,10 @@ class TestTheCommand:
         changed = predictions.packed.copy()
         changed[5] = changed[6]
         Predictions(changed, predictions.lengths).save(folder / "seed-0" / "predictions.npz")
-        assert cli.main(["report", str(folder), "--track", str(tiny_file)]) == 2
-        assert "the stored predictions of seed 0 are not those that result.json scored" in capsys.readouterr().err
+        for command in (["report", str(folder)], ["compare", str(folder), "2-gram"], ["errors", str(folder)]):
+            assert cli.main([*command, "--track", str(tiny_file)]) == 2
+            line = "the stored predictions of seed 0 are not those that result.json scored"
+            assert line in capsys.readouterr().err, command
 
     def test_an_instance_of_ones_choice_comes_first(self, folder: Path, tiny_file: Path) -> None:
         assert cli.main(["report", str(folder), "--instance", "7", "--track", str(tiny_file)]) == 0

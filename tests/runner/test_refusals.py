@@ -119,9 +119,9 @@ class TestRefusals:
     def test_a_track_that_leaves_nothing_to_score(
         self, go: Callable[..., regbench.Result], tmp_path: Path, split: str
     ) -> None:
-        """Of a list of strings the first symbol is not scored, and here the one instance of a split has no other."""
+        """Of a list of strings the first symbol is not scored, and here the two instances of a split have no other."""
         shortest = {"min_strings": 1, "max_strings": 2, "max_length": 1}
-        splits = {"train": 60, "validation": 24, "test": 24, "seed": 9} | {split: 1}
+        splits = {"train": 60, "validation": 24, "test": 24, "seed": 12} | {split: 2}
         changed = TINY | {"name": "short-v1", "parameters": TINY["parameters"] | shortest, "splits": splits}
         (tmp_path / "short-v1.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
         with pytest.raises(UserError, match=f"^short-v1 cannot be scored: nothing is scored in the {split} split$"):
@@ -191,6 +191,18 @@ class TestRefusals:
             (folder / "config.yaml").write_text(content)
         with pytest.raises(UserError, match=message):
             regbench.resume(folder)
+
+    @pytest.mark.parametrize("missing", ["architecture", "track"])
+    def test_a_file_that_is_seen_from_another_folder(self, tmp_path: Path, missing: str) -> None:
+        names = {"architecture": "lstm", "track": "pfa-small-v1"} | {
+            missing: {"architecture": "mine.py", "track": "mine.yaml"}[missing]
+        }
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(names))
+        line = (
+            r"config.yaml names mine.*, which is not here: a relative path is seen from the folder where the run began"
+        )
+        with pytest.raises(UserError, match=line):
+            regbench.resume(tmp_path)
 
     @pytest.mark.ci
     def test_a_plugin_edited_since_the_kill(

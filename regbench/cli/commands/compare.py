@@ -136,9 +136,7 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
             table.add_row(f"{tokens:,}", *(f"{records[at].value:.3f}" for records in course.distance.values()))
         print_fitting(table, console)
     largest = max(record.stderr for course in made for records in course.distance.values() for record in records)
-    what = (
-        f"{found.track.name}, test split, the first {arguments.tokens} tokens; no standard error is above {largest:.3f}"
-    )
+    what = f"{found.track.name}, test split, the first {arguments.tokens} tokens; the largest standard error is {largest:.3f}"
     print_line(what, console)
     picture = Path(arguments.course)
     drawn = {
@@ -205,7 +203,7 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
         f"{found.track}, test split: {found.positions:,} scored positions among the first {found.tokens} tokens of "
         f"{found.instances:,} instances"
     )
-    print_line(f"{what}; no standard error is above {found.stderr.max():.3f}", console)
+    print_line(f"{what}; the largest standard error is {found.stderr.max():.3f}", console)
     seeds = _seeds(found)
     if seeds:
         print_line(seeds, console)

@@ -19,7 +19,7 @@ DESCRIPTION = (
 
 def configure(report: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    report.add_argument("folder", type=Path, metavar="DIR", help="the folder of a finished run")
+    report.add_argument("folder", metavar="DIR", help="the folder of a finished run")
     report.add_argument(
         "--instance",
         type=int,
@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.results import read_result
     from regbench.utils.files import explain_full_disk, runs_in
 
-    folder: Path = arguments.folder
+    folder = Path(arguments.folder)
     if not folder.is_dir():
         raise UserError(f"{folder} is not the folder of a run{runs_in(folder)}")
     result = read_result(folder)

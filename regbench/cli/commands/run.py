@@ -56,9 +56,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.cli.tables import metrics_of_run, print_fitting, result_table
     from regbench.sweeps.suite import is_suite
 
-    for option in ("resume", "out"):
-        if getattr(arguments, option) == "":
-            raise UserError(f"--{option} is empty: it names the folder of a run")
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
         return _suite(arguments, console)
     # What is going on goes to stderr, so that stdout holds the table alone.
@@ -77,7 +74,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     )
     print_line(f"result and pictures: {reporter.folder}", console)
     print_line(f"the page of this run: {reporter.folder}/report.html", console)
-    _say_what_next(result, reporter.folder, console)
+    try:
+        _say_what_next(result, reporter.folder, console)
+    except UserError as error:  # the run is done and whole
+        print_line(f"what comes next is not known: {error}", console)
     return 0
 
 
