@@ -312,7 +312,7 @@ class TestBeforeAnythingIsTrained:
             text = failure(run(pytester, "--regbench-update"))
         finally:
             path.write_bytes(whole)
-        assert "the stored predictions of seed 0 are not those that result.json scored" in text
+        assert "the stored predictions of seed 1 are not those that result.json scored" in text
         assert not (pytester.path / RECORDS).exists()
 
 
