@@ -14,7 +14,7 @@ from architectures._delta_mixer import full
 from regbench.models.backbone import StreamState, bottleneck, embedding, unembedding
 from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.mixer import Options, Paper
-from regbench.models.model import Model, require_positions, shift_in
+from regbench.models.model import Model, shift_in
 from regbench.ops.delta_rule import WIDEST, delta_rule
 from regbench.tasks.base import IO
 from regbench.utils.errors import UserError
@@ -213,7 +213,6 @@ class RWKV7(Model):
             after.append(own)
         x, one_vector = self.norm(x), None
         if self.bottleneck is not None:
-            require_positions(state.position + inputs.shape[1], self.io.max_length)
             assert state.bottleneck is not None
             x, one_vector = self.bottleneck(x, inputs, state.bottleneck)
         return self.unembed(x), StreamState(state.position + inputs.shape[1], after, {}, one_vector)

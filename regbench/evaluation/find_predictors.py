@@ -123,7 +123,7 @@ def _names(compared: Sequence[ComparedPredictor]) -> list[str]:
     names = [one.label or (one.name if usual.count(one.name) == 1 else one.long_name) for one in compared]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"two predictors are called '{twice}': give one a name of its own, with other= before it")
+        raise UserError(f"two predictors are called '{twice}': give one of them a name of its own, as in NAME=FOLDER")
     return names
 
 

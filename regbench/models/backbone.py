@@ -285,7 +285,6 @@ class Backbone(Model):
                 x = self.ngram_heads[str(number)].step(x, inputs, state.heads[str(number)])  # type: ignore[operator]
         x, one_vector = self.norm(x), None
         if self.bottleneck is not None:
-            require_positions(state.position + 1, self.io.max_length)
             assert state.bottleneck is not None
             decoded, one_vector = self.bottleneck(x[:, None], inputs[:, None], state.bottleneck)
             x = decoded[:, 0]

@@ -17,10 +17,12 @@ class BottleneckState:
     Attributes:
         vector: (B, D), the output at the first bottleneck token; zeros before it.
         distance: (B,) int64, tokens read since then; -1 before it.
+        position: How many tokens were read.
     """
 
     vector: Tensor
     distance: Tensor
+    position: int = 0
 
 
 class Bottleneck(nn.Module):
@@ -58,10 +60,11 @@ class Bottleneck(nn.Module):
             (B, L, D), and the state after them. Rows before the first bottleneck token are as they were.
 
         Raises:
-            UserError: L is above the most tokens that an instance has.
+            UserError: there are more tokens than an instance has.
         """
-        length, longest, began = inputs.shape[1], self.distances.num_embeddings, state.distance >= 0
-        require_positions(length, longest)  # asked of lengths alone: a GPU need not tell its values
+        length, began = inputs.shape[1], state.distance >= 0
+        read = state.position + length
+        require_positions(read, self.distances.num_embeddings)  # of numbers in Python: a GPU need not tell its values
         is_token = inputs == self.token
         first = is_token.int().argmax(1)
         after = began[:, None] | (is_token.cumsum(1) > 0)
@@ -72,7 +75,9 @@ class Bottleneck(nn.Module):
         decoded = torch.where(after[..., None], self.norm(z + self.network(z)), outputs)
         there = after[:, -1]
         last = BottleneckState(
-            torch.where(there[:, None], vector, state.vector), torch.where(there, distance[:, -1], state.distance)
+            torch.where(there[:, None], vector, state.vector),
+            torch.where(there, distance[:, -1], state.distance),
+            read,
         )
         return decoded, last
 

@@ -324,7 +324,8 @@ def test_what_cannot_be_read_is_refused_in_one_line(
         ([str(run_folder), *track, "--ablate", "y1.1"], "the heads of 'cgt' cannot be ablated: it is a whole model"),
         ([str(small_run), *track, "--range", "50"], "--range takes two positions"),
         ([str(small_run), *track, "--range", "²:5"], "--range takes two positions"),
-        ([str(small_run), *track, "--ablate", ""], "unknown head ''; heads are 1.1 to 2.2"),
+        ([str(small_run), *track, "--ablate", ","], "unknown head ''; heads are 1.1 to 2.2"),
+        ([str(small_run), *track, "--ablate", ""], "--ablate is empty: give it a value, or leave it out"),
         ([str(small_run), *track, "--instance", "20"], "there is no instance 20 among 20"),
     ):
         assert cli.main(["attention", *arguments]) == 2, arguments
