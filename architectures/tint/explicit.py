@@ -129,15 +129,22 @@ def auxiliary_of(model: Model) -> tuple[dict[str, Tensor], int]:
 def refusal(model: Model) -> str | None:
     """Why TinT does not simulate a model. None if it does. `regbench adapt` asks it."""
     inner: Any = getattr(model, "auxiliary", model)
-    mixer = inner.blocks[0].mixer if isinstance(inner, Backbone) else None
-    if not isinstance(inner, Backbone) or not isinstance(mixer, Transformer):
-        return f"TinT simulates the transformer on the common backbone, not {type(mixer or inner).__name__}"
-    if mixer.rotary:
+    if type(inner).forward is not Backbone.forward:
+        return f"TinT simulates the transformer on the common backbone, not {type(inner).__name__}"
+    mixers = [block.mixer for block in inner.blocks]
+    for mixer in mixers:
+        if type(mixer).forward is not Transformer.forward:
+            return f"TinT simulates the transformer, not {type(mixer).__name__}"
+    if any(mixer.rotary for mixer in mixers):
         return "TinT simulates no rotary positions"
-    if mixer.orders or inner.ngram_heads:
+    if any(mixer.orders for mixer in mixers) or inner.ngram_heads:
         return "TinT simulates no n-gram heads"
+    if len({mixer.n_heads for mixer in mixers}) > 1:
+        return "TinT simulates the same number of heads in every block"
     if inner.options.short_conv:
         return "TinT simulates no short_conv"
+    if inner.bottleneck is not None:
+        return "TinT simulates no bottleneck"
     return None
 
 

@@ -158,10 +158,13 @@ def distil_run(
         split: The split to measure on.
 
     Raises:
-        UserError: The task is one of vectors, the prompt leaves no text in the training split, or every rate diverges.
+        UserError: The task is one of vectors, the model changes its weights while it reads (TinT), the prompt leaves no text in
+            the training split, or every rate diverges.
     """
     if models[0].track.task.io.kind != "tokens":
         raise UserError(f"{models[0].folder} is of a task of vectors: adapt is for tokens")
+    if hasattr(models[0].model, "auxiliary"):  # no gradient leads through the weights that it changes
+        raise UserError(f"{name}: a model that takes steps of its own while it reads cannot be distilled")
     known = _measure(models, "validation", place, rates, steps, queries, limit)
     best: dict[int, float] = {}
     for n in steps:

@@ -102,7 +102,7 @@ class Bin:
 
 
 def has_states(track: Track) -> bool:
-    """Whether a track is one of automata.
+    """Whether a track is one of automata, of which every allowed symbol is as likely as the others.
 
     Raises:
         UserError: It is not one of tokens.
@@ -110,7 +110,14 @@ def has_states(track: Track) -> bool:
     if track.task.io.kind != "tokens":
         raise UserError(f"errors are sorted by tokens, and {track.name} is of vectors")
     some = track.instances("validation")[:1]
-    return "transitions" in some.truth and "state" in some.truth_at
+    tables, states = some.truth.get("transitions"), some.truth_at.get("state")
+    if not track.task.knows_truth or tables is None or states is None:
+        return False
+    if {tables.dtype.kind, states.dtype.kind} - {"i", "u"} or (tables.ndim, states.ndim) != (3, 2):
+        return False
+    at = sort_positions(some, track.task.io)
+    uniform = at.allowed / np.maximum(at.allowed.sum(-1, keepdims=True), 1)
+    return bool(np.allclose(track.task.truth(some)[some.scored], uniform, atol=1e-6))
 
 
 def sort_by_repetition(instances: Instances, io: TokenIO) -> Positions:

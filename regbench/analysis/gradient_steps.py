@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -86,8 +86,10 @@ def _refusal(simulator: Simulator, model: Model) -> str | None:
 
 
 def _named(model: Model) -> Simulator | None:
-    blocks: Any = getattr(model, "blocks", None)
-    name = model.simulator or (getattr(getattr(blocks[0], "mixer", None), "simulator", None) if blocks else None)
+    names = {
+        getattr(getattr(block, "mixer", None), "simulator", None) for block in getattr(model, "blocks", None) or ()
+    }
+    name = model.simulator or (names.pop() if len(names) == 1 else None)
     if name is None:
         return None
     with blaming(f"the simulator {name} cannot be imported:"):

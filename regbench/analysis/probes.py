@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regbench.analysis.hidden import states_at
+from regbench.analysis.key_sets import hidden_states_of
 from regbench.analysis.probe_models import STEPS, LinearProbes, MLPProbes, loss_of
 from regbench.analysis.probe_targets import ORDERS, Samples, Target, ngram_samples, state_samples
 from regbench.analysis.trained import Trained, untrained
@@ -102,7 +103,7 @@ def check_probed(trained: Trained, targets: Sequence[Target]) -> None:
     if not isinstance(io, TokenIO):
         raise UserError(f"probes are for tasks of tokens, and {track.name} is of vectors")
     few = track.instances("validation")[:1]
-    if any(target.what == "state" for target in targets) and "state" not in few.truth_at:
+    if any(target.what == "state" for target in targets) and hidden_states_of(few) is None:
         others = ",".join(dict.fromkeys(t.what for t in targets if t.what != "state")) or "counts,frequencies,existence"
         raise UserError(f"the task of {track.name} has no states to probe for; ask for --what {others}")
     if io.vocab_size > MOST_TOKENS:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard.case import Case, Check, Findings, Note
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.figures import rescored
+from regbench.leaderboard.isolated import predict_isolated
 from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.past import Past, past_of
@@ -25,6 +27,7 @@ from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model
 from regbench.training.progress import MEASURED
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
@@ -91,19 +94,28 @@ def weights(case: Case) -> Iterator[str]:
 CHECKS: tuple[Check, ...] = (logs, weights, predictions)
 
 
-def repredict(run: Path, findings: Findings, track: Track | None, commit: str | None = None) -> None:
+def repredict(
+    run: Path,
+    findings: Findings,
+    track: Track | None,
+    commit: str | None = None,
+    source: bytes | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> None:
     """Predicts again with a run's weights, compares with the stored predictions, and adds what is found.
 
-    Only built-in architectures are built, from today's source or that of the run's commit.
+    A built-in architecture is built from today's source or that of the run's commit.
 
     Args:
         run: The run folder.
         findings: What `verify` found before. It must hold no fault: the size of what is built here is bounded by its checks.
         track: A track of your own, if the run is of that.
         commit: Whose source is run where it has changed since; by default the commit that the run names.
+        source: The file of an architecture that is not built in. It is run isolated. Without it nothing is run.
+        announce: Called with a line before something that takes long.
     """
     try:
-        findings.take("checkpoint", _compare(RunFolder(run), track, commit))
+        findings.take("checkpoint", _compare(RunFolder(run), track, commit, source, announce))
     except UserError as error:
         findings.take("checkpoint", [str(error)])
 
@@ -129,15 +141,22 @@ def _same_curve(claimed: Curve, real: Curve) -> bool:
     return all(len(a) == len(b) and np.allclose(a, b, rtol=0.0, atol=1.5e-6) for a, b in pairs)
 
 
-def _compare(run: RunFolder, track: Track | None, commit: str | None) -> Iterator[str]:
+def _compare(
+    run: RunFolder,
+    track: Track | None,
+    commit: str | None,
+    source: bytes | None,
+    announce: Callable[[str], None],
+) -> Iterator[str]:
     record = run.result.architecture
-    if not is_built_in(record):
+    built_in = is_built_in(record)
+    if not built_in and source is None:
         yield Note("only the weights of built-in architectures are loaded")
         return
     reference = find_reference(run.result.track.name, track)
-    with past_of(record, commit or run.result.code.commit) as past:
+    with past_of(record, commit or run.result.code.commit) if built_in else nullcontext() as past:
         by = "" if past is None else f" by {record.source} of commit {past.commit[:12]}"
-        predicted = predict_built_in(run, past, reference.track.task, [reference.test])
+        predicted = predict_again(run, past, source, reference.track.task, [reference.test], announce)
         for seed, again in zip(run.result.seeds, predicted, strict=True):
             yield from weight_faults(run, seed, again, reference, by)
 
@@ -153,24 +172,36 @@ def _apart(again: Predictions, stored: Predictions) -> tuple[float, float]:
     return total / stored.packed.size, largest
 
 
-def predict_built_in(
-    run: RunFolder, past: Past | None, task: Task, asked: Sequence[Instances]
+def predict_again(
+    run: RunFolder,
+    past: Past | None,
+    source: bytes | None,
+    task: Task,
+    asked: Sequence[Instances],
+    announce: Callable[[str], None],
 ) -> Iterator[Predictions]:
     """What the weights of a run predict: for each seed all that it is asked.
 
     Args:
-        run: The run folder, of a built-in architecture.
-        past: The repository whose source is run. None: today's, in this process.
+        run: The run folder.
+        past: Of a built-in architecture the repository whose source is run. None: today's, in this process.
+        source: The file of an architecture that is not built in: it has a process of its own.
         task: The task.
         asked: What the model of each seed is asked, one after the other.
+        announce: Called with a line before something that takes long.
 
     Raises:
-        Refused: A checkpoint is not of this model.
+        Refused: A checkpoint is not of this model, or a process failed.
+        UserError: A process cannot be isolated here.
     """
     record = run.result.architecture
-    if past is not None:
+    if past is not None or not is_built_in(record):
         weights = [read_weights(run, seed.seed) for seed in run.result.seeds]
-        yield from past.predict(Job(record.name, record.options, task), weights, asked)
+        if past is not None:
+            yield from past.predict(Job(record.name, record.options, task), weights, asked)
+        else:
+            _, class_name = registry.as_file(run.configuration.architecture)
+            yield from predict_isolated(Job(class_name or "", record.options, task, source), weights, asked, announce)
         return
     for seed in run.result.seeds:
         model = load_model(run.folder, f"seed-{seed.seed}/checkpoint.safetensors", record, task.io)

@@ -7,7 +7,7 @@ score lower there. Code that sees what it predicts does not. So a stranger's is 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,11 @@ import numpy as np
 from regbench.data.instances import Instances
 from regbench.evaluation.guards import LARGEST_GAIN, change_behind, gain
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard.against_run import predict_built_in, read_weights, weight_faults
+from regbench.leaderboard.against_run import predict_again, weight_faults
 from regbench.leaderboard.case import Findings, Note
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.isolated import predict_isolated
-from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
-from regbench.leaderboard.past import Past, past_of
+from regbench.leaderboard.past import past_of
 from regbench.leaderboard.plausible import copies
 from regbench.leaderboard.reference import Reference, find_reference
 from regbench.leaderboard.run_folder import RunFolder
@@ -46,10 +44,8 @@ from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.scores import Scores, score
 from regbench.metrics.significance import Change, Split, expected_elsewhere
 from regbench.results import ScoreRecord
-from regbench.tasks.base import Task
 from regbench.tracks import Track
 from regbench.training.provenance import describe_machine
-from regbench.utils import registry
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
@@ -133,8 +129,8 @@ def challenge(
             announce(f"{architecture.source} has changed: that of commit {past.commit[:12]} is run")
         folder, task = RunFolder(run), reference.track.task
         changed, places = change_behind(fresh, number)
-        predicted = _predict(stored, folder, past, task, (reference.test, fresh), announce)
-        again = _predict(stored, folder, past, task, (changed,), announce)  # by a process that has seen no others
+        predicted = predict_again(folder, past, stored.source, task, (reference.test, fresh), announce)
+        again = predict_again(folder, past, stored.source, task, (changed,), announce)  # its process has seen no others
         try:
             for seed in entry.result.seeds:
                 announce(f"seed {seed.seed}: predicting the test split and the fresh instances")
@@ -166,25 +162,6 @@ def _copies(stored: Stored) -> Iterator[str]:
                 yield from copies([stored.entry, other.entry])
             except Refused as error:
                 yield Note(f"not compared with {other.path.name}: {error}")
-
-
-def _predict(
-    stored: Stored,
-    run: RunFolder,
-    past: Past | None,
-    task: Task,
-    asked: Sequence[Instances],
-    announce: Callable[[str], None],
-) -> Iterator[Predictions]:
-    """For each seed what its weights predict, by built-in source or by a stranger's, which has a process of its own."""
-    entry = stored.entry
-    if is_built_in(entry.result.architecture):
-        yield from predict_built_in(run, past, task, asked)
-        return
-    _, class_name = registry.as_file(entry.configuration.architecture)
-    job = Job(class_name or "", entry.result.architecture.options, task, stored.source)
-    weights = [read_weights(run, seed.seed) for seed in entry.result.seeds]
-    yield from predict_isolated(job, weights, asked, announce)
 
 
 def _sees(

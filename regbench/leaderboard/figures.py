@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from regbench.metrics.metric import Metric
 from regbench.metrics.scores import by_problem, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
 from regbench.training.options import TrainingOptions
+from regbench.training.trainer import evaluation_steps
 from regbench.utils.errors import UserError, describe_validation
 
 FEWEST_SEEDS = 3
@@ -121,7 +122,10 @@ def training(case: Case) -> Iterator[str]:
         return
     for seed in case.result.seeds:
         if seed.seed in plans:
-            yield from (f"seed {seed.seed}: {fault}" for fault in _training_faults(seed, plans[seed.seed]))
+            plan = plans[seed.seed]
+            instances = options.train_instances or case.reference.track.definition.splits.train
+            evaluated = evaluation_steps(len(plan), instances, options) - {0}
+            yield from (f"seed {seed.seed}: {fault}" for fault in _training_faults(seed, plan, evaluated))
 
 
 def scores(case: Case) -> Iterator[str]:
@@ -223,15 +227,21 @@ def _records(case: Case) -> Iterator[tuple[str, SeedRecord | BaselineRecord]]:
         yield f"the baseline {name}", record
 
 
-def _training_faults(seed: SeedRecord, plan: NDArray[np.int64]) -> Iterator[str]:
-    """What is wrong with the record of a training; `plan`: (S,), tokens seen after each step."""
+def _training_faults(seed: SeedRecord, plan: NDArray[np.int64], evaluated: Set[int]) -> Iterator[str]:
+    """What is wrong with the record of a training.
+
+    Args:
+        seed: The record.
+        plan: (S,), tokens seen after each step.
+        evaluated: The steps after which the validation split is scored.
+    """
     rows = seed.training_curve
     if (seed.steps, seed.tokens) != (len(plan), plan[-1]):
         yield f"{seed.steps:,} steps of {seed.tokens:,} tokens, and the options give {len(plan):,} of {plan[-1]:,}"
         return
     steps = [row.step for row in rows]
-    if not steps or steps != sorted(set(steps)) or steps[0] < 1 or steps[-1] != seed.steps:
-        yield "the steps of the training curve do not rise to the last"
+    if steps != sorted(evaluated):
+        yield "the steps of the training curve are not those at which the options score the validation split"
         return
     if any(row.tokens != plan[row.step - 1] for row in rows):
         yield "the training curve has other tokens than its steps"

@@ -324,5 +324,6 @@ def _check_agreement(entries: Sequence[Entry]) -> None:
         for name, record in entry.result.baselines.items():
             other = first.result.baselines.get(name, record)
             for metric, score in record.scores.items():
-                if metric not in other.scores or abs(score.value - other.scores[metric].value) > 1e-4:
+                same = other.scores.get(metric)
+                if same is None or abs(score.value - same.value) > 1e-4 * max(1.0, abs(same.value)):
                     raise UserError(f"{entry.file_name} and {first.file_name} disagree on the baseline {name}")

@@ -2,8 +2,8 @@
 
 Two trainings of one seed with the same machine and versions end in the same predictions, to the bit. Elsewhere the rounding of
 one sum sends them as far apart as two seeds. So scores are compared within the noise of seeds and instances, by
-`regbench.metrics.significance`. Only built-in architectures are trained, by today's source or that of the entry's commit: nothing
-of the entry is executed.
+`regbench.metrics.significance`. Only built-in architectures are trained here, by today's source or that of the entry's commit.
+Whoever trusts the file of another one trains it, and gives the run. Then its weights predict again, isolated.
 """
 
 from __future__ import annotations
@@ -106,19 +106,22 @@ def reproduce(
         announce: Called with a line when an unfinished run goes on.
 
     Raises:
-        UserError: The entry has faults, its architecture is not built in, or it has no such seed. Or `run` is another run.
+        UserError: The entry has faults, or it has no such seed. Its architecture is not built in, and no `run` is given. Or `run`
+            is another run.
     """
     own = load_track(track) if track is not None else None
     findings = verify_entry(stored, track=own, costly=False)
     if findings.faults:
         raise UserError(f"{stored.path} is no entry that could be reproduced: {findings.faults[0]}")
     entry = stored.entry
-    if not is_built_in(entry.result.architecture):
-        raise UserError(
-            f"{entry.name} is not built in, and nothing that came with an entry is run: {entry.command} trains it"
-        )
     if run is not None:
         return compare_runs(stored, _finished(run, entry), run, own)
+    if not is_built_in(entry.result.architecture):
+        file = entry.result.architecture.source
+        raise UserError(
+            f"{entry.name} is not built in, so it is not trained here. Read {stored.path.with_name(stored.source_name)}, copy it "
+            f"to {file}, train it ({entry.command}), and give the run with --run"
+        )
     where = track if own is not None and own.name == entry.track else entry.track
     asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
     folder = out or Path("runs") / "reproduced" / stored.path.stem
@@ -169,10 +172,11 @@ def _finished(run: Path, entry: Entry) -> Result:
     mine, architecture = entry.result, result.architecture
     if result.track != mine.track or not same_configuration(mine, result):
         raise UserError(f"{run} is a run of another configuration than {entry.name}")
-    if architecture.source_sha256 != mine.architecture.source_sha256 and not is_todays(
-        architecture, result.code.commit
-    ):
-        raise UserError(f"{run} is by a source of {architecture.source} that is neither the entry's nor today's")
+    if architecture.source_sha256 != mine.architecture.source_sha256:
+        if not is_built_in(architecture):
+            raise UserError(f"{run} is by another {architecture.source} than the entry")
+        if not is_todays(architecture, result.code.commit):
+            raise UserError(f"{run} is by a source of {architecture.source} that is neither the entry's nor today's")
     _chosen(entry, [seed.seed for seed in result.seeds])
     return result
 
@@ -206,7 +210,14 @@ def _resolved(config: Config) -> Config:
     return config.model_copy(update={"track": str(Path(config.track).resolve())})
 
 
-def keep_reproduction(made: Reproduction, by: str, track: Track | None) -> None:
+def keep_reproduction(
+    made: Reproduction,
+    by: str,
+    track: Track | None,
+    *,
+    run_their_code: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
+) -> None:
     """Writes into the evidence beside an entry that all its seeds were trained again, by whom and where.
 
     The run is checked like one that is to become an entry, and its weights must predict what was scored.
@@ -215,12 +226,14 @@ def keep_reproduction(made: Reproduction, by: str, track: Track | None) -> None:
         made: What came of `reproduce`.
         by: Who trained again.
         track: A track of your own, if the entry is of that.
+        run_their_code: Whether the weights of an architecture that is not built in predict, in a process of its own.
+        announce: Called with a line before that.
 
     Raises:
-        UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Or who
-            trained again is who submitted.
+        UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Who
+            trained again is who submitted. Or the architecture is not built in, and it is not to be run or not yet verified.
     """
-    check_reproducer(made.stored, by)
+    check_reproducer(made.stored, by, run_their_code=run_their_code)
     result = made.result
     seeds = [seed.seed for seed in result.seeds]
     if made.differs or seeds != [seed.seed for seed in made.entry.result.seeds]:
@@ -231,7 +244,8 @@ def keep_reproduction(made: Reproduction, by: str, track: Track | None) -> None:
     findings.faults = [fault for fault in findings.faults if fault.check not in _OF_AN_ENTRY]
     if not findings.faults:
         same = result.architecture.source_sha256 == made.entry.result.architecture.source_sha256
-        repredict(made.folder, findings, track, made.entry.result.code.commit if same else result.code.commit)
+        commit = made.entry.result.code.commit if same else result.code.commit
+        repredict(made.folder, findings, track, commit, made.stored.source, announce)
     if findings.faults:
         raise UserError(f"{made.folder} has a fault: {findings.faults[0]}")
     machine = result.environment
@@ -247,16 +261,22 @@ def keep_reproduction(made: Reproduction, by: str, track: Track | None) -> None:
     add_evidence(made.stored, reproduced=again)
 
 
-def check_reproducer(stored: Stored, by: str) -> None:
-    """Refuses a name that cannot reproduce an entry, so that nobody trains for nothing.
+def check_reproducer(stored: Stored, by: str, *, run_their_code: bool = False) -> None:
+    """Refuses what cannot make an entry reproduced, so that nobody trains for nothing.
 
     Raises:
-        UserError: It is no name, or that of who submitted the entry.
+        UserError: `by` is no name, or that of who submitted the entry. Or the architecture is not built in, and it is not to be
+            run or not yet verified.
     """
     check_by(by)
-    submitted = read_evidence(stored).submitted
-    if submitted is not None and same_person(by, submitted.by):
-        raise UserError(f"{submitted.by} submitted {stored.path.name}: somebody else must reproduce it")
+    evidence, name = read_evidence(stored), stored.path.name
+    if evidence.submitted is not None and same_person(by, evidence.submitted.by):
+        raise UserError(f"{evidence.submitted.by} submitted {name}: somebody else must reproduce it")
+    if not is_built_in(stored.entry.result.architecture):
+        if evidence.challenge is None:
+            raise UserError(f"{name} is not built in and not yet verified: regbench challenge makes it verified first")
+        if not run_their_code:
+            raise UserError(f"{name} is not built in: --run-their-code lets its weights predict, isolated")
 
 
 def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | None) -> Reproduction:

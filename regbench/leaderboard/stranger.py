@@ -12,6 +12,7 @@ from collections.abc import Iterator
 _TELLING = {
     *("load_track", "instances", "generate", "truth", "open", "exec", "eval", "compile", "getattr"),
     *("__import__", "__builtins__", "__subclasses__", "__globals__", "import_module"),
+    *("load", "load_file", "fromfile", "memmap", "genfromtxt", "loadtxt", "hub", "load_state_dict_from_url"),
 }
 """Names by which code reaches the generators, files, or other code."""
 

@@ -171,6 +171,8 @@ def _read(backend: str) -> dict[str, str]:
             raise UserError(
                 f"backend '{part.strip()}' is without its op: in a list each needs one, as in attention=torch"
             )
+        if op in requested:
+            raise UserError(f"backend names {op} twice: {backend}")
         if op not in ops:
             raise UserError(f"no op is called '{op}'{nearest(op, ops)}")
         if name != AUTO:

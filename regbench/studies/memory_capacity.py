@@ -36,7 +36,7 @@ class Options(study.Options):
     """
 
     draws: int = pydantic.Field(default=5, ge=2, le=10_000)
-    most_tokens: int = pydantic.Field(default=2000, ge=200)
+    most_tokens: int = pydantic.Field(default=2000, ge=200, le=TOKENS[-1])
 
 
 def errors(rng: np.random.Generator, n: int, d: int, lookups: tuple[str, ...] = LOOKUPS) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pydantic
+from scipy import stats
 
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, explain_validation, nearest
@@ -135,10 +136,16 @@ def at_least(what: str, value: float, limit: float) -> Expectation:
 
 
 def near_oracle(what: str, values: FloatArray, oracle: float) -> Expectation:
-    """The expectation that the mean of draws (M,) is an oracle's value, but for three standard errors."""
+    """The expectation that the mean of draws (M,) is an oracle's value, but for as much as three standard errors of many draws.
+
+    Few draws may be farther away, as Student's t says.
+    """
     mean, error = float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
+    errors = float(stats.t.isf(stats.norm.sf(3), len(values) - 1))
     measured = f"{mean:.4f} ± {error:.4f}"
-    return Expectation(what, measured, f"{oracle:.4f}, within 3 errors", abs(mean - oracle) <= 3 * error)
+    return Expectation(
+        what, measured, f"{oracle:.4f}, within {errors:.1f} errors", abs(mean - oracle) <= errors * error
+    )
 
 
 def slope(x: Sequence[float], y: Sequence[float] | FloatArray) -> float:

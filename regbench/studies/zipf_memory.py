@@ -53,7 +53,7 @@ class Options(study.Options):
     """
 
     optimizers: bool = False
-    widest: int = pydantic.Field(default=1000, ge=100)
+    widest: int = pydantic.Field(default=1000, ge=100, le=WIDTHS[-1])
 
 
 def frequencies(n_tokens: int, alpha: float = 2.0) -> FloatArray:

@@ -116,8 +116,12 @@ def read_sweep(path: Path) -> SweepFile:
             value twice; `select` or `options_of` speak of what is not in the grid.
     """
     content = read_mapping(path, "a sweep")
+    try:
+        content = _numbers(content)
+    except RecursionError:
+        raise UserError(f"{path}: a value holds itself") from None
     with explain_validation(str(path), [*SweepFile.model_fields, "by", "over", "with"]):
-        sweep = SweepFile(**_numbers(content))
+        sweep = SweepFile(**content)
     fault = _fault(sweep)
     if fault is not None:
         raise UserError(f"{path}: {fault}")
@@ -139,6 +143,8 @@ def _fault(sweep: SweepFile) -> str | None:
         return "grid has no 'arch': it says which architectures are swept"
     for where, axes in [("grid", sweep.grid), *((f"options_of.{a}", axes) for a, axes in sweep.options_of.items())]:
         for name, values in axes.items():
+            if name != "arch" and "arch" in names_in(name):
+                return f"the axis {where}.{name} sets 'arch' with other settings: options_of has the axes of one architecture"
             if not values:
                 return f"the axis {where}.{name} is empty: give its values, as in {name}: [1, 2]"
             twice = next((v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])), None)

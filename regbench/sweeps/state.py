@@ -1,7 +1,7 @@
 """The folder of a sweep is its state: what is there is done, what is not is to do.
 
 sweep.yaml       what was asked for
-begun.json       the version of regbench, and the trials of each group
+begun.json       the version of regbench, and the trials of each group, also of those that left the file
 cells/<digest>/  a cell: weights, log, `trained.json`; where it is scored `predictions.npz` and `scores.json`;
                  where it failed `failed.json`
 runs/<track>/<architecture>-<digest>/   all seeds of a chosen configuration, as `regbench run` would have left them;
@@ -102,7 +102,7 @@ class SweepFolder:
         """
         remove_leftovers(self.path)
         version = metadata.version("regbench")
-        trials = {group.key: sorted(cell.digest for cell in group.trials) for group in groups}
+        asked = {group.key: _asked(group) for group in groups}
         path = self.path / "begun.json"
         self.require_sweep()
         then = _read_begun(path)
@@ -111,18 +111,23 @@ class SweepFolder:
                 raise UserError(
                     f"{self.path} was begun by regbench {then['regbench']}, and this is {version}; choose another --out"
                 )
-            gone = [before for key, before in then["groups"].items() if key not in trials]
+            gone = [before for key, before in then["groups"].items() if key not in asked]
             for group in groups:
-                own = {*trials[group.key], *(Cell(point, SELECTION_SEED).digest for point in group.points)}
-                # With another `select` a group has another key. Its cells may still have been trials.
-                others = [before for before in gone if own.intersection(before) and not own.issuperset(before)]
-                for before in (then["groups"].get(group.key, []), *others):
-                    if before != trials[group.key] and any(map(self._is_trained, before)):
+                mine = asked[group.key]
+                own = {*mine["trials"], *mine["cells"]}
+                # With another `select` a group has another key. Its cells may still have been chosen among trials.
+                others = [
+                    before["trials"]
+                    for before in gone
+                    if own.intersection((*before["trials"], *before["cells"])) and not own.issuperset(before["trials"])
+                ]
+                for before in (then["groups"].get(group.key, mine)["trials"], *others):
+                    if before != mine["trials"] and any(map(self._is_trained, before)):
                         raise UserError(
                             f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
                         )
-            trials = {**then["groups"], **trials}
-        write_json(path, {"regbench": version, "groups": trials})
+            asked = {**then["groups"], **asked}
+        write_json(path, {"regbench": version, "groups": asked})
         with atomic_write(self.path / "sweep.yaml") as file:
             yaml.safe_dump(sweep.model_dump(mode="json", by_alias=True, exclude_defaults=True), file, sort_keys=False)
         remove_leftovers(self.path)
@@ -135,6 +140,12 @@ class SweepFolder:
                 _carry_over(folder, old)
                 shutil.rmtree(folder)
             old.rename(folder)  # it was killed between the two renamings of `replace`
+
+    def tried(self, point: Point) -> int:
+        """How many configurations of a point's architecture were tried on its track, in all groups. One that failed counts."""
+        begun, place = _read_begun(self.path / "begun.json") or {"groups": {}}, [point.track.name, point.name]
+        groups = [group for group in begun["groups"].values() if group["of"] == place]
+        return len({digest for group in groups for digest in group["trials"] or group["cells"]})
 
     def _is_trained(self, digest: str) -> bool:
         """Whether a cell counts as a trial: it was trained, or lost."""
@@ -231,6 +242,15 @@ class SweepFolder:
         return [*(name for name in _SEED_FILES if (folder / name).exists()), *course]
 
 
+def _asked(group: Group) -> dict[str, Any]:
+    """What `begun.json` says of a group: its track and architecture, the cells that decide, and all that may be chosen."""
+    return {
+        "of": [group.first.track.name, group.first.name],
+        "trials": sorted(cell.digest for cell in group.trials),
+        "cells": sorted(Cell(point, SELECTION_SEED).digest for point in group.points),
+    }
+
+
 def _is_refused(folder: Path) -> bool:
     """Whether a cell's configuration could not be trained."""
     try:
@@ -266,6 +286,7 @@ def _read_begun(path: Path) -> dict[str, Any] | None:
     """The content of `begun.json`; None where there is no whole one."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return content if isinstance(content["groups"], dict) and "regbench" in content else None
-    except (OSError, ValueError, KeyError, TypeError):
+        whole = all({"of", "trials", "cells"} <= group.keys() for group in content["groups"].values())
+        return content if whole and "regbench" in content else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

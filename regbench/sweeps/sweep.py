@@ -127,7 +127,7 @@ class Sweep:
             write_table(folder.path / "table.csv", rows, self.groups)
             write_trials(folder.path / "trials.csv", folder, self.groups, schedule.chosen)
             write_curves(folder.path, curves_of(folder, rows, self.groups), rows)
-            write_best(folder.path, rows, self.groups)
+            write_best(folder, rows)
         return Swept(folder.path, rows, schedule.failures)
 
     def _engine(self, folder: SweepFolder, divided: Share, on: On, address: str | None) -> Engine:

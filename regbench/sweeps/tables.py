@@ -144,26 +144,21 @@ def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chose
     write_csv(path, columns, lines)
 
 
-def trials_of(groups: Iterable[Group], point: Point) -> int:
-    """How many configurations of the point's architecture were tried on its track, in all groups; one that fails counts."""
-    place = (point.track.name, point.name)
-    return sum(max(1, len(group.trials)) for group in groups if (group.first.track.name, group.first.name) == place)
-
-
-def write_best(folder: Path, rows: Sequence[Row], groups: Sequence[Group]) -> None:
+def write_best(folder: SweepFolder, rows: Sequence[Row]) -> None:
     """Writes `best.yaml`, which `regbench run --config` takes: the best of a track by validation; of several tracks a file each.
 
     Its trials are all that were made with its architecture on its track. Files of an earlier form of the sweep are removed.
     """
-    for earlier in (folder / "best.yaml", *(folder / f"best-{run.name}.yaml" for run in folder.glob("runs/*"))):
+    path = folder.path
+    for earlier in (path / "best.yaml", *(path / f"best-{run.name}.yaml" for run in path.glob("runs/*"))):
         earlier.unlink(missing_ok=True)
     tracks = list(dict.fromkeys(row.point.track.name for row in rows))
     for track in tracks:
         own = [row for row in rows if row.point.track.name == track]
         best = min(own, key=lambda row: row.validation.median)
         name = "best.yaml" if len(tracks) == 1 else f"best-{track}.yaml"
-        with atomic_write(folder / name) as file:
-            config = best.point.config(best.group.seeds, trials_of(groups, best.point))
+        with atomic_write(path / name) as file:
+            config = best.point.config(best.group.seeds, folder.tried(best.point))
             yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
 
 

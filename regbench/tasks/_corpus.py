@@ -2,7 +2,7 @@
 
 Any text will do: the standard library of the Python that runs (the default; its modules are the topics), local files, or a
 dataset of the Hugging Face Hub. Tokens are byte pairs learned from the training documents. Every document is in one split.
-A document is left out where more than a tenth of its text stands in earlier ones, or where a later one quotes it whole. So a
+A document is left out where more than a tenth of its long lines stand in earlier ones, or where a later one quotes them all. So a
 model is tested on little text that it was trained on. Another text or another Python gives other instances: the fingerprint tells
 them apart.
 """

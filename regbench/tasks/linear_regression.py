@@ -44,7 +44,7 @@ class LinearRegressionParameters(task.Parameters):
     d_x: int = pydantic.Field(default=8, ge=1, le=1024)
     d_y: int = pydantic.Field(default=4, ge=1, le=1024)
     n_examples: int = pydantic.Field(default=32, ge=1, le=4096)
-    noise: float = pydantic.Field(default=1.0, ge=0.0)
+    noise: float = pydantic.Field(default=1.0, ge=0.0, le=1e6)
 
 
 class LinearRegression(task.Task):

@@ -50,7 +50,8 @@ class RecallParameters(task.Parameters):
         key_tokens: Tokens of which keys are made.
         value_tokens: Tokens of which values are made.
         n_keys: Keys of a map.
-        longest_key: The most tokens in a key. All lengths are equally likely.
+        longest_key: The most tokens in a key. A length is drawn, all being equally likely. A key that begins with another one, or
+            is the beginning of it, is drawn again. So short keys are rarer.
         longest_value: The most tokens in a value. All lengths are equally likely.
         noise_tokens: Tokens of which noise is made.
         noise_percent: How many in a hundred pairs are noise.

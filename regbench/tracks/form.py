@@ -32,6 +32,8 @@ def ill_formed(task: Task, instances: Any, count: int, split: str) -> str | None
     truths: tuple[Any, Any] = (instances.truth, instances.truth_at)
     if not all(isinstance(truth, Mapping) for truth in truths):
         return "truth and truth_at of its Instances must be dictionaries"
+    if (strange := next((key for truth in truths for key in truth if not isinstance(key, str)), None)) is not None:
+        return f"the names in truth and truth_at of its Instances must be text, not {strange!r}"
     arrays = arrays_of(instances)
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype == object:

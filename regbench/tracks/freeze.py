@@ -26,7 +26,10 @@ def main() -> int:
         except UserError as error:
             print(f"regbench: {error}", file=sys.stderr)
             return 2
-        print(f"{name}: {'unchanged' if record.get(name) == made else 'recorded'}")
+        if record.get(name, made) != made:
+            print(f"regbench: {name} makes something else than its record in {FROZEN_FILE.name}", file=sys.stderr)
+            return 2
+        print(f"{name}: {'unchanged' if name in record else 'recorded'}")
         record[name] = made
     write_json(FROZEN_FILE, dict(sorted(record.items())))
     return 0

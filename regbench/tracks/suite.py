@@ -35,7 +35,7 @@ def suite_names() -> dict[str, str]:
     return found
 
 
-def load_suite(name: str) -> Suite:
+def load_suite(name: str | Path) -> Suite:
     """Loads a suite.
 
     Args:
@@ -47,6 +47,9 @@ def load_suite(name: str) -> Suite:
     Raises:
         UserError: There is no such suite, its YAML is broken, a field is wrong, or a track is unknown, wrong or given twice.
     """
+    if not isinstance(name, str | Path):
+        raise UserError(f"a suite is a name or the path of a YAML file, not {type(name).__name__}")
+    name = str(name)
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and path.stem not in suite_names():
         hint = nearest(name, suite_names(), " (give a suite of your own by its YAML file)")

@@ -123,21 +123,25 @@ def describe_machine() -> str:
 
 
 def describe_code() -> Code:
-    """The commit of regbench's own source, and whether its packages were changed since. None where it is no repository."""
+    """The commit of regbench's own source, and whether its packages differ from it. None where it is no repository.
+
+    A Python file that was never added is a difference, too: the commit does not have it.
+    """
     found = []
     try:
         # An environment may lie inside some other repository: the first call asks whether this file is tracked.
         for call in (
             ["ls-files", "--", __file__],
             ["rev-parse", "HEAD"],
-            ["status", "--porcelain", "-uno", "--", *_own_packages()],
+            ["status", "--porcelain", "-uall", "--", *_own_packages()],
         ):
             found.append(_git(call))
             if not found[0]:
                 return Code(commit=None, dirty=None)
     except (OSError, subprocess.SubprocessError):
         return Code(commit=None, dirty=None)
-    return Code(commit=found[1], dirty=bool(found[2]))
+    changed = [line for line in found[2].splitlines() if not line.startswith("??") or line.endswith((".py", '.py"'))]
+    return Code(commit=found[1], dirty=bool(changed))
 
 
 def note_code(folder: Path, code: Code, *, afresh: bool) -> None:

@@ -270,6 +270,7 @@ def test_angles_are_a_mean_over_instances(
         (["tint", "--tokens", "1e30"], "tokens leaves nothing behind it: the longest instance has "),
         (["tint", "--tokens", "900"], "a segment of 900 tokens leaves nothing behind it: the longest instance has "),
         (["tint", "--how", "valeus"], "--how knows no 'valeus'; did you mean 'values'?"),
+        (["tint", "--how", "distill"], "tint: a model that takes steps of its own while it reads cannot be distilled"),
         (["lstm", "--how", "tint"], "lstm: there is no simulator for it. Give --how full"),
         (["rotary", "--how", "tint"], "rotary: TinT simulates no rotary positions. Give --how full"),
         (["heads", "--how", "full,values"], "heads: TinT simulates no n-gram heads. Give --how full"),

@@ -214,3 +214,29 @@ def test_the_command(
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_automata_are_known_by_their_truth(tmp_path: Path) -> None:
+    """A task of one's own may keep tables of transitions and states, and allow symbols with other probabilities."""
+    (tmp_path / "weighted.py").write_text(WEIGHTED)
+    (tmp_path / "weighted-v1.yaml").write_text(
+        "name: weighted-v1\ntask: ./weighted.py\nsplits: {train: 20, validation: 4, test: 4, seed: 0}\n"
+        "budget: {train_tokens: 100}\nmain_score: nll\n"
+    )
+    assert errors.has_states(load_track("pfa-small-v1"))
+    assert not errors.has_states(load_track(tmp_path / "weighted-v1.yaml"))
+    assert not errors.has_states(load_track("bigram-small-v1"))
+
+
+WEIGHTED = """
+import numpy as np
+from regbench.tasks.pfa import PFA
+
+
+class Weighted(PFA):
+    def truth(self, instances):
+        true = super().truth(instances)
+        true *= 1 + np.arange(true.shape[-1])
+        total = true.sum(-1, keepdims=True)
+        return true / (total + (total == 0))
+"""

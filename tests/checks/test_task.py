@@ -187,6 +187,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("forms", "truth['w'] of the train split has", made_otherwise(lambda i: replace(i, truth={"w": np.zeros(3)}))),
     ("forms", "array of Python objects", made_otherwise(lambda i: replace(i, truth={"w": i.lengths.astype(object)}))),
     ("forms", "truth_at['c'] has the shape (60,)", made_otherwise(lambda i: replace(i, truth_at={"c": i.lengths}))),
+    ("forms", "must be text, not 0", made_otherwise(lambda i: replace(i, truth={0: i.lengths}))),
     ("forms", "must be dictionaries", made_otherwise(lambda i: replace(i, truth=None))),
     ("forms", "need a generator", made_otherwise(lambda i: replace(i, generator=""))),
     ("forms", "its io is int", {"io": 7}),

@@ -102,6 +102,11 @@ def test_a_difference_without_noise_is_told() -> None:
         (lambda e: e.update(entry="0" * 64), "of another entry"),
         (lambda e: e["challenge"].update(number=1), "not of the instances"),
         (lambda e: e["challenge"]["scores"]["tvd"].update(value=0.9), "tvd is worse on fresh instances"),
+        (
+            lambda e: [e["challenge"][k]["tvd"].update(value=0.9) for k in ("scores", "expected")],
+            "expected of the tvd does not follow from the claim",
+        ),
+        (lambda e: e["challenge"]["expected"]["tvd"].update(stderr=0.5), "expected of the tvd does not follow"),
         (lambda e: e["challenge"]["scores"].pop("tvd"), "not of the instances or the scores"),
         (lambda e: e["challenge"]["expected"].pop("tvd"), "not of the instances or the scores"),
         (lambda e: e["challenge"].update(by="x\x1b[2J"), "not printable"),

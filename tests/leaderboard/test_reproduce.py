@@ -9,6 +9,8 @@ import pytest
 
 import regbench
 from regbench import cli
+from regbench.leaderboard import isolated
+from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.reproduce import compare_runs, keep_reproduction, reproduce
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import Evidence, Reproduced, Submitted, read_evidence, today, write_evidence
@@ -166,7 +168,9 @@ def test_a_run_that_learned_less_is_another(lstm: Made, tiny_file: Path, tmp_pat
 def test_what_cannot_be_reproduced_is_refused(lstm: Made, stranger: Made, tiny_file: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no seed 7, only 0, 1, 2"):
         reproduce(lstm.stored, seeds=[7], track=str(tiny_file))
-    with pytest.raises(UserError, match=r"not built in, and nothing that came with an entry is run: regbench run"):
+    with pytest.raises(
+        UserError, match=r"not built in, so it is not trained here\. Read .*, copy it to my_average\.py"
+    ):
         reproduce(stranger.stored, track=str(tiny_file))
     with pytest.raises(UserError, match="is a run of another configuration than lstm"):
         reproduce(lstm.stored, run=stranger.run, track=str(tiny_file))
@@ -177,3 +181,45 @@ def test_what_cannot_be_reproduced_is_refused(lstm: Made, stranger: Made, tiny_f
         reproduce(Stored(edited), track=str(tiny_file))
     with pytest.raises(UserError, match="no such file"):
         reproduce(Stored(tmp_path / "tiny-v1" / "none.json"), track=str(tiny_file))
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
+def test_a_strangers_file_that_somebody_trained_again(
+    stranger: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, source = board_of(stranger, tmp_path), tmp_path / "my_average.py"
+    source.write_bytes(Stored(path).source or b"")
+    again = tmp_path / "again"
+    regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=SETTINGS, out=again)
+    words = ["reproduce", str(path), "--track", str(tiny_file), "--run", str(again)]
+    assert cli.main([*words, "--run-their-code"]) == 2
+    assert "--run-their-code goes with --run and --by" in capsys.readouterr().err
+    words += ["--by", "a reader"]
+    assert cli.main([*words, "--run-their-code"]) == 2
+    assert "is not built in and not yet verified" in capsys.readouterr().err
+    challenge(Stored(path), stranger.run, by="x", track=stranger.track, instances=100, run_their_code=True)
+    assert cli.main(words) == 2
+    assert "is not built in: --run-their-code lets its weights predict, isolated" in capsys.readouterr().err
+    assert cli.main([*words, "--run-their-code"]) == 0
+    evidence = read_evidence(Stored(path))
+    assert (evidence.tier, evidence.reproduced and evidence.reproduced.identical) == ("reproduced", [0, 1, 2])
+    assert verify_entry(Stored(path), track=stranger.track).faults == []
+    write_evidence(Stored(path), evidence.model_copy(update={"challenge": None}))
+    (fault,) = verify_entry(Stored(path), track=stranger.track).faults
+    assert str(fault) == "tier: it was reproduced before it was verified, and it is not built in"
+
+    def keep(run: Path) -> None:
+        write_evidence(Stored(path), evidence)
+        made = reproduce(Stored(path), run=run, track=str(tiny_file))
+        keep_reproduction(made, "a reader", stranger.track, run_their_code=True)
+
+    mixed = tmp_path / "mixed"
+    shutil.copytree(again, mixed)
+    shutil.copy(mixed / "seed-1" / "checkpoint.safetensors", mixed / "seed-0" / "checkpoint.safetensors")
+    with pytest.raises(UserError, match="has a fault: checkpoint: seed 0"):
+        keep(mixed)
+    source.write_text(source.read_text() + "\n# edited\n")
+    regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=SETTINGS, out=tmp_path / "edited")
+    with pytest.raises(UserError, match=r"is by another my_average\.py than the entry"):
+        keep(tmp_path / "edited")

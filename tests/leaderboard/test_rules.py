@@ -66,6 +66,7 @@ BROKEN: dict[str, Change] = {
     "seeds": lambda c: (c["result"]["seeds"].pop(0), c["instances"]["sums"].pop(0)),
     "seeds, the same twice": lambda c: c["result"]["seeds"].__setitem__(1, {**c["result"]["seeds"][0], "seed": 1}),
     "training": update("seeds", 2, best_step=1),
+    "training, a validation left out": lambda c: c["result"]["seeds"][0]["training_curve"].pop(0),
     "training, beyond the budget": update("training", train_tokens=10**7),
     "training, more tokens than asked": update("seeds", 0, tokens=10**7),
     "training, too fast": update("seeds", 0, tokens_per_second=1e6),

@@ -54,4 +54,5 @@ class A:
         "line 7: instances",
         "line 8: open",
     ]
+    assert telling_lines(b"x = np.load('a')\ny = torch.hub") == ["line 1: load", "line 2: hub"]
     assert len(telling_lines(b"open()\n" * 50)) == 21

@@ -37,6 +37,17 @@ def test_fast_forms_equal_naive_with_all_gradients(backend: str, widths: tuple[i
         torch.testing.assert_close(fast, naive, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("width", [8, 32])
+@pytest.mark.parametrize("backend", ["torch", "cpu", "naive"])
+def test_the_output_has_the_type_of_the_values(backend: str, width: int) -> None:
+    q, k, v = leaves(1, 2, 20, (width, width), torch.float64)
+    exact = attention(q, k, v, backend="naive")
+    mixed = attention(q.float(), k.float(), v, backend=backend)
+    assert mixed.dtype == torch.float64
+    torch.testing.assert_close(mixed, exact, rtol=1e-5, atol=1e-5)
+    assert attention(q, k, v.float(), backend=backend).dtype == torch.float32
+
+
 @pytest.mark.parametrize(("length", "scale"), [(1, 1.0), (70, 1.0), (70, 30.0), (70, 1e4)])
 def test_narrow_heads_in_float32_are_as_exact_as_pytorch(length: int, scale: float) -> None:
     """Against the formula in float64; also where one weight is all there is, and the others are below what a float32 holds."""

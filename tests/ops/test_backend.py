@@ -77,6 +77,7 @@ def test_a_backend_for_each_op_leaves_the_others_to_auto() -> None:
     [
         ("atention=naive", "no op is called 'atention'; did you mean 'attention'?"),
         ("attention=flash_attn", "attention has no backend 'flash_attn'; did you mean 'flash-attn'?"),
+        ("attention=naive,attention=torch", "backend names attention twice: attention=naive,attention=torch"),
         (
             "attention=naive,torch",
             "backend 'torch' is without its op: in a list each needs one, as in attention=torch",

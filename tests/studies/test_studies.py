@@ -59,6 +59,16 @@ def test_an_unlimited_memory_has_the_error_of_its_oracle() -> None:
     assert not near_oracle("", np.array(found), 1.2 * zipf.unseen_error(P, 20, M)).holds
 
 
+def test_few_draws_may_be_far_from_the_oracle() -> None:
+    """Two draws are within three standard errors in 80 % of cases, so their bound is wider; that of many is three."""
+    rng = np.random.default_rng(0)
+    for draws, wanted in ((2, "235.8"), (5, "6.6"), (10_000, "3.0")):
+        assert near_oracle("", rng.normal(size=draws), 0.0).wanted == f"0.0000, within {wanted} errors"
+    held = [near_oracle("", rng.normal(size=2), 0.0).holds for _ in range(300)]
+    assert sum(held) >= 298
+    assert not near_oracle("", np.array([1.0, 1.001, 0.999, 1.0]), 0.0).holds
+
+
 def test_a_memory_of_few_tokens_guesses_the_others() -> None:
     found = [zipf.error(*embeddings(seed, 128), zipf.scheme("most frequent d/8", P, 128), P) for seed in range(100)]
     assert near_oracle("", np.array(found), zipf.unstored_error(P, 16, M)).holds

@@ -80,6 +80,10 @@ def test_what_is_selected_over_is_found_by_any_of_its_names() -> None:
         ({"grid": {"arch": ["mamba"], "n_layers": 2}}, "grid.n_layers: input should be a valid list"),
         ({"grid": {"arch": ["mamba"], "n_layers": [2, 2]}}, "the axis grid.n_layers has the value 2 twice"),
         (
+            {"grid": {"arch": ["mamba"], "arch, n_layers": [["mamba", 2]]}},
+            "the axis grid.arch, n_layers sets 'arch' with other settings: options_of has the axes of one architecture",
+        ),
+        (
             {"base": {"n_layers": 1}, "grid": {"arch": ["mamba"], "n_layers, n_heads": [[2, 1]]}},
             "'n_layers' stands in base and in",
         ),

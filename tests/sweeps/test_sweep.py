@@ -159,18 +159,26 @@ def test_the_trials_of_a_group_that_did_not_finish_are_counted(
 ) -> None:
     """They took part in the choice."""
     sweep, done, _ = swept
-    write_best(tmp_path, done.rows[:1], sweep.groups)
+    folder = SweepFolder(tmp_path)
+    folder.begin(sweep.file, sweep.groups)
+    write_best(folder, done.rows[:1])
     assert read_config(tmp_path / "best.yaml").trials == 6
+    folder.begin(sweep.file, [group for group in sweep.groups if group.key == done.rows[0].group.key])
+    write_best(folder, done.rows[:1])
+    assert read_config(tmp_path / "best.yaml").trials == 6, "groups that left the file count"
     assert done.rows[0].trials == 2
 
 
 def test_the_best_of_an_earlier_form_of_the_sweep_goes(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:
     """With a second track in the file the best of the first has another name."""
+    sweep, done, _ = swept
+    folder = SweepFolder(tmp_path)
+    folder.begin(sweep.file, sweep.groups)
     (tmp_path / "runs" / "tiny-v1").mkdir(parents=True)
     for name in ("best-tiny-v1.yaml", "best-of-mine.yaml"):
         (tmp_path / name).write_text("")
-    write_best(tmp_path, swept[1].rows, swept[0].groups)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-of-mine.yaml", "best.yaml", "runs"]
+    write_best(folder, done.rows)
+    assert sorted(path.name for path in tmp_path.glob("best*")) == ["best-of-mine.yaml", "best.yaml"]
 
 
 def test_the_curves_of_an_earlier_form_of_the_sweep_go(tmp_path: Path) -> None:

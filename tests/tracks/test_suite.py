@@ -36,9 +36,14 @@ def test_a_suite_of_ones_own_names_tracks_from_its_folder(tmp_path: Path, tiny_f
     path.parent.mkdir()
     (path.parent / "own.yaml").write_text(tiny_file.read_text())
     path.write_text(yaml.safe_dump({"name": "mine", "tracks": ["pfa-small-v1", "own.yaml"]}))
-    suite = load_suite(str(path))
+    suite = load_suite(path)
     assert suite.tracks == ("pfa-small-v1", str(path.parent / "own.yaml"))
     assert load_track(suite.tracks[1]).name == "tiny-v1"
+
+
+def test_what_names_no_suite() -> None:
+    with pytest.raises(UserError, match="a suite is a name or the path of a YAML file, not NoneType"):
+        load_suite(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,11 @@ def test_the_code_is_a_commit_and_whether_its_packages_have_changed(
     entry.write_text("x = 2\n")
     assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=False)
     first = describe_code()
+    forgotten = mixer.parent / "new" / "mixer.py"
+    forgotten.parent.mkdir()
+    forgotten.write_text("")
+    assert describe_code().dirty, "the commit lacks it"
+    forgotten.unlink()
     seeds = [tmp_path / f"seed-{seed}" for seed in (0, 1)]
     for seed in seeds:
         seed.mkdir()

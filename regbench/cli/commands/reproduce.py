@@ -22,6 +22,7 @@ EXAMPLES = """\
 examples:
   regbench reproduce leaderboard/entries/pfa-small-v1/mamba-....json             all seeds of the entry
   regbench reproduce leaderboard/entries/pfa-small-v1/mamba-....json --seed 0    one of them
+  regbench reproduce FILE --run DIR --by NAME --run-their-code    one of a file of its own, which you trained: DIR
 """
 
 
@@ -40,6 +41,11 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument(
         "--by", metavar="NAME", help="your name, for the evidence beside the entry: it is then reproduced (all seeds)"
     )
+    reproduce.add_argument(
+        "--run-their-code",
+        action="store_true",
+        help="with --run and --by: the weights of an architecture that is not built in predict, isolated (Linux)",
+    )
     add_own_track(reproduce)
 
 
@@ -53,8 +59,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     stored = find_entry(arguments.entry)
     if arguments.run and (arguments.seed or arguments.out):
         raise UserError("--run takes a finished run as it is: leave --seed and --out away")
+    if arguments.run_their_code and not (arguments.run and arguments.by):
+        raise UserError("--run-their-code goes with --run and --by")
     if arguments.by is not None:
-        check_reproducer(stored, arguments.by)
+        check_reproducer(stored, arguments.by, run_their_code=arguments.run_their_code)
         if arguments.seed:
             raise UserError("--by goes with all seeds: leave --seed away")
         require_room_for_evidence(stored)
@@ -91,6 +99,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     print_line(f"the run: {made.folder}", console)
     if arguments.by and not made.differs:
         own = own_track(arguments)
-        keep_reproduction(made, arguments.by, own)
+        keep_reproduction(made, arguments.by, own, run_their_code=arguments.run_their_code, announce=stderr().print)
         print_line(f"{arguments.entry}: reproduced by {arguments.by}", console)
     return 1 if made.differs else 0

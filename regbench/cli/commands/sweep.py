@@ -91,7 +91,7 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     """The tables, the files, and the next step."""
     from regbench.cli.sweep_tables import failure_table, sweep_tables
     from regbench.leaderboard.figures import seeds_needed
-    from regbench.sweeps.tables import trials_of
+    from regbench.sweeps.state import SweepFolder
 
     for table in sweep_tables(swept.best):
         print_fitting(table, console)
@@ -109,7 +109,10 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
         print_line(f"next, as an entry needs: write seeds: {list(seeds)} in {sweep.path} and sweep again", console)
         return
     for row in candidates:
-        submit, tried = f"next: regbench submit {shlex.quote(str(row.folder))}", trials_of(sweep.groups, row.point)
+        submit, tried = (
+            f"next: regbench submit {shlex.quote(str(row.folder))}",
+            SweepFolder(swept.folder).tried(row.point),
+        )
         if tried > row.trials:
             own = f"{row.trials} trial{'s' * (row.trials > 1)}"
             submit += (

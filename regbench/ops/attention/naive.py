@@ -3,10 +3,13 @@
 import torch
 from torch import Tensor
 
+from regbench.ops.backend import common_type
+
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """See `regbench.ops.attention.attention`. ICLL A.1."""
-    return attention_weights(q, k) @ v
+    dtype = common_type(q, k, v)
+    return (attention_weights(q.to(dtype), k.to(dtype)) @ v.to(dtype)).to(v.dtype)
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from architectures.mamba import Mamba
 from architectures.tint.explicit import (
     NORM_EPSILON,
     BlockTrace,
@@ -29,8 +30,11 @@ from architectures.tint.explicit import (
     train,
 )
 from architectures.transformer import Transformer
+from regbench.analysis.gradient_steps import refusal_of, simulator_of
+from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options
 from regbench.models.model import shift_in
+from regbench.tracks import load_track
 from regbench.utils.errors import UserError
 from tests.architectures.tint.conftest import IO, close, text, tint
 
@@ -315,3 +319,61 @@ def test_one_set_of_weights_trains_on_all_sequences() -> None:
     assert float((changed - still).detach().abs().max()) > 1e-3
     with pytest.raises(UserError, match="3 layers cannot change: the model has 2"):
         next(train(model, tokens, COUNTED, rate=0.01, gradient="values", layers=3))
+
+
+class _OwnAttention(Transformer):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class _OwnBackbone(Backbone):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return 2 * super().forward(tokens)
+
+
+def _mixed(second: Any) -> Backbone:
+    """Two blocks: a transformer's, and another."""
+    kinds = iter([Transformer, second])
+    options = resolve_options(Transformer, {"d_model": 12, "n_heads": 3})
+    return Backbone(lambda given: next(kinds)(given), options, IO)
+
+
+def _rotary(options: Any) -> Transformer:
+    return Transformer(options.model_copy(update={"positions": "rotary"}))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (
+            lambda: _mixed(lambda options: Mamba(resolve_options(Mamba, {"d_model": 12}))),
+            "there is no simulator for it",
+        ),
+        (lambda: _mixed(_rotary), "TinT simulates no rotary positions"),
+        (lambda: _mixed(_OwnAttention), "TinT simulates the transformer, not _OwnAttention"),
+        (
+            lambda: _OwnBackbone(Transformer, resolve_options(Transformer, {"d_model": 12, "n_heads": 3}), IO),
+            "TinT simulates the transformer on the common backbone, not _OwnBackbone",
+        ),
+        (
+            lambda: build(
+                Transformer, resolve_options(Transformer, {}), load_track("mad-compression-small-v1").task.io
+            ),
+            "TinT simulates no bottleneck",
+        ),
+    ],
+)
+def test_what_is_not_simulated(make: Any, why: str) -> None:
+    """Its twin would be another model."""
+    model = make().eval()
+    assert refusal_of(model) == why
+    assert simulator_of(model) is None
+
+
+def test_the_twin_of_a_transformer_is_that_transformer() -> None:
+    model = _mixed(Transformer).eval()
+    simulator = simulator_of(model)
+    assert simulator is not None
+    tokens, _ = text()
+    (logits,) = simulator.simulate(model, tokens, COUNTED, rates=[0.0], gradient="full")
+    close(logits, model(tokens), 1e-12)
