@@ -28,7 +28,7 @@ class Config(pydantic.BaseModel):
         settings: options of the architecture, and training options as `training.NAME`.
         backend: the implementation of the ops.
         device: "cpu", "cuda", or "auto".
-        trials: how many configurations were tried on the validation split before this one.
+        trials: how many configurations were tried on the validation split, this one included.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -30,9 +30,10 @@ _escape_latex = {ord(c): text for c, text in (_LATEX | _SIGNS).items()}
 _INTRODUCTION = """\
 # Leaderboard
 
-Here are architectures that were trained within a track's budget and scored on its test split. Beside them stand baselines that
-learn from the prompt alone. [RULES.md](RULES.md) has the rules. [index.html](index.html) shows the same tables with curves.
-`regbench leaderboard` makes all of it from the files in `entries/`. `regbench leaderboard --check` says if it is up to date."""
+Here are architectures that were trained within a track's budget and scored on its test split. Beside them stand baselines: some
+learn from the prompt alone, some know how the task is made, and the oracle knows the truth. [RULES.md](RULES.md) has the rules.
+[index.html](index.html) shows the same tables with curves. `regbench leaderboard` makes all of it from the files in `entries/`.
+`regbench leaderboard --check` says if it is up to date."""
 
 _HOW_TO = """\
 ## Submitting
@@ -47,7 +48,7 @@ regbench leaderboard
 checks an entry that is here. With `--run DIR` it also compares the entry with its run.
 
 An entry is claimed at first. `regbench challenge FILE --run DIR --by NAME` asks its weights about fresh instances. Then it is
-verified. `regbench reproduce FILE --by NAME` trains it again. Then it is reproduced.
+verified. `regbench reproduce FILE --by NAME` trains it again, if it is built in. Then it is reproduced.
 
 ## Reading the tables
 

@@ -25,7 +25,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LISTS = ("## Add an architecture", "## Add a task", "## Add an entry")
 
 FOLLOW = """
-import json, runpy, shlex, subprocess, sys
+import glob, json, runpy, shlex, subprocess, sys
 import pytest
 from regbench import cli
 from tests.golden import regenerate
@@ -35,6 +35,7 @@ regenerate.curves_under = lambda environment, chosen, roundings=0: regenerate.cu
 regenerate.MACHINES = {"again": {}}
 for command in json.loads(sys.argv[1]):
     program, *arguments = shlex.split(command)
+    arguments = [glob.glob(word.replace("DIGEST.", "????????."))[0] if "DIGEST." in word else word for word in arguments]
     print("$", command, flush=True)
     if program == "git":
         code = subprocess.run([program, *arguments]).returncode
@@ -125,8 +126,9 @@ def test_the_lists_can_be_followed(copy: Path, tmp_path: Path) -> None:
     assert "the task keeps its contract" in done.stdout
     assert "repeating-v1" in json.loads((copy / "regbench" / "tracks" / "statistics.json").read_text())
     # The entry.
-    (file,) = (copy / "leaderboard" / "entries" / "pfa-small-v1").glob("*.json")
+    evidence, file = sorted((copy / "leaderboard" / "entries" / "pfa-small-v1").glob("*.json"))
     assert json.loads(file.read_text())["result"]["code"]["dirty"] is False
+    assert json.loads(evidence.read_text())["challenge"]["by"] == "NAME"
     assert "1 entries, 0 files to write" in done.stdout
 
 

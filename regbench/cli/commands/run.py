@@ -42,7 +42,10 @@ def configure(run: argparse.ArgumentParser) -> None:
     )
     add_architecture(run)
     run.add_argument(
-        "--trials", type=int, metavar="N", help="configurations tried on validation before this; recorded (default: 1)"
+        "--trials",
+        type=int,
+        metavar="N",
+        help="configurations tried on validation, with this one; recorded (default: 1)",
     )
     where = run.add_mutually_exclusive_group()
     where.add_argument("--out", metavar="DIR", help="the run folder (default: a new one under runs/)")

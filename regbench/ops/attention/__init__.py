@@ -54,5 +54,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", *, exact: 
         raise UserError(
             f"attention needs q, k (B, H, L, K) and v (B, H, L, D), not {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
-    out: Tensor = OP.choose(backend, q.device, common_type(q, k, v), exact=exact)(q, k, v)
-    return out
+    dtype = common_type(q, k, v)
+    out: Tensor = OP.choose(backend, q.device, dtype, exact=exact)(q.to(dtype), k.to(dtype), v.to(dtype))
+    return out.to(v.dtype)

@@ -3,13 +3,10 @@
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import common_type
-
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """See `regbench.ops.attention.attention`. ICLL A.1."""
-    dtype = common_type(q, k, v)
-    return (attention_weights(q.to(dtype), k.to(dtype)) @ v.to(dtype)).to(v.dtype)
+    return attention_weights(q, k) @ v
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
