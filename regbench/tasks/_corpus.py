@@ -83,14 +83,9 @@ class SourceParameters(base.Parameters):
         return path if looks or (not known and there) else None
 
     @property
-    def written(self) -> Path:
-        """The source as a path that is as in the track's file."""
-        return Path(self.source).expanduser()
-
-    @property
     def place(self) -> Path:
         """The source as a path, seen from the folder of a track of your own, else from the current folder."""
-        return self._folder / self.written
+        return self._folder / Path(self.source).expanduser()
 
     @property
     def max_length(self) -> int:
@@ -152,9 +147,11 @@ class Task(base.Task):
         if p.source == "stdlib":
             return StandardLibrary()
         if p.path is not None:
-            return _NamedFiles(p.path, p.text_field, p.topic_field, p.written)
+            return _NamedFiles(p.path, p.text_field, p.topic_field, Path(p.source))
         preset = PRESETS.get(p.source)
-        if preset is None and p.written.exists():  # here, but not beside the track; `datasets` would load it
+        if (
+            preset is None and Path(p.source).expanduser().exists()
+        ):  # here, but not beside the track; `datasets` would load it
             raise UserError(f"no such file or folder: {p.place}; a relative source is seen from the track's folder")
         name, config = (preset.dataset, p.config or preset.config) if preset else (p.source, p.config)
         limit = p.max_documents or DEFAULT_LIMIT

@@ -114,6 +114,18 @@ def test_a_relative_source_is_seen_from_the_tracks_folder(
     assert task.source_digest() == found[0][1], "of parameters without a track, from the current folder"
 
 
+def test_a_source_in_the_home_folder_is_called_alike_in_every_home(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+    for home in ("a", "b"):
+        (tmp_path / home).mkdir()
+        (tmp_path / home / "texts").symlink_to(folder)
+        monkeypatch.setenv("HOME", str(tmp_path / home))
+        names.append(Text(TextParameters(source="~/texts"))._source().name)
+    assert names == ["~/texts", "~/texts"]
+
+
 def test_a_relative_source_that_is_missing_is_said_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
