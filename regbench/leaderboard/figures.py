@@ -19,8 +19,7 @@ from regbench.leaderboard.entry import DIGITS, canonical, rounded
 from regbench.metrics.metric import Metric
 from regbench.metrics.scores import by_problem, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
-from regbench.training.options import TrainingOptions
-from regbench.training.trainer import evaluation_steps
+from regbench.training.options import TrainingOptions, evaluation_steps
 from regbench.utils.errors import UserError, describe_validation
 
 FEWEST_SEEDS = 3

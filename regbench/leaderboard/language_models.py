@@ -9,9 +9,10 @@ import json
 import math
 import shlex
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from regbench.evaluation.predictions import read_predictions
@@ -20,6 +21,7 @@ from regbench.leaderboard.entry import canonical, check_name, digest_of
 from regbench.leaderboard.figures import rescored
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.store import members_of
+from regbench.metrics.metric import METRICS
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.results import RESULT_BYTES, BaselineRecord, Result, read_result
 from regbench.tracks import track_names
@@ -128,8 +130,14 @@ def submit_language_model(run: Path, result: Result, board: Path, *, name: str |
     return Submission(findings, path, before)
 
 
-def read_language_models(board: Path) -> tuple[dict[tuple[str, str], list[LanguageModelEntry]], list[str]]:
+def read_language_models(
+    board: Path, retired: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> tuple[dict[tuple[str, str], list[LanguageModelEntry]], list[str]]:
     """The language models of a board by the name and the digest of their track, best first, and a line for each fault.
+
+    Args:
+        board: The leaderboard's folder.
+        retired: By the name of a track the digests of its definitions that are gone. Models on these are kept as they are.
 
     Raises:
         UserError: Something lies in the folder that is neither a folder of a track nor a file in it, such as a link.
@@ -140,7 +148,9 @@ def read_language_models(board: Path) -> tuple[dict[tuple[str, str], list[Langua
     for path in (file for folder in folders for file in members_of(folder, folders=False) if file.suffix == ".json"):
         try:
             entry = _read(path)
-            wrong = list(_faults(entry.result))
+            track = entry.result.track
+            gone = track.digest in retired.get(track.name, ())
+            wrong = [] if gone else list(_faults(entry.result))
         except UserError as error:
             wrong = [str(error)]
         if wrong:
@@ -148,8 +158,10 @@ def read_language_models(board: Path) -> tuple[dict[tuple[str, str], list[Langua
         else:
             found.setdefault((entry.result.track.name, entry.result.track.digest), []).append(entry)
     for entries in found.values():
-        reference, main = find_reference(entries[0].result.track.name), entries[0].result.track.main_score
-        sign = reference.track.metrics[main].sign
+        track = entries[0].result.track
+        gone = track.digest in retired.get(track.name, ())
+        known = METRICS if gone else find_reference(track.name).track.metrics
+        main, sign = track.main_score, known[track.main_score].sign
         entries.sort(key=lambda one: (-sign * one.result.score(main).value, one.name))
     return found, faults
 

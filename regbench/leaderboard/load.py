@@ -67,7 +67,7 @@ def load_boards(
             faults += [f"{stored.path.name}: {fault}" for fault in dict.fromkeys(found)]
         if not faults:
             faults = copies(entries)
-        models, wrong = read_language_models(folder)
+        models, wrong = read_language_models(folder, retired)
         faults += wrong
         boards = [] if faults else rank(entries, track, evidence)
         boards = [replace(b, language_models=tuple(models.get((b.track, b.digest), ()))) for b in boards]

@@ -16,7 +16,6 @@ import pydantic
 
 from regbench.data.instances import Instances
 from regbench.leaderboard.entry import Entry, canonical, sample_of
-from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.store import Stored
 from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import Change, compare_splits, expected_spread, seed_error, worst_seed
@@ -230,6 +229,8 @@ def evidence_faults(entry: Entry, evidence: Evidence, track: Track | None) -> It
     if evidence.entry != entry.digest:
         yield "it is of another entry, or the entry has changed since"
         return
+    from regbench.leaderboard.origin import is_built_in  # who reads the board needs none of its imports
+
     metrics = set(entry.metrics)
     if (challenge := evidence.challenge) is not None:
         named = [set(scores) for scores in (challenge.scores, challenge.expected) if scores is not None]

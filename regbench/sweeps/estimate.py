@@ -16,8 +16,9 @@ from regbench.models.model import find_device, manual_seed, parameter_count
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
 from regbench.training.cuda_graph import gradients_on
+from regbench.training.options import evaluation_steps
 from regbench.training.step import batch_tensors, make_optimizer, train_step
-from regbench.training.trainer import TIMED_STEPS, evaluation_steps, training_steps
+from regbench.training.trainer import TIMED_STEPS, training_steps
 from regbench.utils.arrays import IntArray
 
 _SECONDS = 2.0

@@ -212,3 +212,19 @@ def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int 
     share = (step - warmup) / max(1.0, total - warmup)
     cosine = 0.5 * (1.0 + math.cos(math.pi * share))
     return options.learning_rate * (options.final_learning_rate + (1.0 - options.final_learning_rate) * cosine)
+
+
+def evaluation_steps(total: int, instances: int, options: TrainingOptions) -> set[int]:
+    """The steps after which the validation split is scored; the last is always one.
+
+    Args:
+        total: steps of the whole training.
+        instances: of an epoch.
+        options: the schedule, and how often where that is free.
+    """
+    if options.schedule == "plateau":
+        epoch = math.ceil(instances / options.batch_size)
+        every = epoch * math.ceil(total / epoch / MOST_EVALUATIONS)
+        return {*range(every, total, every), total}
+    times = options.evaluations
+    return {round(total * (i + 1) / times) for i in range(times)} | {total}

@@ -24,7 +24,7 @@ from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
 from regbench.training.checkpoint import RESUME_FILE, course_file, load_tensors, of_another, save_tensors
 from regbench.training.cuda_graph import gradients_on
-from regbench.training.options import MOST_EVALUATIONS, TrainingOptions, learning_rate
+from regbench.training.options import TrainingOptions, evaluation_steps, learning_rate
 from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
 from regbench.training.step import autocast, batch_tensors, make_optimizer, measure, train_step
 from regbench.utils.arrays import IntArray
@@ -74,22 +74,6 @@ def _batches(lengths: IntArray, options: TrainingOptions, seed: int, epoch: int)
     """The rows (B,) of each batch of an epoch."""
     order = np.random.default_rng([seed, epoch])
     return length_bucketed_batches(lengths[: options.train_instances], options.batch_size, order)
-
-
-def evaluation_steps(total: int, instances: int, options: TrainingOptions) -> set[int]:
-    """The steps after which the validation split is scored; the last is always one.
-
-    Args:
-        total: steps of the whole training.
-        instances: of an epoch.
-        options: the schedule, and how often where that is free.
-    """
-    if options.schedule == "plateau":
-        epoch = math.ceil(instances / options.batch_size)
-        every = epoch * math.ceil(total / epoch / MOST_EVALUATIONS)
-        return {*range(every, total, every), total}
-    times = options.evaluations
-    return {round(total * (i + 1) / times) for i in range(times)} | {total}
 
 
 class Steps:

@@ -79,6 +79,18 @@ def test_it_stands_below_the_entries_and_has_no_rank(
     assert publish.csv(board) == publish.csv(plain)
 
 
+def test_one_on_a_retired_track_stays(
+    scored: Path, tiny: Track, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert submitted(scored, tmp_path / "board") == 0
+    monkeypatch.setattr(language_models, "track_names", dict)
+    monkeypatch.setattr(language_models, "find_reference", lambda name: pytest.fail("the track is gone"))
+    found, faults = read_language_models(tmp_path / "board", {tiny.name: [tiny.definition.digest]})
+    assert faults == []
+    assert len(found[tiny.name, tiny.definition.digest]) == 1
+    assert read_language_models(tmp_path / "board")[1] == ["my-gpt.json: tiny-v1 is no built-in track"]
+
+
 def test_without_entries_on_its_track_it_would_not_be_shown(
     scored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,10 +25,10 @@ from regbench.sweeps.estimate import evaluations_of
 from regbench.sweeps.grid import Point
 from regbench.tracks import Track
 from regbench.training.checkpoint import course_file
-from regbench.training.options import TrainingOptions, learning_rate
+from regbench.training.options import TrainingOptions, evaluation_steps, learning_rate
 from regbench.training.progress import Progress, Reporter
 from regbench.training.step import batch_tensors
-from regbench.training.trainer import Trainer, _cut_log, evaluation_steps
+from regbench.training.trainer import Trainer, _cut_log
 from regbench.utils.errors import UserError
 from tests.training.conftest import Recency, log
 
