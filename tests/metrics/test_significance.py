@@ -260,9 +260,9 @@ def test_false_alarms_are_as_rare_as_the_level_says(setting: tuple[int, int]) ->
     assert share_worse(1500, *setting, spread=spread) <= 3 / 1500
 
 
-@pytest.mark.parametrize(("setting", "most"), [((1, 1), 0.021), ((3, 3), 0.016)])
+@pytest.mark.parametrize(("setting", "most"), [((1, 1), 0.024), ((3, 3), 0.013)])
 def test_a_spread_twice_the_expected_is_borne(setting: tuple[int, int], most: float) -> None:
-    """One in 80 of one seed and one in 116 of three, without `worst_seed`; give or take three standard errors of 1,500 trials."""
+    """Of 20,000 trials one in 65 and one in 128 fails, without `worst_seed`. The bounds are two errors of 1,500 trials higher."""
     assert share_worse(1500, *setting, spread=2 * SEED_NOISE * MEAN) <= most
 
 
