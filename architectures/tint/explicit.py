@@ -118,7 +118,7 @@ def auxiliary_of(model: Model) -> tuple[dict[str, Tensor], int]:
         model: A transformer on the backbone, or a model whose `auxiliary` is one.
 
     Raises:
-        UserError: The model is of another kind, or it has rotary positions, n-gram heads or a short convolution.
+        UserError: See `refusal`.
     """
     if (why := refusal(model)) is not None:
         raise UserError(why)

@@ -83,9 +83,14 @@ class SourceParameters(base.Parameters):
         return path if looks or (not known and there) else None
 
     @property
+    def expanded(self) -> Path:
+        """The source as a path, with the home folder in the place of `~`."""
+        return Path(self.source).expanduser()
+
+    @property
     def place(self) -> Path:
-        """The source as a path, seen from the folder of a track of your own, else from the current folder."""
-        return self._folder / Path(self.source).expanduser()
+        """This path, seen from the folder of a track of your own, else from the current folder."""
+        return self._folder / self.expanded
 
     @property
     def max_length(self) -> int:
@@ -149,9 +154,7 @@ class Task(base.Task):
         if p.path is not None:
             return _NamedFiles(p.path, p.text_field, p.topic_field, Path(p.source))
         preset = PRESETS.get(p.source)
-        if (
-            preset is None and Path(p.source).expanduser().exists()
-        ):  # here, but not beside the track; `datasets` would load it
+        if preset is None and p.expanded.exists():  # here, but not beside the track; `datasets` would load it
             raise UserError(f"no such file or folder: {p.place}; a relative source is seen from the track's folder")
         name, config = (preset.dataset, p.config or preset.config) if preset else (p.source, p.config)
         limit = p.max_documents or DEFAULT_LIMIT

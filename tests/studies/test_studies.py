@@ -214,6 +214,14 @@ def test_every_study_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "option", "largest"), [("zipf-memory", "widest", 1000), ("memory-capacity", "most_tokens", 2000)]
+)
+def test_sizes_that_a_study_does_not_have_are_refused(name: str, option: str, largest: int) -> None:
+    with pytest.raises(UserError, match=f"{option}: input should be less than or equal to {largest}"):
+        run_study(name, {option: largest + 1})
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["zipf-memor"], "unknown study 'zipf-memor'; did you mean 'zipf-memory'"),

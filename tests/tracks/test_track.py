@@ -73,7 +73,13 @@ def test_tracks_of_the_machines_text_are_passed_by(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(freeze, "frozen_tracks", dict)
     monkeypatch.setattr("regbench.data.text.sources.StandardLibrary.documents", None)
     assert freeze.main() == 0
-    assert list(json.loads(record.read_text())) == ["pfa-small-v1"]
+    made = json.loads(record.read_text())
+    assert list(made) == ["pfa-small-v1"]
+    made["pfa-small-v1"]["statistics"] = "others"
+    monkeypatch.setattr(freeze, "frozen_tracks", lambda: made)
+    record.unlink()
+    assert freeze.main() == 2, "a record is never overwritten"
+    assert not record.exists()
 
 
 @pytest.fixture

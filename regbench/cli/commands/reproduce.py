@@ -22,7 +22,7 @@ EXAMPLES = """\
 examples:
   regbench reproduce leaderboard/entries/pfa-small-v1/mamba-....json             all seeds of the entry
   regbench reproduce leaderboard/entries/pfa-small-v1/mamba-....json --seed 0    one of them
-  regbench reproduce FILE --run DIR --by NAME --run-their-code    one of a file of its own, which you trained: DIR
+  regbench reproduce FILE --run DIR --by NAME --run-their-code    an architecture that is not built in: you trained its file
 """
 
 
@@ -44,7 +44,7 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument(
         "--run-their-code",
         action="store_true",
-        help="with --run and --by: the weights of an architecture that is not built in predict, isolated (Linux)",
+        help="with --run and --by: let the weights of an architecture that is not built in predict, isolated (Linux)",
     )
     add_own_track(reproduce)
 
