@@ -15,7 +15,7 @@ import regbench
 from regbench import cli, runner
 from regbench.analysis import probes
 from regbench.analysis.hidden import hidden_states, states_at
-from regbench.analysis.key_sets import first_position
+from regbench.analysis.key_sets import first_position, hidden_states_of
 from regbench.analysis.probe_targets import Target, ngram_samples, state_samples
 from regbench.analysis.probes import check_probed, chosen_targets, probe
 from regbench.analysis.trained import Trained
@@ -268,6 +268,15 @@ def test_the_command(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_states_that_are_not_whole_numbers_are_no_states(some: Instances) -> None:
+    states = some.truth_at["state"]
+    found = hidden_states_of(some)
+    assert found is not None
+    assert found.tolist() == states.tolist()
+    for other in (states.astype(np.float64), np.stack([states, states], axis=-1)):
+        assert hidden_states_of(replace(some, truth_at={**some.truth_at, "state": other})) is None
 
 
 def test_what_cannot_be_probed_is_refused(pfa: Track, text_track: Track) -> None:

@@ -80,6 +80,7 @@ def test_splits_share_no_matrix_and_do_not_move_when_training_grows() -> None:
     [
         ({"d_x": 0}, "greater than or equal to 1"),
         ({"noise": -0.1}, "greater than or equal to 0"),
+        ({"noise": 1e7}, "less than or equal to 1000000"),
         ({"noise": float("nan")}, "finite"),
         ({"n_pairs": 3}, "Extra inputs"),
     ],
