@@ -22,13 +22,14 @@ class GLA(mixer.Mixer):
     """Gated linear attention. ICLL Eq. 51-57; Yang et al. 2023, Eq. 3 and section 4.4.
 
         q, k, v   = query(x), key(x), value(x)                  W_q x_i, W_k x_i, W_v x_i (ICLL Eq. 51, 53)
-        log alpha = log sigmoid(decay(x)) / gate_temperature    alpha_i = sigmoid(W_alpha x_i)^(1/tau) (ICLL Eq. 52), where
-                                                                W_alpha has rank gate_rank, and a bias
+        log alpha = log sigmoid(decay(x)) / gate_temperature    alpha_i = sigmoid(W_alpha x_i) (ICLL Eq. 52), to the power
+                                                                1/tau; W_alpha has rank gate_rank, and a bias
         S_i       = alpha_i^T 1 * S_{i-1} + k_i^T v_i           (ICLL Eq. 54) with beta_i = 1, as in the authors' final form
         z_i       = q_i S_i / sqrt(d_k)                         (ICLL Eq. 55)
         y_i       = out(swish(gate(x_i)) norm(z_i))             W_o (swish(r_i) z_i), r_i = W_r x_i (ICLL Eq. 56-57)
 
-    ICLL leaves out the normalisation, a layer norm of each head without learned parameters. d_k = expand_k * D and
+    ICLL leaves out tau = 16, the factor 1 / sqrt(d_k), the bias of the gate, and the normalisation, a layer norm of each head
+    without learned parameters. d_k = expand_k * D and
     d_v = expand_v * D, which makes about 4 D^2 parameters. There are no positions, as the decay depends on the distance.
     """
 

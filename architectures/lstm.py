@@ -2,8 +2,7 @@
 
 ICLL A.4: f, i, o = sigmoid(W x_t + U h_{t-1}), c~ = tanh(W_c x_t + U_c h_{t-1}), c_t = f c_{t-1} + i c~, h_t = o tanh(c_t).
 PyTorch's LSTM computes it. As in the paper's experiments, there is no feed-forward network between layers. But each layer has the
-backbone's residual connection and a LayerNorm before it (Eq. 17), which those of A.4 do not have. The released code of the paper
-has neither, so that its layers do not stack.
+backbone's residual connection and a LayerNorm before it (Eq. 17), which those of A.4 do not have.
 """
 
 from __future__ import annotations

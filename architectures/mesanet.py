@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
@@ -50,6 +50,12 @@ class MesaNet(mixer.Mixer):
         d_conv: int = Field(default=4, ge=1, description="width of the convolution of queries and keys")
         solver: Literal["cg", "exact"] = Field(default="cg", description="how each position's system is solved")
         cg_steps: int = Field(default=30, ge=1, description="steps of conjugate gradients")
+
+        @model_validator(mode="after")
+        def _no_steps_without_conjugate_gradients(self) -> Self:
+            if self.solver == "exact" and self.cg_steps != type(self).model_fields["cg_steps"].default:
+                raise ValueError("cg_steps is about solver=cg, and the solver is exact: leave it out")
+            return self
 
     family = "delta rule"
     paper = mixer.Paper(

@@ -32,8 +32,9 @@ class RetNet(mixer.Mixer):
                                                                 with A_ij = lambda^(i-j) <q_i, k_j> (ICLL Eq. 36, 38)
         y_i     = out(swish(gate(x_i)) norm(z_i))               W_o (swish(r_i) z_i), r_i = W_r x_i (ICLL Eq. 39-40)
 
-    ICLL leaves out the normalisation, a group norm with one group for each head, without learned parameters. The authors' code
-    also normalises scores. The group norm undoes this, so it is left out here. d_v = expand_v * D.
+    ICLL leaves out the factor 1 / sqrt(d_k) and the normalisation, a layer norm of each head without learned parameters. The
+    authors' code also normalises scores. The norm of a head undoes this, but for its epsilon, so it is left out here. The norm in
+    their code does not subtract the mean. d_v = expand_v * D.
     """
 
     class Options(mixer.Options):

@@ -114,10 +114,12 @@ class RWKV(mixer.Mixer):
     The channel mixing looks one position back, too. So it is part of the mixer, and the backbone adds no feed-forward network.
     Where RWKV's channel mixing reads the residual stream, this one reads the mixer's normalised input.
 
-    Parameters have the names and initial values of the authors' code, with three exceptions. In their code every exponent depends
-    on the layer, which a mixer does not know. Here every layer begins as one in the middle. In their code the output maps begin
-    at zero, too. Here they begin as any linear map, as otherwise nothing before them could learn in the first step. So do the
-    values and the first map of channel mixing, which are orthogonal and larger there.
+    Parameters have the names and initial values of the authors' code, with these exceptions:
+
+    - In their code every exponent depends on the layer, which a mixer does not know. Here each layer begins as one in the middle.
+    - In their code the output maps begin at zero. Here they begin as any linear map, as otherwise nothing before them could learn
+      in the first step. Keys and receptances begin near zero, not at zero, for the same reason.
+    - Values and the first map of channel mixing begin as any linear map. In their code they are orthogonal and larger.
     """
 
     class Options(mixer.Options):

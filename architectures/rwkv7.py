@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from architectures._delta_mixer import full
+from architectures.rwkv import shift_tokens
 from regbench.models.backbone import StreamState, bottleneck, embedding, unembedding
 from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.mixer import Options, Paper
@@ -97,7 +98,7 @@ class TimeMixing(nn.Module):
         Returns:
             y (B, L, D), the state after them, and the first layer's v.
         """
-        change = torch.cat([last[:, None], x[:, :-1]], dim=1) - x
+        change = shift_tokens(x, last) - x
         r, w, k, v, a, g = (x + change * self.shift[name] for name in "rwkvag")
         r, k, v = self.receptance(r), self.key(k), self.value(v)
         log_decay = -FASTEST * full(self.decay(w)).sigmoid()
@@ -134,7 +135,7 @@ class ChannelMixing(nn.Module):
 
     def forward(self, x: Tensor, last: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D) from the last input (B, D) on."""
-        change = torch.cat([last[:, None], x[:, :-1]], dim=1) - x
+        change = shift_tokens(x, last) - x
         y: Tensor = self.value(F.relu(self.key(x + change * self.shift)).square())
         return y
 

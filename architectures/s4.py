@@ -1,4 +1,4 @@
-"""S4: a diagonal linear state space with fixed parameters for each channel, computed as a long convolution."""
+"""S4 in its diagonal form, S4D: a linear state space for each channel, computed as a long convolution."""
 
 from __future__ import annotations
 
@@ -100,7 +100,10 @@ class S4(mixer.Mixer):
 
     family = "state space"
     paper = mixer.Paper(
-        "Efficiently Modeling Long Sequences with Structured State Spaces", "Gu et al.", 2022, arxiv="2111.00396"
+        "On the Parameterization and Initialization of Diagonal State Space Models",
+        "Gu et al.",
+        2022,
+        arxiv="2206.11893",
     )
 
     def __init__(self, options: Options) -> None:

@@ -1,8 +1,8 @@
 """Transformer: causal softmax self-attention with learned or rotary positions.
 
-ICLL A.1: q = W_q x, k = W_k x, v = W_v x, A_ij proportional to exp(<q_i, k_j> / sqrt(d_k)) for j <= i, z = A v, y = W_o z.
-Learned positions are added to the embedding (Eq. 16), as in the paper's synthetic experiments. Rotary positions rotate q and k
-(Su et al. 2021, Eq. 34).
+ICLL A.1: q = W_q x, k = W_k x, v = W_v x, A_ij proportional to exp(<q_i, k_j> / sqrt(d_k)) for j <= i, z = A v, y = W_o z. Its
+Eq. 22 leaves out the factor 1 / sqrt(d_k). Learned positions are added to the embedding (Eq. 16), as in the paper's synthetic
+experiments. Rotary positions rotate q and k (Su et al. 2021, Eq. 34).
 
 Queries and keys begin with independent weights, as published. With `mimetic` they begin with the same weights (Trockman and
 Kolter 2023, arXiv:2305.09828). At first a position then attends to similar positions: to its neighbours, which have similar

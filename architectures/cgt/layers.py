@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.models.backbone import embedding, sinusoids
+from regbench.models.backbone import embedding, position_embedding
 from regbench.models.heads import join_heads, start_alike
+from regbench.models.model import require_positions
 from regbench.models.rotary import rotate
 from regbench.ops.attention import attention
 from regbench.ops.attention.naive import attention_weights
 from regbench.ops.gelu import gelu
 from regbench.tasks.base import IO
-from regbench.utils.errors import UserError
 
 Mixing = Literal["tanh", "softmax"]
 
@@ -48,9 +48,7 @@ class Reader(nn.Module):
         self.embedding = embedding(io, width)
         self.positions: nn.Embedding | None = None
         if learned_positions:
-            self.positions = nn.Embedding(io.max_length, width)
-            with torch.no_grad():
-                self.positions.weight.copy_(sinusoids(io.max_length, width) * 0.02 * 2**0.5)
+            self.positions = position_embedding(io, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: Tensor, start: int = 0) -> Tensor:
@@ -68,11 +66,8 @@ class Reader(nn.Module):
         """
         x = self.embedding(inputs)
         if self.positions is not None:
-            end, longest = start + inputs.shape[1], self.positions.num_embeddings
-            if end > longest:
-                raise UserError(
-                    f"a sequence of {end} tokens is longer than the {longest} positions this model has learned"
-                )
+            end = start + inputs.shape[1]
+            require_positions(end, self.positions.num_embeddings)
             x = x + self.positions.weight[start:end]
         out: Tensor = self.dropout(x)
         return out

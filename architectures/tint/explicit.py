@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from architectures.transformer import Transformer
 from regbench.models.backbone import Backbone
+from regbench.models.heads import join_heads, split_heads
 from regbench.models.model import Model, shift_in
 from regbench.utils.errors import UserError
 
@@ -231,7 +232,8 @@ def angles(model: Model, tokens: Tensor, counted: Tensor) -> dict[str, dict[str,
     Raises:
         UserError: The model cannot be simulated.
     """
-    weights, heads, full = _begin(model, "full", None)
+    weights, heads, plan = _begin(model, "first-order", None)
+    full = replace(plan, gradient="full")
     inputs = shift_in(tokens, model.io.separator)
     true = gradients(weights, inputs, tokens, counted, heads, full)
     found: dict[str, dict[str, Tensor]] = {}
@@ -257,8 +259,13 @@ def angles(model: Model, tokens: Tensor, counted: Tensor) -> dict[str, dict[str,
 
 
 def _begin(model: Model, gradient: Gradient, layers: int | None) -> tuple[dict[str, Tensor], int, Plan]:
-    """The weights of a model, its heads, and a plan without a rate."""
+    """The weights of a model, its heads, and a plan without a rate.
+
+    Finite differences divide rounding by epsilon. So their weights are float64.
+    """
     weights, heads = auxiliary_of(model)
+    if gradient == "first-order":
+        weights = {name: weight.double() for name, weight in weights.items()}
     if layers is not None and not 1 <= layers <= n_blocks(weights):
         raise UserError(f"{layers} layers cannot change: the model has {n_blocks(weights)}")
     epsilon = getattr(model.options, "epsilon", Plan.epsilon)
@@ -408,24 +415,14 @@ def _norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
     return gamma.unsqueeze(-2) * normalised(x) + beta.unsqueeze(-2)
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
-    """(B, T, d) -> (B, h, T, d/h)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def _join(x: Tensor) -> Tensor:
-    """(B, h, T, d/h) -> (B, T, d)."""
-    return x.transpose(1, 2).flatten(2)
-
-
 def _block(w: Weights, h: Tensor, heads: int) -> tuple[BlockTrace, Tensor]:
     """One block: (B, T, d) -> what its backward pass needs, and its output (B, T, d)."""
     z1 = _norm(h, w["mixer_norm.weight"], w["mixer_norm.bias"])
-    q, k, v = (_split(part, heads) for part in (z1 @ w["mixer.qkv.weight"].mT).chunk(3, dim=-1))
+    q, k, v = (split_heads(part, heads) for part in (z1 @ w["mixer.qkv.weight"].mT).chunk(3, dim=-1))
     length = h.shape[1]
     future = torch.ones(length, length, dtype=torch.bool, device=h.device).triu(1)
     scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(future, -torch.inf).softmax(-1)
-    y = _join(scores @ v)
+    y = join_heads(scores @ v)
     middle = h + y @ w["mixer.out.weight"].mT
     z2 = _norm(middle, w["feed_forward_norm.weight"], w["feed_forward_norm.bias"])
     u = z2 @ w["feed_forward.up.weight"].mT + w["feed_forward.up.bias"].unsqueeze(-2)
@@ -445,19 +442,19 @@ def _block_backward(w: Weights, trace: BlockTrace, g: Tensor, plan: Plan) -> tup
     found |= {"feed_forward_norm.weight": gamma, "feed_forward_norm.bias": beta}
     g = g + back
     found["mixer.out.weight"] = g.mT @ trace.y
-    g_y = _split(g @ w["mixer.out.weight"], trace.q.shape[1])
+    g_y = split_heads(g @ w["mixer.out.weight"], trace.q.shape[1])
     g_v = trace.scores.mT @ g_y
     if plan.gradient == "full":
         g_scores = g_y @ trace.v.mT
         g_scores = trace.scores * (g_scores - (g_scores * trace.scores).sum(-1, keepdim=True))
         scale = 1 / math.sqrt(trace.q.shape[-1])
         g_heads = torch.cat(
-            [_join(part) for part in (g_scores @ trace.k * scale, g_scores.mT @ trace.q * scale, g_v)], -1
+            [join_heads(part) for part in (g_scores @ trace.k * scale, g_scores.mT @ trace.q * scale, g_v)], -1
         )
         found["mixer.qkv.weight"] = g_heads.mT @ trace.z1
         g_z1 = g_heads @ w["mixer.qkv.weight"]
     else:
-        joined = _join(g_v)
+        joined = join_heads(g_v)
         values = joined.mT @ trace.z1
         found["mixer.qkv.weight"] = F.pad(values, (0, 0, 2 * values.shape[-2], 0))
         g_z1 = joined @ w["mixer.qkv.weight"].chunk(3, dim=-2)[2]

@@ -210,9 +210,7 @@ class Backbone(Model):
         self._state_bytes = [one.state_bytes(one.options) for one in mixers]
         self.positions: nn.Embedding | None = None
         if any(one.learned_positions(one.options) for one in mixers):
-            self.positions = nn.Embedding(io.max_length, options.d_model)
-            with torch.no_grad():
-                self.positions.weight.copy_(sinusoids(io.max_length, options.d_model) * 0.02 * 2**0.5)
+            self.positions = position_embedding(io, options.d_model)
         self.norm = nn.LayerNorm(options.d_model)
         self.bottleneck = bottleneck(io, options.d_model)
         self.unembed = unembedding(io, options.d_model)
@@ -363,6 +361,14 @@ def bottleneck(io: IO, width: int) -> Bottleneck | None:
     if io.bottleneck is None:
         return None
     return Bottleneck(io.bottleneck, FeedForward(width), width, io.max_length)
+
+
+def position_embedding(io: IO, width: int) -> nn.Embedding:
+    """A learned vector (D,) for each position. They begin as sinusoids, as small as the embeddings of tokens."""
+    positions = nn.Embedding(io.max_length, width)
+    with torch.no_grad():
+        positions.weight.copy_(sinusoids(io.max_length, width) * 0.02 * 2**0.5)
+    return positions
 
 
 def sinusoids(length: int, width: int) -> Tensor:

@@ -19,9 +19,11 @@ def head_width(width: int, n_heads: int, *, of: str = "d_model", by: str = "n_he
         rotary: whether the heads have rotary positions, which turn pairs of channels.
 
     Raises:
-        UserError: the channels cannot be shared equally, or rotary positions meet an odd number of channels.
+        UserError: there are no channels, they cannot be shared equally, or rotary positions meet an odd number of channels.
     """
-    if width < 1 or width % n_heads:
+    if width < 1:
+        raise UserError(f"{of} ({width}) must be 1 or more")
+    if width % n_heads:
         raise UserError(f"{of} ({width}) must be a multiple of {by} ({n_heads})")
     if rotary and width // n_heads % 2:
         raise UserError(f"rotary positions need an even head width, not {width // n_heads}")

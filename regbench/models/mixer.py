@@ -20,7 +20,7 @@ class Paper:
     Attributes:
         title: its title.
         authors: such as "Gu and Dao" or "Vaswani et al.".
-        year: of publication.
+        year: of its first version.
         arxiv: its number on arXiv, such as "2312.00752"; None if it is not there.
     """
 

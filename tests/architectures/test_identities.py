@@ -243,6 +243,11 @@ def test_conjugate_gradients_have_the_gradients_of_the_solution() -> None:
         torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-8, atol=1e-8)
 
 
+def test_mesanet_takes_steps_of_conjugate_gradients_only_where_it_takes_them() -> None:
+    with pytest.raises(ValueError, match="cg_steps is about solver=cg, and the solver is exact"):
+        MesaNet.Options(solver="exact", cg_steps=3)
+
+
 def test_mesanet_reads_a_sequence_of_no_tokens() -> None:
     """It leaves the state as it is."""
     model = make(MesaNet)

@@ -1,4 +1,7 @@
-"""The n-gram head as Eq. 12 and Fig. 8 of the ICLL paper write it: an (L, L) mask, normalised by row."""
+"""The n-gram head as Fig. 8 of the ICLL paper writes it: an (L, L) mask, normalised by row.
+
+Eq. 12 of the paper is one position behind: as printed, it compares the n tokens before position i, and leaves out token i.
+"""
 
 import torch
 from torch import Tensor

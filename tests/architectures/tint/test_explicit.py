@@ -286,6 +286,16 @@ def test_what_cannot_be_simulated(options: dict[str, Any], words: str) -> None:
         list(simulate(model, tokens, COUNTED, rates=[0.1], gradient="values"))
 
 
+def test_finite_differences_of_a_float32_model_are_not_rounded_by_float32() -> None:
+    model, (tokens, inputs) = tint().auxiliary, text()
+    weights, heads = auxiliary_of(model)
+    exact = forward(descend(weights, inputs, tokens, COUNTED, heads, Plan(0.1, 2)), inputs, heads).logits
+    single = {name: weight.float() for name, weight in weights.items()}
+    rounded = forward(descend(single, inputs, tokens, COUNTED, heads, Plan(0.1, 2)), inputs, heads).logits
+    (found,) = simulate(model.float(), tokens, COUNTED, rates=[0.1], gradient="first-order", steps=2)
+    assert (found - exact).abs().max() < (rounded - exact).abs().max() / 10
+
+
 def test_simulate_takes_a_transformer_and_its_twin_in_tint() -> None:
     model = tint()
     tokens, _ = text()
