@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import pydantic
 import yaml
+from pydantic_core import PydanticSerializationError
 
 from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.files import read_mapping, runs_in
@@ -75,12 +76,15 @@ def require_readable(config: Config) -> None:
     """Checks that `read_run` can read the `config.yaml` of a run with this configuration.
 
     Raises:
-        UserError: it cannot: a name is not printable, a number is beyond 64 bits, or the file is too large.
+        UserError: it cannot: a name is not printable, a value is of a type that YAML lacks, a number is beyond 64 bits, or the
+            file is too large.
     """
     try:
         parse_plain_yaml(config_text(config).encode(), "the configuration")
     except Refused as error:
         raise UserError(str(error)) from None
+    except (PydanticSerializationError, UnicodeDecodeError) as error:
+        raise UserError(f"the settings cannot be written: {str(error).splitlines()[0]}") from None
 
 
 def config_text(config: Config) -> str:

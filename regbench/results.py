@@ -23,8 +23,11 @@ from regbench.utils.settings import Strict
 if TYPE_CHECKING:
     import pandas as pd
 
-RESULT_BYTES = 4 << 20
-"""The most bytes of a result that is read. Twenty seeds take about one eighth of it."""
+RESULT_BYTES = 16 << 20
+"""The most bytes of a result that is read."""
+
+MOST_POINTS = 40_000
+"""The most validations of all seeds of a run. Each takes 170 bytes of the result, and about 40 more for each term of the loss."""
 
 TrackName = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9-]+-v[0-9]+$", max_length=64)]
 """It names files of the leaderboard and a track here, and is never a path."""
@@ -42,9 +45,10 @@ class ScoreRecord(Strict):
 
         Args:
             sums: (N,), the sum over each instance's positions.
-            counts: (N,), the number of those positions.
+            counts: (N,), the number of those positions. Instances without one say nothing of the error.
         """
         value = float(sums.sum() / counts.sum())
+        sums, counts = sums[counts > 0], counts[counts > 0]
         n = len(counts)
         if n < 2:
             return cls(value=value, stderr=0.0)

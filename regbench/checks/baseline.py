@@ -126,9 +126,10 @@ def fault_of(baseline: Baseline, io: IO, instances: Instances) -> str | None:
         return (
             "it predicts something else when called again: it is random, or keeps something from one call to the next"
         )
-    first = instances[:1].tokens
+    first, last = instances[:1].tokens, few.tokens[-1:]  # the last with the padding that it has in the batch
     alone = check_predictions(baseline.predict(first.copy()), first, io)
-    if not _same(predicted[:1, : first.shape[1]], alone):
+    behind = check_predictions(baseline.predict(last.copy()), last, io)
+    if not _same(predicted[:1, : first.shape[1]], alone) or not _same(predicted[-1:], behind):
         return "its prediction of an instance depends on the others in its batch, or on padding"
     return _sees_future(baseline, io, first, alone) if baseline.anchor != "end" else None
 

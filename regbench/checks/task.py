@@ -6,6 +6,7 @@ check every built-in task.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -151,11 +152,13 @@ def true_distributions(subject: TaskSubject) -> str | None:
 
     The probability p(x) of a drawn token is on average the sum of p^2. The differences sum to s, with variance v. Chance reaches
     s with a probability of at most 2 exp(-s^2 / (2 v + 2 s / 3)), whatever the truth depends on in the past (Freedman 1975, "On
-    tail probabilities for martingales"). A truth that is shifted by one position deviates by far more.
+    tail probabilities for martingales"). A truth that is shifted by one position deviates by far more. The same holds for how
+    often each token is drawn, which on average is the sum of its probabilities.
     """
     if not subject.task.knows_truth:
         return None
     sums = np.zeros(3)  # of p(x), of its expectation, of the variance
+    drawn, due, variance = np.zeros((3, subject.task.io.width))  # by token
     for start, part, truth in _truths(subject):
         fault = _no_truth(subject.task.io, part, truth, start)
         if fault:
@@ -165,15 +168,28 @@ def true_distributions(subject: TaskSubject) -> str | None:
             given = rows[np.arange(len(rows)), part.tokens[part.scored].astype(np.int64)]
             square = (rows**2).sum(-1)
             sums += given.sum(), square.sum(), ((rows**3).sum(-1) - square**2).sum()
-    strayed = abs(sums[0] - sums[1])
-    if strayed**2 > SURELY * 2 * (max(sums[2], 0.0) + strayed / 3):
-        count = int(subject.test.scored.sum())
+            drawn += np.bincount(part.tokens[part.scored].astype(np.int64), minlength=len(drawn))
+            due += rows.sum(0)
+            variance += (rows * (1 - rows)).sum(0)
+    count = int(subject.test.scored.sum())
+    if _strays(abs(sums[0] - sums[1]), sums[2]):
         given, expected = sums[:2] / count
         return (
             f"the tokens were not drawn from the truth: it gives them a probability of {given:.3f} on average over {count:,} "
             f"positions, where its own draws would have {expected:.3f}"
         )
+    for token in np.argsort(-abs(drawn - due)):
+        if _strays(abs(drawn[token] - due[token]), variance[token], kinds=len(drawn)):
+            return (
+                f"the tokens were not drawn from the truth: token {token} stands at {int(drawn[token]):,} of {count:,} "
+                f"positions, where the truth expects {due[token]:,.0f}"
+            )
     return None
+
+
+def _strays(by: float, variance: float, kinds: int = 1) -> bool:
+    """Whether a sum is so far from its mean that chance cannot be the cause, for any of so many sums."""
+    return bool(by**2 > (SURELY + math.log(kinds)) * 2 * (max(variance, 0.0) + by / 3))
 
 
 def _truths(subject: TaskSubject) -> Iterator[tuple[int, Instances, Any]]:

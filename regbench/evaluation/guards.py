@@ -67,6 +67,7 @@ def probe(one: Given, instances: Instances) -> None:
         UserError: The fault, in one line.
     """
     _probe_reach(one, instances)
+    _probe_padding(one, instances)
     _probe_gain(one, instances)
 
 
@@ -79,21 +80,22 @@ def _probe_reach(one: Given, instances: Instances) -> None:
     longest = int(instances.lengths.argmax())
     tokens = instances.tokens[longest : longest + 1, : instances.lengths[longest]]
     length = tokens.shape[1]
-    count = max(1, min(PROBES, rows_at_once(one.io, length, PROBES + 1) - 1))
-    places = np.unique(np.linspace(0, length - 1, count).round().astype(int))
     alone = one.predict(tokens)
     if _changed(alone, one.predict(tokens)).any():
         raise UserError(
             f"the {one.what} gives other predictions when it is asked again: it is random, or keeps something"
         )
-    together = one.predict(np.concatenate([tokens, *(_changed_from(tokens, place, one.io) for place in places)]))
-    if _changed(alone, together[:1]).any():
-        raise UserError(f"the {one.what}'s predictions of an instance depend on the others in its batch")
-    reach = []
-    for place, rows in zip(places, together[1:], strict=True):
-        differs = _changed(alone[0], rows)
-        if differs.any():
-            reach.append((int(differs.argmax()) - int(place), int(place)))
+    places = np.unique(np.linspace(0, length - 1, PROBES).round().astype(int)).tolist()
+    reach, at_once = [], max(1, rows_at_once(one.io, length, PROBES + 2) - 2)
+    for some in (places[start : start + at_once] for start in range(0, len(places), at_once)):
+        changed = [_changed_from(tokens, place, one.io) for place in some]
+        first, *answers, last = one.predict(np.concatenate([tokens, *changed, tokens]))
+        if _changed(alone[0], first).any() or _changed(alone[0], last).any():
+            raise UserError(f"the {one.what}'s predictions of an instance depend on the others in its batch")
+        for place, rows in zip(some, answers, strict=True):
+            differs = _changed(alone[0], rows)
+            if differs.any():
+                reach.append((int(differs.argmax()) - place, place))
     if not reach:
         return
     least, place = min(reach)
@@ -104,7 +106,26 @@ def _probe_reach(one: Given, instances: Instances) -> None:
     if least == 0:
         raise UserError(_sees_itself(one, instances))
     if least == 2 and len(reach) > 2:
-        raise UserError(_late(one, " does not use the token just before the one it predicts"))
+        # A row that two of the places lie before may use the token between them.
+        between = [place + 1 for behind, place in reach if behind == 2]
+        rows = [one.predict(_changed_from(tokens, place, one.io))[0, place + 1] for place in between]
+        if not any(_changed(alone[0, place + 1], row) for place, row in zip(between, rows, strict=True)):
+            raise UserError(_late(one, " does not use the token just before the one it predicts"))
+
+
+def _probe_padding(one: Given, instances: Instances) -> None:
+    """Reads the shortest instance with the padding that a longer one in its batch would give it, and without.
+
+    Raises:
+        UserError: Its predictions differ.
+    """
+    shortest, longest = int(instances.lengths.argmin()), int(instances.lengths.max())
+    length = int(instances.lengths[shortest])
+    padded = instances.tokens[shortest : shortest + 1, :longest]
+    if length == longest:
+        return
+    if _changed(one.predict(padded)[:, :length], one.predict(padded[:, :length])).any():
+        raise UserError(f"the {one.what}'s predictions of an instance depend on the padding behind it")
 
 
 def _probe_gain(one: Given, instances: Instances) -> None:
@@ -265,6 +286,8 @@ class HonestyCheck:
         """By shift: how much higher log q(x) is than without it, as number, sum, and sum of squares; and the sum of log q(x)."""
         self.log_likelihood = np.zeros(3)
         """Of the shifts -1, 0 and 1, of the tokens that have a row on either side."""
+        self.counts = np.zeros(task.io.width)
+        """How often each token is scored."""
 
     def add(self, rows: FloatArray, instances: Instances) -> None:
         """Takes the predictions (B, L, V) of some instances."""
@@ -280,6 +303,7 @@ class HonestyCheck:
                 mean = (p * q).sum(-1)
                 given_x = np.take_along_axis(q, x[:, None], -1)[:, 0]
                 self.excess[shift] += (given_x - mean).sum(), np.maximum((p * q**2).sum(-1) - mean**2, 0.0).sum()
+        self.counts += np.bincount(tokens[scored], minlength=len(self.counts))
         b, t = np.nonzero(scored)
         early, late = t > 0, t + 1 < instances.lengths[b]
         both = early & late
@@ -318,14 +342,15 @@ class HonestyCheck:
         return float(excess / math.sqrt(variance + 1.0))
 
     def _better(self, shift: int) -> bool:
-        """Whether predictions fit the tokens much better at another shift, and better than a guess."""
+        """Whether predictions fit the tokens much better at another shift, and better than the frequencies of the tokens do."""
         number, total, squares, fit = self.gain[shift]
         if number < 2:
             return False
         mean = total / number
         error = math.sqrt(max(squares / number - mean**2, 0.0) / number)
-        guess = -math.log(self.task.io.vocab_size) * number
-        best = self.log_likelihood[shift + 1] >= self.log_likelihood.max() and fit >= guess
+        share = self.counts / self.counts.sum()
+        guess = float(share @ _cautious_log(share)) + LEAST_GAIN
+        best = self.log_likelihood[shift + 1] >= self.log_likelihood.max() and fit >= guess * number
         return bool(best and mean > LEAST_GAIN and mean > LARGEST_Z * error)
 
 

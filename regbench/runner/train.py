@@ -25,7 +25,7 @@ from regbench.runner.plan import Plan, plan_of
 from regbench.tracks import Track, is_track_file
 from regbench.training.checkpoint import RESUME_FILE, TRAINED_FILE, TrainingRecord
 from regbench.training.progress import SILENT, Reporter
-from regbench.training.provenance import CODE_FILE, code_of, describe_environment
+from regbench.training.provenance import CODE_FILE, code_of, describe_environment, packages_of
 from regbench.training.terminal import shown
 from regbench.utils import registry
 from regbench.utils.errors import Unavailable, UserError, explain_validation
@@ -217,7 +217,7 @@ def _execute(plan: Plan, folder: Path, reporter: Reporter) -> Result:
             train(plan, config.seeds[0], first, reporter)
         baselines = score_baselines(track, test, lambda b: reporter.phase(f"scoring the baseline {b}"))
         seeds = [seed_record(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
-    state = plan.model.state_bytes()
+    state, folders = plan.model.state_bytes(), [folder / f"seed-{seed}" for seed in config.seeds]
     result = Result(
         track=record,
         architecture=ArchitectureRecord(
@@ -237,9 +237,9 @@ def _execute(plan: Plan, folder: Path, reporter: Reporter) -> Result:
         baselines=baselines,
         selection=Selection(trials=config.trials),
         environment=describe_environment(
-            subject.device, plan.backend, plan.training_backend, subject.training.precision
+            subject.device, plan.backend, plan.training_backend, subject.training.precision, packages_of(folders)
         ),
-        code=code_of((folder / f"seed-{seed}" for seed in config.seeds), plan.code),
+        code=code_of(folders, plan.code),
     )
     write_report(folder, result, track)
     write_json(folder / "result.json", result.model_dump(mode="json"))

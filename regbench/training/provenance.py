@@ -29,7 +29,7 @@ FILE = "provenance.json"
 """Lies in the folder of a finished seed."""
 
 CODE_FILE = "code.json"
-"""Lies in a seed's folder until the whole run is finished: by which states of the repository it was trained and scored."""
+"""Lies in a seed's folder until the whole run is finished: by which code and packages it was trained and scored."""
 
 Parts = Mapping[str, Any]
 """What a model and its scores follow from, by the keys of `WORDS`. regbench's own code is not among them: `Code` records it."""
@@ -88,6 +88,7 @@ def describe_environment(
     backend: dict[str, str],
     training_backend: dict[str, str],
     precision: Literal["float32", "bfloat16"],
+    packages: Mapping[str, str] | None = None,
 ) -> Environment:
     """Describes the machine and the packages.
 
@@ -96,14 +97,8 @@ def describe_environment(
         backend: the implementation of each op that ran in scoring.
         training_backend: the same in training.
         precision: of the products in training.
+        packages: versions by name; None for those of this process.
     """
-    packages = {}
-    for name in _PACKAGES:
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    packages["numpy"] = np.__version__
     return Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
@@ -112,9 +107,18 @@ def describe_environment(
         threads=torch.get_num_threads(),
         precision=precision,
         backend=dict(sorted(backend.items())),
-        packages=packages,
+        packages=dict(versions() if packages is None else packages),
         training_backend=dict(sorted(training_backend.items())) if training_backend != backend else None,
     )
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that decide scores, by name."""
+    found = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found | {"numpy": np.__version__}
 
 
 def describe_machine() -> str:
@@ -145,16 +149,17 @@ def describe_code() -> Code:
 
 
 def note_code(folder: Path, code: Code, *, afresh: bool) -> None:
-    """Adds to a seed's folder that this state of the repository has worked on it.
+    """Adds to a seed's folder that this state of the repository, and the packages of this process, have worked on it.
 
     Args:
         folder: the seed's folder.
         code: the state when the process began.
         afresh: whether nothing is kept of what others did before.
     """
-    noted = [] if afresh else _noted(folder)
-    if code not in noted:
-        write_json(folder / CODE_FILE, [one.model_dump(mode="json") for one in (*noted, code)])
+    noted, now = [] if afresh else _noted(folder), (code, versions())
+    if now not in noted:
+        rows = [{"code": one.model_dump(mode="json"), "packages": packages} for one, packages in (*noted, now)]
+        write_json(folder / CODE_FILE, rows)
 
 
 def code_of(folders: Iterable[Path], now: Code) -> Code:
@@ -164,15 +169,25 @@ def code_of(folders: Iterable[Path], now: Code) -> Code:
         folders: of the seeds.
         now: the state when this process began.
     """
-    states = [code for folder in folders for code in _noted(folder)] or [now]
+    states = [code for folder in folders for code, _ in _noted(folder)] or [now]
     same = all(_same_code(states[0], other) for other in (*states[1:], now))
     return states[0] if same else Code(commit=now.commit, dirty=now.commit is not None or None)
 
 
-def _noted(folder: Path) -> list[Code]:
+def packages_of(folders: Iterable[Path]) -> dict[str, str]:
+    """The packages that have made all seeds. If versions differed, all are named: "2.11.0 and 2.13.0"."""
+    now = versions()
+    states = [packages for folder in folders for _, packages in _noted(folder)] or [now]
+    names = dict.fromkeys(name for packages in states for name in packages)
+    return {name: " and ".join(dict.fromkeys(packages.get(name, "none") for packages in states)) for name in names}
+
+
+def _noted(folder: Path) -> list[tuple[Code, dict[str, str]]]:
+    """What has worked on a seed, in order. Before 2026-11-28 the packages were not noted."""
     try:
-        return [Code(**one) for one in json.loads((folder / CODE_FILE).read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):
+        rows = json.loads((folder / CODE_FILE).read_text(encoding="utf-8"))
+        return [(Code(**row["code"]), row["packages"]) if "code" in row else (Code(**row), versions()) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError):
         return []
 
 

@@ -1,7 +1,8 @@
 """The one training loop: AdamW or SGD, a schedule, clipping, length-bucketed batches, best checkpoint by validation loss.
 
 Training can be killed at any moment. It goes on from its last checkpoint and ends with the same weights (on the CPU, with the
-same number of threads): batches depend on seed and epoch alone, and the state of the random generator is in the checkpoint.
+same number of threads): batches depend on seed and epoch alone, and the states of PyTorch's random generators are in the
+checkpoint.
 """
 
 from __future__ import annotations

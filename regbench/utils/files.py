@@ -47,8 +47,11 @@ LEFTOVER = f".*.????????{_TEMPORARY}"
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes temporary files of killed writers from a folder and from those in it. To be called by who holds it."""
-    for path in [*folder.glob(LEFTOVER), *folder.glob(f"*/{LEFTOVER}")]:
+    """Removes temporary files of killed writers from a folder, those in it, and the kept checkpoints of a run's seeds.
+
+    To be called by who holds the folder.
+    """
+    for path in [*folder.glob(LEFTOVER), *folder.glob(f"*/{LEFTOVER}"), *folder.glob(f"*/course/{LEFTOVER}")]:
         path.unlink(missing_ok=True)
 
 

@@ -273,8 +273,9 @@ def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str 
         if isinstance(node, ast.ClassDef) and {ast.unparse(base).rpartition(".")[2] for base in node.bases} & set(
             bases
         ):
-            texts = {ast.unparse(n.targets[0]): n.value for n in node.body if isinstance(n, ast.Assign)}
-            task = texts.get("only_task")
+            plain = {ast.unparse(n.targets[0]): n.value for n in node.body if isinstance(n, ast.Assign)}
+            typed = {ast.unparse(n.target): n.value for n in node.body if isinstance(n, ast.AnnAssign)}
+            task = (plain | typed).get("only_task")
             summary = (ast.get_docstring(tree) or "").partition("\n")[0]
             return summary, str(task.value) if isinstance(task, ast.Constant) else None
     return None

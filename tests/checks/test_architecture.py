@@ -38,7 +38,10 @@ from tests.helpers.contract_mixers import (
     ClaimsTooLittle,
     ClaimsTooMuch,
     Complex,
+    CountsInABuffer,
+    CountsItsCalls,
     DividesByTheLength,
+    DrawsFromNumPy,
     DropsAGradient,
     FillsAWindow,
     Forgets,
@@ -362,6 +365,16 @@ def test_an_architecture_that_does_not_compile_may_say_so() -> None:
         (NaNInTraining, "trains", "in training its loss is NaN or infinite"),
         (KeepsItsGraph, "trains", "in training it raises .*backward through the graph a second time"),
         (KeepsABatch, "trains", "two training steps it predicts otherwise than a model with the same weights"),
+        (
+            DrawsFromNumPy,
+            "trains",
+            "in training mode the same weights, input and state of PyTorch's random generator give",
+        ),
+        (
+            CountsItsCalls,
+            "trains",
+            "in training mode the same weights, input and state of PyTorch's random generator give",
+        ),
         (MakesABufferInTraining, "trains", r"it makes or removes blocks\.0\.mixer\.mean: make every"),
         (
             GoesOn,
@@ -478,6 +491,10 @@ def test_a_leak_that_training_mode_alone_has_is_refused() -> None:
         assert trains(dropout) is None
     assert fault is not None
     assert fault.startswith("in training mode it sees the future: changing the tokens from 16 on changes predictions")
+
+
+def test_what_changes_in_training_may_be_kept_in_a_buffer() -> None:
+    assert faults(CountsInABuffer, [trains]) == {}
 
 
 def test_a_leak_far_in_that_training_alone_has_is_refused() -> None:

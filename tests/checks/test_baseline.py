@@ -95,6 +95,11 @@ def waits(said: Any, tokens: Any) -> Any:
     return np.concatenate([np.eye(said.shape[2])[tokens[:, :-1]], said[:, -1:]], 1)
 
 
+def carries(said: Any, tokens: Any) -> Any:
+    """From the second row on it goes on with what it has learned in the row before."""
+    return np.concatenate([said[:1], 0.5 * (said[1:] + said[:-1])])
+
+
 CALLS = itertools.count()
 """No two calls in a row predict the same."""
 
@@ -129,6 +134,7 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("it writes into the tokens", says(overwrites)),
     ("it predicts something else when called again", says(lambda said, _: np.roll(said, next(CALLS), axis=2))),
     ("depends on the others in its batch", says(lambda said, _: np.broadcast_to(said.mean(0), said.shape))),
+    ("depends on the others in its batch", says(carries)),
     (r"it looks ahead: changing token (\d+) changes its prediction of token \1$", says(lambda said, t: np.eye(5)[t])),
     (r"it looks ahead: its prediction of token (\d+) changes when the text ends with token \1$", says(waits)),
 ]

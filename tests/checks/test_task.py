@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from regbench.checks.task import CONTRACT, TaskSubject, true_distributions
 from regbench.data.instances import Instances
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO, unfinished
 from regbench.tasks.linear_regression import LinearRegression, LinearRegressionParameters
+from regbench.tracks import load_track
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming
 from tests.data.text.conftest import write_corpus
@@ -309,6 +311,19 @@ def test_a_broken_task_is_caught_by_its_line(line: str, said: str, change: dict[
 
 def test_each_line_has_a_task_that_breaks_it() -> None:
     assert {line for line, _, _ in BROKEN} == {check.__name__ for check in CONTRACT}
+
+
+def test_a_uniform_truth_of_tokens_that_are_not_uniform_is_a_fault() -> None:
+    """The probability of a drawn token is then as high as it should be."""
+    track = load_track("bigram-small-v1")
+    test, size = track.instances("test"), track.task.io.width
+    own = SimpleNamespace(
+        io=track.task.io, knows_truth=True, truth=lambda part: part.scored[..., None] * np.full(size, 1 / size)
+    )
+    subject = SimpleNamespace(task=own, test=test, fresh=lambda: own)
+    fault = true_distributions(subject)  # type: ignore[arg-type]
+    assert fault is not None
+    assert fault.startswith("the tokens were not drawn from the truth: token ")
 
 
 def test_chance_is_no_fault() -> None:

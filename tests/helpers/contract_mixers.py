@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -204,6 +205,42 @@ class Remembers(Good):
     def forward(self, x: Tensor) -> Tensor:
         self.seen = self.seen + x.mean((0, 1)).detach()
         return super().forward(x) + self.seen
+
+
+class DrawsFromNumPy(Good):
+    """Dropout by a generator that no checkpoint keeps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        keep = torch.from_numpy(np.random.default_rng().random(x.shape) < 0.5) if self.training else 1.0
+        return super().forward(x * keep)
+
+
+class CountsItsCalls(Good):
+    """Its noise fades with a number that is no buffer."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+            x = x + torch.randn_like(x) / self.calls
+        return super().forward(x)
+
+
+class CountsInABuffer(Good):
+    """As it should."""
+
+    calls: Tensor
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+            x = x + torch.randn_like(x) / self.calls
+        return super().forward(x)
 
 
 class Chance(Good):

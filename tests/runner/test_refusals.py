@@ -142,6 +142,11 @@ class TestRefusals:
                 r"the configuration: a string with characters that are not printable: .*my\\u3000tracks",
             ),
             ({"settings": QUICK | {"training.batch_size": 10**400}}, "the configuration: a number beyond 64 bits"),
+            (
+                {"settings": QUICK | {"d_model": object()}},
+                "the settings cannot be written: Unable to serialize unknown type",
+            ),
+            ({"settings": QUICK | {"d_model": b"\xff"}}, "the settings cannot be written: "),
             ({"seeds": tuple(range(3000))}, "the configuration: larger than it can need to be"),
         ):
             with pytest.raises(UserError, match=message):

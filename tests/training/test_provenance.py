@@ -18,6 +18,7 @@ from regbench.training.provenance import (
     code_of,
     describe_code,
     note_code,
+    packages_of,
     provenance_digest,
 )
 from regbench.utils.errors import UserError
@@ -105,3 +106,15 @@ def test_the_code_is_a_commit_and_whether_its_packages_have_changed(
         changed.write_text("x = 2\n")
         assert describe_code() == Code(commit=git("rev-parse", "HEAD"), dirty=True)
         changed.write_text("x = 1\n")
+
+
+def test_packages_that_changed_between_seeds_are_both_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, seeds = Code(commit=None, dirty=None), [tmp_path / "seed-0", tmp_path / "seed-1"]
+    for seed, torch_version, more in zip(seeds, ("2.11.0", "2.13.0"), ({}, {"triton": "3.6"}), strict=True):
+        seed.mkdir()
+        monkeypatch.setattr(provenance, "versions", lambda v=torch_version, m=more: {"torch": v, "numpy": "2.4"} | m)
+        note_code(seed, code, afresh=True)
+    assert packages_of(seeds) == {"torch": "2.11.0 and 2.13.0", "numpy": "2.4", "triton": "none and 3.6"}
+    assert packages_of(seeds[1:]) == {"torch": "2.13.0", "numpy": "2.4", "triton": "3.6"}
+    note_code(seeds[0], code, afresh=False)
+    assert packages_of(seeds[:1])["torch"] == "2.11.0 and 2.13.0"

@@ -130,10 +130,12 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
         "import os, sys\nfrom pathlib import Path\nfrom regbench.utils.files import atomic_write\n"
         "with atomic_write(Path(sys.argv[1])) as file:\n    file.write('half'), os._exit(0)\n"
     )
-    for name in ("weights", "course/2.safetensors"):
+    (tmp_path / "seed-0" / "course").mkdir(parents=True)
+    left = ("weights", "course/2.safetensors", "seed-0/course/3.safetensors")
+    for name in left:
         subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=True)
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert len(found) == len(kept) + 2
+    assert len(found) == len(kept) + len(left)
     remove_leftovers(tmp_path)
     assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
 

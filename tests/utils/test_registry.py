@@ -42,6 +42,13 @@ def test_built_ins_are_found_by_file() -> None:
     assert registry.load(ARCHITECTURE, "lstm").__name__ == "LSTM"
 
 
+@pytest.mark.parametrize("line", ['only_task = "mqar"', 'only_task: ClassVar[str | None] = "mqar"'])
+def test_the_single_task_of_a_baseline_is_read_from_its_file(plugged: tuple[Kind, Path], line: str) -> None:
+    _, folder = plugged
+    (folder / "own.py").write_text(f"import regbench\nclass Own(regbench.Baseline):\n    {line}\n")
+    assert registry.entries(replace(BASELINE, package=folder.name))["own"].only_task == "mqar"
+
+
 def test_listing_imports_nothing() -> None:
     code = (
         "import sys; from regbench.utils import registry\n"
