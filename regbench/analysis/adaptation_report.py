@@ -10,7 +10,6 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.adaptation import Outcome, Row
@@ -171,7 +170,7 @@ def reference_tables(rows: Sequence[Row]) -> list[Table]:
         table = narrow_table(f"{run} beside Bayes", reference_columns(rows)[1:], 2)
         for row in rows:
             if row.run == run:
-                table.add_row(*(escape(cell) for cell in reference_cells(rows, row)[1:]))
+                table.add_row(*reference_cells(rows, row)[1:])
         tables.append(table)
     return tables
 

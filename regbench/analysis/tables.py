@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from regbench.results import ScoreRecord
@@ -25,7 +24,7 @@ def narrow_table(title: str | None, heads: Sequence[str], left: int, **style: An
         style: What `rich` is told of the table where it is not as usual.
     """
     style = {"padding": (0, 1, 0, 0), "pad_edge": False, **style}
-    table = Table(title=None if title is None else escape(title), title_justify="left", box=box.SIMPLE_HEAD, **style)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, **style)
     for number, head in enumerate(heads):
         table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
     return table

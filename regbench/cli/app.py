@@ -48,7 +48,8 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     threads.wait_asleep()  # before a command imports PyTorch
-    console = _Console(highlight=False)  # no colours for numbers and words that happen to be in a line
+    # Names of users' files are printed as they are: brackets in them are no markup, words no emoji, numbers have no colour.
+    console = _Console(markup=False, emoji=False, highlight=False)
     try:
         with _terminated_as_interrupted():
             parsed = _parse(sys.argv[1:] if arguments is None else arguments)
@@ -63,9 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO):
+            wrong = f"the output cannot be written: {error.strerror}"
+        elif error.filename is None:
             raise
-        if error.errno == errno.ENAMETOOLONG:
+        elif error.errno == errno.ENAMETOOLONG:
             wrong = f"{str(error.filename)[:60]}... is longer than a file's name can be"
         else:
             wrong = f"{error.filename}: {error.strerror}"

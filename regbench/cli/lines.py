@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def stderr() -> Console:
     """The terminal for what is going on. Stdout holds what a command gives."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 def print_findings(findings: Findings, console: Console, prefix: str = "") -> None:
-    """Prints a line for each fault and each note. What they quote is shown as it is, never as markup.
+    """Prints a line for each fault and each note.
 
     Args:
         findings: What was found.
@@ -36,8 +36,13 @@ def print_findings(findings: Findings, console: Console, prefix: str = "") -> No
 
 
 def print_line(text: str, console: Console) -> None:
-    """Prints a line that quotes strangers: no markup, and no character that moves or hides text."""
+    """Prints a line that quotes strangers, without characters that move or hide text. It is not broken."""
     console.print(escaped(text), markup=False, soft_wrap=True)
+
+
+def tell(text: str) -> None:
+    """Prints on stderr what is going on."""
+    print_line(text, stderr())
 
 
 def announcing(console: Console) -> Announce:

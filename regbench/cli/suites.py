@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
@@ -62,7 +61,7 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
         done: Run folders with their results.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for head in ("track", "score", escape(done[0][1].architecture.name), "normalized", "best entry", "best baseline"):
+    for head in ("track", "score", done[0][1].architecture.name, "normalized", "best entry", "best baseline"):
         number = head not in ("track", "score", "best entry", "best baseline")
         table.add_column(head, justify="right" if number else "left", no_wrap=True)
     for folder, result in done:
@@ -74,8 +73,8 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
             metrics[main].heading,
             f"{mine.value:.3f} ±{mine.stderr:.3f}",
             f"{100 * statistics.fmean(shares):.0f}" if shares else "—",
-            escape(folded(best_entry(result, metrics))),
-            escape(folded(best_baseline(result, metrics))),
+            folded(best_entry(result, metrics)),
+            folded(best_baseline(result, metrics)),
         )
     return table
 

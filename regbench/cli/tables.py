@@ -10,7 +10,6 @@ from textwrap import fill
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from regbench.metrics.metric import METRICS, Metrics
@@ -84,7 +83,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
         cells = [f"{row.scores[m].value:.3f} {small_error(row.scores[m].stderr)}" for m in result.metrics]
         if normalized:
             cells.append(in_hundredths(row.normalized))
-        table.add_row(escape(row.name), *cells, style="bold" if row.kind == "model" else None)
+        table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
 
 

@@ -112,11 +112,14 @@ def find_board(given: str | None) -> Path:
     """The leaderboard's folder: `given`, else `leaderboard/` here, else the one of the checkout that regbench runs from.
 
     Raises:
-        UserError: There is none.
+        UserError: There is none, or a folder with other things in it is given.
     """
     if given is not None:
         if not Path(given).is_dir():
             raise UserError(f"no such folder: {given}; a new board begins as an empty folder")
+        inside = {path.name for path in Path(given).iterdir() if not path.name.startswith(".")}
+        if inside and not inside & {"entries", "RULES.md", "baselines.json"}:
+            raise UserError(f"{given} is no leaderboard: it has no entries/; a new board begins as an empty folder")
         return Path(given)
     for folder in (Path("leaderboard"), ROOT / "leaderboard"):
         if (folder / "RULES.md").is_file():
@@ -132,6 +135,11 @@ def find_entry(given: str) -> Stored:
             is called so, if there is one.
     """
     path, hint = Path(given), ""
+    if path.is_dir():
+        first = ""
+        with contextlib.suppress(Refused):
+            first = next((f", such as {one.path}" for one in stored_in(path)), "")
+        raise UserError(f"{given} is a folder; an entry is a file in it{first}")
     if path.is_file():
         if path.name == "result.json" and (of := runs_in(path)):
             raise UserError(f"{given} is the result of a run, not an entry{of}")

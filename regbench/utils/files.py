@@ -206,6 +206,13 @@ def require_writable(folder: Path) -> None:
             pass
 
 
+def require_writable_files(*files: str | Path | None) -> None:
+    """`require_writable` of the folder of each file. None and "" stand for a file that is not asked for."""
+    for file in files:
+        if file:
+            require_writable(Path(file).parent)
+
+
 @contextlib.contextmanager
 def exclusive(folder: Path, *, patience: float = 0.0, holder: str = "run") -> Iterator[None]:
     """Holds `folder` for this process. The lock goes with the process, however it ends.

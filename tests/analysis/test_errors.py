@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +196,7 @@ def test_the_command(
     assert cli.main(["errors", "oracle", "2-gram", *files]) == 0  # the reference, which stands there anyway
     printed = capsys.readouterr().out
     assert max(map(len, printed.partition("bins of")[0].splitlines())) <= 80
+    largest = re.search(r"the largest standard error is (0\.\d{3})$", printed, flags=re.MULTILINE)
     assert "earlier visits of it" in printed
     assert "fits the last two" in printed
     assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
@@ -202,6 +204,9 @@ def test_the_command(
         rows = list(csv.DictReader(file))
     assert {row["predictor"] for row in rows} == {"oracle", "2-gram"}
     assert {row["score"] for row in rows} == set(errors.SCORES)
+    assert largest is not None
+    shown = [float(row["stderr"]) for row in rows if row["score"] == "legal_accuracy"]
+    assert float(largest[1]) == pytest.approx(max(shown), abs=6e-4)
     for arguments, message in (
         (["oracle", "--score", "tv"], "unknown --score 'tv'; did you mean 'tvd'?"),
         (
@@ -214,6 +219,19 @@ def test_the_command(
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_many_predictors_with_long_names_lose_no_figure(
+    tiny_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "REFERENCES", ())
+    names = [f"a_long_name_of_it-{number}" for number in range(6)]
+    given = [f"{name}={number % 3 + 1}-gram" if number % 3 else f"{name}=unigram" for number, name in enumerate(names)]
+    assert cli.main(["errors", *given, "--track", str(tiny_file)]) == 0
+    printed = capsys.readouterr().out.partition("bins of")[0]
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "…" not in printed
+    assert all(printed.count(f"it-{number}") == 2 for number in range(6))
 
 
 def test_automata_are_known_by_their_truth(tmp_path: Path) -> None:

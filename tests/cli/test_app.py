@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import io
-import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,20 +12,12 @@ from rich.console import Console
 from regbench import cli
 from regbench.tracks import load_track, track_names
 from regbench.training.terminal import TerminalReporter
+from tests.helpers.typed import said
 
 PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = cli.main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+pytestmark = pytest.mark.usefixtures("_in_an_empty_folder")
 
 
 def test_run_trains_scores_and_prints_the_table(capsys: pytest.CaptureFixture[str], tiny_file: Path) -> None:
@@ -142,127 +129,6 @@ def test_data_fingerprint_is_what_was_frozen(capsys: pytest.CaptureFixture[str])
     code, out, _ = said(capsys, "data", "pfa-small-v1", "--fingerprint")
     assert code == 0
     assert dict(line.split() for line in out.splitlines()) == frozen_tracks()["pfa-small-v1"]["fingerprints"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
-        (["run", "--arch", "manba"], "unknown architecture 'manba'; did you mean 'mamba'"),
-        (["run", "--track", "pfa-smal-v1"], "unknown track 'pfa-smal-v1'; did you mean 'pfa-small-v1'"),
-        (["run", "--arch", "mamba", "--set", "d_stat=3"], "option: unknown key 'd_stat'; did you mean 'd_state'"),
-        (
-            ["run", "--arch", "mamba", "--set", "train_tokens=9"],
-            "'train_tokens'; did you mean 'training.train_tokens'?",
-        ),
-        (["run", "--arch", "mamba", "--set", "d_state=big"], "option: d_state: input should be a valid integer"),
-        (["run", "--set", "trainng.batch_size=8"], "'trainng.batch_size'; did you mean 'training.batch_size'?"),
-        (["run", "--set", "training.lr=1"], "unknown key 'lr'; did you mean 'learning_rate'?"),
-        (["run", "--set", "training.clip=1"], "unknown key 'clip'; did you mean 'gradient_clip'?"),
-        (["run", "--set", "wd=1"], "unknown key 'wd'; did you mean 'training.weight_decay'?"),
-        (["run", "--set", "training.max_steps=9"], "'training.max_steps'; did you mean 'training.train_tokens'?"),
-        (["run", "--set", "seed=3"], "unknown key 'seed'; it is no setting, but an argument of the run: --seed"),
-        (["run", "--set", "d_stats=3"], "unknown key 'd_stats'; did you mean 'd_state'?"),
-        (["run", "--lr", "1"], "'--lr'; did you mean '--set training.learning_rate=VALUE'?"),
-        (["run", "--steps=9"], "'--steps=9'; did you mean '--set training.train_tokens=9'?"),
-        (["run", "--d-model", "9"], "'--d-model'; did you mean '--set d_model=VALUE'?"),
-        (["run", "d_state=9"], "'d_state=9'; did you mean '--set d_state=9'?"),
-        (["compare", "--lr", "1"], "unrecognized argument '--lr'; known: --course, --csv, --help, --order"),
-        (["run", "--set", "d_model"], "--set takes KEY=VALUE, not 'd_model'"),
-        (["run", "--set", "a=1", "--set", "a=2"], "--set gives 'a' twice"),
-        (["run", "--seed", "one"], "argument --seed: invalid int value: 'one'"),
-        (["run", "--arhc", "mamba"], "unrecognized argument '--arhc'; did you mean '--arch'?"),
-        (
-            ["run", "--backend", "trition", "--arch", "transformer"],
-            "no op has a backend 'trition'; did you mean 'triton'?",
-        ),
-        (["run", "--resume", "nowhere"], "nowhere holds no run"),
-        (["run", "--out", ""], "--out is empty: give it a value, or leave it out"),
-        (["run", "--resume", "", "--arch", "lstm"], "--resume is empty"),
-        (["run", "--config", ""], "--config is empty"),
-        (["run", "--set", ""], "--set is empty"),
-        (["report", ""], "DIR is empty"),
-        (["compare", "2-gram", ""], "PREDICTOR is empty"),
-        (["run", "--arch", "lstm,mamba"], "unknown architecture 'lstm,mamba'; give one architecture"),
-        (
-            ["run", "--arch", "runs/a/config.yaml"],
-            "config.yaml'; one of your own is a Python file, and `regbench ls arch",
-        ),
-        (["data", "suites/quick"], "unknown track 'suites/quick'; `regbench ls tracks` lists"),
-        (["run", "mamba"], "unrecognized argument 'mamba'; did you mean '--arch mamba'?"),
-        (["run", "pfa-v1"], "unrecognized argument 'pfa-v1'; did you mean '--track pfa-v1'?"),
-        (["check", "mine.py"], "one of the arguments --arch --all is required; did you mean '--arch mine.py'?"),
-        (
-            ["run", "--track", "task.py"],
-            "unknown track 'task.py'; a track is a YAML file, and its `task:` may be a Python",
-        ),
-        (
-            ["data", "arithmetic"],
-            "which is a task; its tracks: arithmetic-one-task-v1, arithmetic-small-v1, arithmetic-v1",
-        ),
-        (["run", "--resume", "a", "--ngram-after", "2"], "says: --ngram-after cannot change it"),
-        (["run", "--resume", "a", "--ngram-heads", " "], "says: --ngram-heads cannot change it"),
-        (["run", "--ngram-heads", ""], "--ngram-heads is empty"),
-        (["run", "--ngram-heads", "1", "--ngram-after", " "], "--ngram-after is empty: give numbers"),
-        (["run", "--ngram-after", "2"], "--ngram-after says where --ngram-heads stand: give those too"),
-        (["run", "--set", "ngram_after=[2]"], "option: ngram_after is about n-gram heads, and there are none"),
-        (["run", "--set", "ngram_mlp=true"], "option: ngram_mlp is about n-gram heads, and there are none"),
-        (["run", "--set", "d_model=true"], "option: d_model: true, false, yes and no are not allowed here"),
-        (["run", "--set", "dropout=yes"], "option: dropout: true, false, yes and no are not allowed here"),
-        (["run", "--set", "training.batch_size=on"], "training option: batch_size: true, false"),
-        (["check", "--arch", "mamba", "--track", "pfa-smal-v1"], "unknown track 'pfa-smal-v1'"),
-        (["check", "--arch", "mamba", "--device", "gpu"], "unknown device 'gpu'; did you mean 'cuda'?"),
-        (["check", "--arch", "mamba", "--ngram-after", "2"], "--ngram-after says where --ngram-heads stand"),
-        (["check", "--arch", "mamba", "--backend", "scan=cpu"], "no op is called 'scan'"),
-        (["check", "--arch", "mamba", "--set", "training.epoch=1"], "unknown key 'epoch'; did you mean 'epochs'"),
-        (["run", "--resume", "a", "--out", "b"], "not allowed with argument"),
-        (["run", "--arch", "gone.py"], "no such file: gone.py"),
-        (["ls", "archs"], "unknown choice 'archs'"),
-        (["ls", "tracks", "x"], "a NAME goes with"),
-        (["data", "pfa-small-v1", "--fingerprint", "--to", "x"], "--to: not allowed with argument --fingerprint"),
-        (["tint", "--track", "mine.yaml"], "--track is of a run: it goes with --size-of"),
-        (["data", "pfa-small-v1", "--instance", "500"], "there is no test instance 500: they are numbered 0 to 499"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    code, out, err = said(capsys, *arguments)
-    assert code == 2
-    assert out == ""
-    assert message in err
-    assert err.startswith("regbench: ")
-    assert err.count("\n") == 1
-    assert list(Path().iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["verify", "{}"],
-        ["report", "{}"],
-        ["submit", "{}"],
-        ["compare", "uniform", "{}.json"],
-        ["leaderboard", "--board", "{}"],
-    ],
-)
-def test_a_path_that_is_too_long_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([word.format("a" * 5000) for word in arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"regbench: {'a' * 60}... is longer than a file's name can be"
-
-
-def test_an_architecture_whose_file_leaves_or_brings_other_options_is_one_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    Path("leaves.py").write_text("import sys\nsys.exit(3)\n")
-    Path("other.py").write_text(PLUGIN + "    class Options:\n        a: int = 1\n")
-    for arguments in (["run", "--arch"], ["check", "--arch"], ["ls", "architectures"]):
-        code, out, err = said(capsys, *arguments, "leaves.py")
-        assert (code, out) == (2, "")
-        assert re.fullmatch(r"regbench: leaves.py cannot be imported: .*leaves.py:2: SystemExit: 3\n", err)
-        code, out, err = said(capsys, *arguments, "other.py")
-        assert (code, out, err) == (2, "", "regbench: Options of Same in other.py must subclass regbench.Options\n")
 
 
 @pytest.mark.ci
@@ -389,37 +255,6 @@ class M(regbench.Mixer):
 
 
 @pytest.mark.ci
-def test_exit_code_reaches_the_shell(regbench: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = regbench("run", "--arch", "manba")
-    assert done.returncode == 2
-    assert done.stderr == "regbench: unknown architecture 'manba'; did you mean 'mamba'?\n"
-
-
-def test_where_nobody_reads_on_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `regbench ls | head -1`."""
-    read, write = os.pipe()
-    os.close(read)
-    with open(write, "w") as closed:
-        monkeypatch.setattr("sys.stdout", closed)
-        monkeypatch.setattr("sys.stderr", io.StringIO())
-        assert cli.main(["ls", "tracks"]) == 0
-
-
-def test_a_file_that_may_not_be_read_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "runs/[mine]")
-
-    monkeypatch.setattr("regbench.cli.commands.ls._list_runs", refuse)
-    assert said(capsys, "ls", "runs")[::2] == (2, "regbench: runs/[mine]: Permission denied\n")
-
-
-def test_a_folder_in_brackets_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("x[", "y]z").mkdir(parents=True)
-    assert said(capsys, "ls", "runs", "x[/y]z") == (0, "no runs in x[/y]z\n", "")
-
-
 @pytest.mark.parametrize("by", ["Ctrl-C", "SIGTERM"])
 def test_interruption_says_how_to_go_on(
     by: str, capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch

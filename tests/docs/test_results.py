@@ -275,6 +275,8 @@ def test_the_default_track_has_every_architecture_with_default_options() -> None
         ("## In-context bigrams", "bigram-small-v1"),
         ("## Bigram outputs", "bigram-outputs-small-v1"),
         ("## Outputs and the shared chain", "bigram-outputs-all-small-v1"),
+        ("## Linear regression", "linear-regression-small-v1"),
+        ("## Arithmetic", "arithmetic-small-v1"),
     ],
 )
 def test_other_tracks_have_all_entries_and_their_baselines(heading: str, track: str) -> None:

@@ -179,6 +179,7 @@ def test_the_command_prints_draws_and_writes(
     assert cli.main([*arguments, "--order", "given", "--out", "a/who.png", "--csv", "who.csv"]) == 0
     out = capsys.readouterr().out
     assert all(len(line.rstrip()) <= 80 for line in out.partition("difference:")[0].splitlines())
+    assert "…" not in out
     rows = [line for line in out.splitlines() if line[1:3] in ("1 ", "2 ", "3 ", "4 ", "5 ")]
     assert [row.split()[1] for row in rows] == ["oracle", "unigram", "2-gram", "3-gram", "last"]
     assert all(len(row) <= 80 for row in rows)

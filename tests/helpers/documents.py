@@ -27,6 +27,7 @@ def table_rows(text: str) -> dict[str, list[str]]:
 def body_rows(text: str) -> list[list[str]]:
     """All cells of every row of the Markdown tables in `text`, heads and rules left out."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines, "there is no table"
     rules = {i for i, line in enumerate(lines) if set(line) <= set("|-: ")}
     return [
         [cell.strip(" *`") for cell in line.strip("|").split("|")]

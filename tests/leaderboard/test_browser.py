@@ -115,6 +115,13 @@ location.hash = link.getAttribute("href");
 await frame();
 const details = document.getElementById(decodeURIComponent(location.hash.slice(1)));
 seen.opened = [details.tagName, details.open, details.querySelector("pre").textContent];
+const far = all(".track")[1].querySelector("details");
+location.hash = `#${encodeURIComponent(far.id)}`;
+await frame();
+const shown = [one(".track.current").contains(far), one("#tracks input:checked").value === one(".track.current").id];
+seen.far = [far.open, far.offsetHeight > 0, ...shown, decodeURIComponent(location.hash.slice(1)) === far.id];
+all("#tracks input")[0].click();
+await frame();
 all("#tracks input")[1].click();
 await frame();
 seen.secondTrack = [one(".track.current h2").textContent, all(".track").filter((t) => t.offsetHeight > 0).length];
@@ -235,6 +242,7 @@ def test_lines_follow_their_check_boxes(visited: Visit, board: Board) -> None:
 
 def test_links_open_what_makes_an_entry_again(visited: Visit, board: Board) -> None:
     names = {entry.name: entry.command for entry in board.entries}
+    assert visited.outcome["far"] == [True] * 5, "a link to an entry of another track"
     tag, opened, command = visited.outcome["opened"]
     assert (tag, opened) == ("DETAILS", True)
     assert command in names.values()

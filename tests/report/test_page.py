@@ -26,7 +26,7 @@ from regbench.report.content import human_bytes, human_growth, human_seconds, sc
 from regbench.report.html import render_page
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
 from regbench.report.pictures import plot_heat_map
-from regbench.results import Curve, Result, ScoreRecord, read_result
+from regbench.results import Code, Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
@@ -108,6 +108,28 @@ class TestThePage:
         assert series["3-gram"]["curves"]["tvd"][0][0] == [round(curve.position[0], 1), round(curve.value[0], 4)]
         training = data_of(html)["training"][1]
         assert [p[0] for p in training["points"]] == [p.tokens for p in result.seeds[1].training_curve]
+
+    def test_its_first_line_names_the_neighbours(self, result: Result) -> None:
+        scores = {name: record.scores["legal_accuracy"].value for name, record in result.baselines.items()}
+        own = result.score("legal_accuracy").value
+        below = max((name for name in scores if scores[name] < own), key=scores.__getitem__)
+        above = min((name for name in scores if scores[name] > own), key=scores.__getitem__)
+        lead = f"legal accuracy (mean of 2 seeds), ahead of {below}, behind {above}"
+        assert lead in " ".join(re.sub("<[^>]+>", "", build_report(result)).split())
+
+    def test_it_says_the_best_step_of_each_seed_and_the_state_of_the_code(self, result: Result) -> None:
+        page = " ".join(build_report(result).split())
+        for seed in result.seeds:
+            assert f"seed {seed.seed}: step {seed.best_step:,} of {seed.steps:,}" in page
+        for commit, dirty, said in (
+            ("c" * 40, False, "cccccccccccc"),
+            ("c" * 40, True, "cccccccccccc, changed since"),
+            (None, None, "none"),
+        ):
+            other = result.model_copy(update={"code": Code(commit=commit, dirty=dirty)})
+            found = re.search(r">commit</\w+>\s*<\w+[^>]*>([^<]*)<", build_report(other))
+            assert found is not None
+            assert found[1].strip() == said
 
     def test_it_needs_nothing_but_itself(self, finished: Path) -> None:
         html = (finished / "report.html").read_text()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from regbench.cli.arguments import refuse_unused
-from regbench.cli.lines import stderr, under_way
+from regbench.cli.lines import print_line, stderr, under_way
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -158,10 +158,12 @@ class _Asked:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Adapts each run, prints the table, and writes the files."""
     from regbench.analysis.adaptation_few_shot import few_shot_track
+    from regbench.utils.files import require_writable_files
 
     asked = _read(arguments)
     few_shot = few_shot_track(asked.track)
     _refuse_strangers(arguments, asked, few_shot)
+    require_writable_files(asked.file)
     if arguments.angles:
         return _angles(asked, arguments, console)
     if asked.ways == (DISTIL,):
@@ -225,7 +227,7 @@ def _segments(asked: _Asked, arguments: argparse.Namespace, console: Console) ->
     if asked.file is not None and rows[0].outcome.reference:
         picture = asked.file.with_name(f"{asked.file.stem}-bayes.png")
         adaptation_report.draw_reference(rows, heading, picture)
-        console.print(f"wrote {picture}")
+        print_line(f"wrote {picture}", console)
     return 0
 
 
@@ -262,7 +264,7 @@ def _show(report: Any, rows: Sequence[Any], heading: str, file: Path | None, spl
             out.write(report.markdown(rows, heading))
         report.write_csv(rows, split, file.with_suffix(".csv"))
         report.draw(rows, heading, file.with_suffix(".png"))
-    console.print(f"wrote {file}, {file.with_suffix('.csv').name}, {file.with_suffix('.png').name}")
+    print_line(f"wrote {file}, {file.with_suffix('.csv').name}, {file.with_suffix('.png').name}", console)
 
 
 def _angles(asked: _Asked, arguments: argparse.Namespace, console: Console) -> int:

@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the table, writes the files."""
     from regbench.analysis.attention import ablate, measure
     from regbench.analysis.trained import load_named
-    from regbench.utils.files import atomic_write, explain_full_disk
+    from regbench.utils.files import atomic_write, explain_full_disk, require_writable
 
     if arguments.limit < 2:
         raise UserError(f"--limit {arguments.limit} is too few: two instances or more")
@@ -71,6 +71,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if not 0 <= arguments.instance < len(instances):
         raise UserError(f"there is no instance {arguments.instance} among {len(instances)}")
     begin, end = _range(arguments.range, int(instances.lengths[arguments.instance]))
+    name = "attention" if arguments.seed is None else f"attention-seed-{arguments.seed}"
+    folder = Path(arguments.out) if arguments.out else trained.folder / name
+    require_writable(folder)
     found = measure(trained, instances)
     chosen = found.chosen(arguments.ablate) if arguments.ablate is not None else []
     console.print(_table(trained, found, arguments.split))
@@ -93,8 +96,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         effect = ablate(trained, instances, chosen)
         record["ablation"] = effect.to_dict()
         console.print(_ablation_table(effect, arguments.ablate))
-    name = "attention" if arguments.seed is None else f"attention-seed-{arguments.seed}"
-    folder = Path(arguments.out) if arguments.out else trained.folder / name
     with explain_full_disk(folder):
         with atomic_write(folder / "attention.json") as file:
             json.dump(record, file, indent=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_findings, print_line, stderr
+from regbench.cli.lines import print_findings, print_line, tell
 
 DESCRIPTION = (
     "Draws instances that nobody has seen, predicts them with the weights of an entry's run, and holds the scores against the "
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         number=arguments.number,
         instances=arguments.instances,
         run_their_code=arguments.run_their_code,
-        announce=stderr().print,
+        announce=tell,
     )
     for metric, change in found.changes.items():
         fresh, expected = found.fresh[metric], found.expected[metric]

@@ -6,7 +6,7 @@ import argparse
 import re
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from regbench.cli.arguments import add_architecture, apart_from_stdout, given_settings
 from regbench.cli.lines import stderr
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             cls = registry.load(registry.ARCHITECTURE, name)
         options, training = resolve_settings(cls, settings)
         subject = Subject(cls, options, track.task.io, device, training, track.task)
-        console.print(f"[bold]{registry.short_name(name)}[/]")
+        console.print(Text(registry.short_name(name), "bold"))
         ran: dict[str, str] = {}
         causes: dict[str, str] = {}  # by fault the check that found it first
         for check in CONTRACT:
@@ -56,13 +56,13 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
                 (outcome,) = examine(subject, [check])
             ran |= used
             faults += outcome.fault is not None
-            mark = "[red]FAILS[/]" if outcome.fault else "  —  " if outcome.note else "[green]holds[/]"
+            mark = ("FAILS", "red") if outcome.fault else "  —  " if outcome.note else ("holds", "green")
             text = outcome.fault or outcome.note or meaning[outcome.check]
             if outcome.fault:
                 cause = re.sub(r"\d+", "", outcome.fault)  # shapes and positions may differ
                 if causes.setdefault(cause, outcome.check) != outcome.check:
                     text = f"for the same reason as {causes[cause]}"
-            console.print(f"  {mark}  {outcome.check:18} {escape(text)}", soft_wrap=True)
+            console.print(Text.assemble("  ", mark, f"  {outcome.check:18} {text}"), soft_wrap=True)
         if not arguments.all:
             require_use(backend, ran)
     console.print(f"{len(names)} checked, {faults} fault{'s' * (faults != 1)}")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.tables import narrow_table
@@ -84,6 +83,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.standing import Entries
     from regbench.leaderboard.store import without_evidence
     from regbench.utils.errors import UserError
+    from regbench.utils.files import require_writable_files
 
     for option in ("out", "course"):
         file = getattr(arguments, option)
@@ -94,6 +94,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         refuse_unused(arguments, ("out", "csv", "order"), why)
     announce = announcing(stderr())
     found = find_predictors(without_evidence(arguments.predictor), arguments.track, Entries())
+    require_writable_files(arguments.out, arguments.csv, arguments.course)
     asked = arguments.tokens is not None
     arguments.tokens = arguments.tokens if asked else FIRST_TOKENS
     if arguments.course:
@@ -108,7 +109,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     rows = score_table(found, announce)
     print_fitting(_scores(rows, found), console)
     console.print(
-        f"difference: from {escape(found.names[0])}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the "
+        f"difference: from {found.names[0]}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the "
         "noise of instances and seeds",
     )
     if compared is None:
@@ -126,12 +127,10 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
 
     made = courses(found, tokens=arguments.tokens, announce=announce)
     for course in made:
-        table = Table(
-            title=escape(f"{course.name}: TVD from"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False
-        )
+        table = Table(title=f"{course.name}: TVD from", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
         table.add_column("training tokens", justify="right")
         for other in course.distance:
-            table.add_column(escape(other), justify="right")
+            table.add_column(other, justify="right")
         for at, tokens in enumerate(course.tokens):
             table.add_row(f"{tokens:,}", *(f"{records[at].value:.3f}" for records in course.distance.values()))
         print_fitting(table, console)
@@ -180,7 +179,7 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
             p = "<.001" if row.change.p < 0.001 else short(row.change.p)
         cells = (f"{record.value:.3f} {small_error(record.stderr)}", gap, p, row.verdict)
         table.add_row(
-            escape(folded(row.name)),
+            folded(row.name),
             str(row.seeds or ""),
             *cells,
             *(f"{row.scores[metric].value:.3f}" for metric in others),
@@ -197,7 +196,7 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
     table = narrow_table(None, ["TVD", *numbers], 1, pad_edge=True)
     digits = 3 if len(found.names) < 10 else 2
     for number, (name, row) in enumerate(zip(found.names, found.distance, strict=True), 1):
-        table.add_row(escape(folded(f"{number} {name}")), *(short(value, digits) for value in row))
+        table.add_row(folded(f"{number} {name}"), *(short(value, digits) for value in row))
     print_fitting(table, console)
     what = (
         f"{found.track}, test split: {found.positions:,} scored positions among the first {found.tokens} tokens of "

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from regbench.analysis.tables import narrow_table
 from regbench.cli.lines import announcing, print_line, stderr
-from regbench.cli.tables import short
+from regbench.cli.tables import print_fitting, short
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.evaluation.find_predictors import find_predictors, track_of
     from regbench.metrics.metric import METRICS
     from regbench.tracks import load_track
-    from regbench.utils.files import explain_full_disk
+    from regbench.utils.files import explain_full_disk, require_writable
 
     track = arguments.track or track_of(arguments.predictor)
     loaded = load_track(track)
@@ -75,15 +74,16 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     wanted = (TEXT_REFERENCE,) if TEXT_REFERENCE in there else REFERENCES
     found = find_predictors([*arguments.predictor, *(name for name in wanted if name in there)], track)
     at = (errors.sort_positions if by_state else errors.sort_by_repetition)(found.test, found.track.task.io)
+    if arguments.out:
+        require_writable(Path(arguments.out))
     values, illegal = _measured(found, at)
     bins = errors.binned(values, at)
     metric = METRICS[score]
     title = f"{metric.heading} on {found.track.name}, test split"
-    console.print(
-        _table(title, bins, {name: errors.average(own[score], at) for name, own in values.items()}, score, len(at.row))
-    )
+    whole = {name: errors.average(own[score], at) for name, own in values.items()}
+    print_fitting(_table(title, bins, whole, score, len(at.row)), console)
     if illegal:
-        console.print(_illegal(illegal))
+        print_fitting(_illegal(illegal), console)
     print_line(
         f"bins of fewer than {errors.LEAST_POSITIONS} positions or {errors.LEAST_INSTANCES} instances are left out; "
         f"the largest standard error is {max((r[score].stderr for b in bins for r in b.scores.values()), default=0.0):.3f}",
@@ -132,7 +132,7 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], sc
     table.add_column("positions by", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     for name in whole:
-        table.add_column(escape(fill(name, 11)), justify="right", no_wrap=True, min_width=5)
+        table.add_column(fill(name, 11), justify="right", no_wrap=True, min_width=5)
     table.add_row("all", "", *(short(record.value) for record in whole.values()), style="bold")
     before = ""
     for one in bins:
@@ -147,7 +147,7 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], sc
 def _illegal(illegal: Mapping[str, Mapping[str, ScoreRecord]]) -> Table:
     """The share of positions whose most likely token is illegal, by kind."""
     title = "share of positions whose most likely token is illegal"
-    heads = ["the token", *(escape(fill(name, 11)) for name in illegal)]
+    heads = ["the token", *(fill(name, 11) for name in illegal)]
     table = narrow_table(title, heads, 1, pad_edge=True, show_edge=False)
     kinds = list(next(iter(illegal.values())))
     for kind in kinds:

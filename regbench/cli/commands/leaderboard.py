@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_line, stderr
+from regbench.cli.lines import print_line, tell
 from regbench.cli.tables import folded, print_fitting
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.store import find_board
 
     folder = find_board(arguments.board)
-    track, announce = own_track(arguments), stderr().print
+    track, announce = own_track(arguments), tell
     boards, faults = load_boards(folder, track, announce)
     for fault in faults:
         print_line(fault, console)
@@ -72,5 +71,5 @@ def _table(board: Board) -> Table:
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
         name = f"{row.name} ({row.mark})" if row.mark else row.name
-        table.add_row(row.place, escape(folded(name)), *scores, style=None if row.kind == "entry" else "dim")
+        table.add_row(row.place, folded(name), *scores, style=None if row.kind == "entry" else "dim")
     return table

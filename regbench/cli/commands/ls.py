@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pydantic
 from pydantic_core import to_jsonable_python
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from regbench.cli.arguments import apart_from_stdout, one_of
 from regbench.cli.lines import print_line
@@ -65,10 +65,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             from regbench.tracks.suite import suite_names
 
             for name, summary in (track_names() if plural == "tracks" else suite_names()).items():
-                table.add_row(f"[bold]{name}[/]", summary)
+                table.add_row(Text(name, "bold"), summary)
         else:
             for entry in registry.entries(registry.KINDS[plural]).values():
-                table.add_row(f"[bold]{entry.name}[/]", entry.summary or entry.source)
+                table.add_row(Text(entry.name, "bold"), entry.summary or entry.source)
         console.print(table)
         console.print()
     return 0
@@ -92,7 +92,7 @@ def _compare_architectures(console: Console) -> int:
         paper = (cls.paper.authors, str(cls.paper.year)) if cls.paper else ("", "")
         held = model.state_bytes()
         state = human_growth(state_at(model.eval())) if held is None else human_bytes(held)
-        table.add_row(f"[bold]{name}[/]", cls.family, *paper, f"{parameter_count(model):,}", state)
+        table.add_row(Text(name, "bold"), cls.family, *paper, f"{parameter_count(model):,}", state)
     print_fitting(table, console)
     console.print("state: of one sequence in float32; where it grows, after 128 and after 1,024 tokens")
     return 0
@@ -119,7 +119,7 @@ def _options_table(title: str, options: type[pydantic.BaseModel]) -> Table:
         table.add_column(column, no_wrap=column == "option")
     for key, field in options.model_fields.items():
         default = "required" if field.is_required() else repr(_as_set(field.get_default(call_default_factory=True)))
-        table.add_row(key, *(escape(text) for text in (_type_name(field.annotation), default, field.description or "")))
+        table.add_row(key, _type_name(field.annotation), default, field.description or "")
     return table
 
 
@@ -144,9 +144,9 @@ def _compare_tracks(console: Console) -> int:
         )
         seconds = entries.seconds(track)
         table.add_row(
-            f"[bold]{name}[/]", *sizes, str(len(entries.names(track))), f"{seconds / 60:.0f}" if seconds else ""
+            Text(name, "bold"), *sizes, str(len(entries.names(track))), f"{seconds / 60:.0f}" if seconds else ""
         )
-    console.print(table, soft_wrap=True)
+    print_fitting(table, console)
     console.print(
         "longest: the greatest length that an instance can have; tokens: in the vocabulary, or "
         "-d: numbers in a vector; instances: of the training split; budget: tokens; "
@@ -171,13 +171,13 @@ def _list_runs(folder: Path, console: Console) -> int:
         if number:
             console.print()
         inside = Path(os.path.commonpath([run.parent for run, _ in rows]))
-        console.print(f"[bold]{escape(track)}[/], in {escape(str(inside))}", soft_wrap=True)
+        console.print(Text.assemble((track, "bold"), f", in {inside}"), soft_wrap=True)
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for head in ("folder", "architecture", "seeds", "main score", "normalized"):
             left = head in ("folder", "architecture")
             table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left)
         for run, cells in rows:
-            table.add_row(escape(str(run.relative_to(inside))), *cells)
+            table.add_row(str(run.relative_to(inside)), *cells)
         console.print(table)
     if not found:
         print_line(f"no runs in {folder}", console)
@@ -193,7 +193,7 @@ def _run_cells(run: Path) -> tuple[str, list[str]]:
     try:
         if not (run / "result.json").exists():
             config = read_run(run)
-            architecture = escape(registry.short_name(config.architecture))
+            architecture = registry.short_name(config.architecture)
             # A run of a track file names the file until it has a result, which names the track.
             return Path(config.track).name.removesuffix(".yaml"), [architecture, str(len(config.seeds)), "not finished"]
         result = read_result(run)
@@ -202,8 +202,8 @@ def _run_cells(run: Path) -> tuple[str, list[str]]:
     main = result.track.main_score
     label = METRICS[main].label if main in METRICS else main
     normalized = f"{100 * statistics.fmean(result.normalized):.0f}" if result.normalized else ""
-    score = f"{escape(label)} {result.score(main).value:.3f}"
-    return result.track.name, [escape(result.architecture.name), str(len(result.seeds)), score, normalized]
+    score = f"{label} {result.score(main).value:.3f}"
+    return result.track.name, [result.architecture.name, str(len(result.seeds)), score, normalized]
 
 
 def _as_set(value: Any) -> Any:

@@ -59,7 +59,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the table; draws and writes what is asked for."""
     from regbench.analysis.probes import check_probed, chosen_targets, probe
     from regbench.analysis.trained import load_named, run_names
-    from regbench.utils.files import explain_full_disk
+    from regbench.utils.files import explain_full_disk, require_writable_files
 
     if arguments.out and not arguments.out.endswith(".png"):
         raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
@@ -79,12 +79,13 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError(f"the runs are on several tracks: {', '.join(tracks)}")
     for run in runs:
         check_probed(run, targets)
+    require_writable_files(arguments.out, arguments.csv)
     names = run_names(arguments.folder)
     progress, found = stderr(), {}
     for name, run in zip(names, runs, strict=True):
 
         def announce(text: str, name: str = name) -> None:
-            progress.print(f"{name}: {text}")
+            print_line(f"{name}: {text}", progress)
 
         found[name] = probe(run, targets, announce=announce)
         console.print(_table(f"{name}: {run.architecture} on {tracks[0]}, seed {run.seed}", found[name]))

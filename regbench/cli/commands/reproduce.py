@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_own_track, own_track
-from regbench.cli.lines import print_line, stderr
+from regbench.cli.lines import print_line, stderr, tell
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -99,6 +99,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     print_line(f"the run: {made.folder}", console)
     if arguments.by and not made.differs:
         own = own_track(arguments)
-        keep_reproduction(made, arguments.by, own, run_their_code=arguments.run_their_code, announce=stderr().print)
+        keep_reproduction(made, arguments.by, own, run_their_code=arguments.run_their_code, announce=tell)
         print_line(f"{arguments.entry}: reproduced by {arguments.by}", console)
     return 1 if made.differs else 0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from regbench.cli.arguments import refuse_unused
 from regbench.cli.lines import print_line, stderr, under_way
@@ -49,16 +49,20 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         refuse_unused(arguments, every, f"goes with a study: {', '.join(study_names())}")
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for name, summary in study_names().items():
-            table.add_row(f"[bold]{name}[/]", summary)
+            table.add_row(Text(name, "bold"), summary)
         console.print(table)
         return 0
+    from regbench.utils.files import require_writable
+
     given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
     settings = {key: value for key, value in given.items() if value is not None}
+    if arguments.out:
+        require_writable(Path(arguments.out))
     with under_way(stderr()) as step:
         step(f"measuring {arguments.name}")
         study = run_study(arguments.name, settings)
     for rows in study.tables:
-        console.print(escape(rows.title))
+        console.print(rows.title)
         console.print(_table(rows))
     if arguments.out:
         _write(study, arguments.name, Path(arguments.out), console)
@@ -68,7 +72,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     for head in ("", "measured", "wanted", "holds"):
         table.add_column(head, overflow="fold")
     for one in study.expectations:
-        table.add_row(escape(one.what), escape(one.measured), escape(one.wanted), "yes" if one.holds else "[red]NO[/]")
+        table.add_row(one.what, one.measured, one.wanted, "yes" if one.holds else Text("NO", "red"))
     console.print(table)
     failed = sum(not one.holds for one in study.expectations)
     console.print(f"{len(study.expectations)} checked, {failed} do not hold")
@@ -79,9 +83,9 @@ def _table(rows: Rows) -> Table:
     """The rows of a study on the terminal: numbers to the right."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, head in enumerate(rows.columns):
-        table.add_column(escape(head), justify="right" if place else "left", overflow="fold")
+        table.add_column(head, justify="right" if place else "left", overflow="fold")
     for row in rows.rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(str(cell) for cell in row))
     return table
 
 

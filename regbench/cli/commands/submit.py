@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regbench.cli.arguments import add_own_track, own_track, refuse_unused
-from regbench.cli.lines import print_findings, print_line, stderr
+from regbench.cli.lines import print_findings, print_line, tell
 
 DESCRIPTION = (
     "Checks a run folder by the rules of the leaderboard, computes its scores again from the stored predictions, and writes its "
@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             replace=arguments.replace,
             source=Path(arguments.source) if arguments.source else None,
             track=own_track(arguments),
-            announce=stderr().print,
+            announce=tell,
         )
     print_findings(made.findings, console)
     if made.path is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from regbench.cli.arguments import add_own_track, own_track, refuse_unused
-from regbench.cli.lines import print_findings, print_line, stderr
+from regbench.cli.lines import print_findings, print_line, tell
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.verify import verify_entry, verify_run
     from regbench.results import require_finished
 
-    path, announce = Path(arguments.what), stderr().print
+    path, announce = Path(arguments.what), tell
     track = own_track(arguments)
     run = Path(arguments.run) if arguments.run else None
     if path.is_dir() and any((path / name).exists() for name in ("result.json", "config.yaml")):
@@ -93,7 +93,8 @@ def _entries(arguments: argparse.Namespace) -> list[Stored]:
     if not path.is_dir():
         return [find_entry(arguments.what)]
     inside = runs_in(path)
-    entries = [] if inside else stored_in(path)
+    some = path.name == "entries" or (path / "entries").is_dir() or any(path.glob("*.json"))
+    entries = stored_in(path) if some and not inside else []
     if not entries:
         raise UserError(f"{path} holds neither a run nor entries{inside}")
     if arguments.run or arguments.predictions or arguments.checkpoint:

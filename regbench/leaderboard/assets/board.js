@@ -187,13 +187,17 @@ function trackChoice() {
   show(first.id);
 }
 
-/** A link to an entry opens its details. */
+/** A link to a track shows it. A link to an entry shows its track, and opens its details. */
 function openTarget() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (target && target.tagName === "DETAILS") {
-    target.open = true;
-    target.scrollIntoView({ block: "start" });
+  const track = target && target.closest(".track");
+  if (!track) return;
+  if (!track.classList.contains("current")) {
+    document.querySelector(`#tracks input[value="${CSS.escape(track.id)}"]`)?.click();
+    history.replaceState(null, "", `#${encodeURIComponent(target.id)}`);
   }
+  if (target.tagName === "DETAILS") target.open = true;
+  target.scrollIntoView({ block: "start" });
 }
 
 document.querySelectorAll(".board").forEach(makeSortable);
