@@ -45,10 +45,9 @@ class ScoreRecord(Strict):
 
         Args:
             sums: (N,), the sum over each instance's positions.
-            counts: (N,), the number of those positions. Instances without one say nothing of the error.
+            counts: (N,), the number of those positions.
         """
         value = float(sums.sum() / counts.sum())
-        sums, counts = sums[counts > 0], counts[counts > 0]
         n = len(counts)
         if n < 2:
             return cls(value=value, stderr=0.0)

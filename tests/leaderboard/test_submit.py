@@ -237,7 +237,8 @@ def test_a_run_that_lost_a_file_is_named_with_its_folder(
     run = tmp_path / "run"
     shutil.copytree(lstm.run, run)
     (run / "config.yaml").unlink()
-    for arguments in (["submit", "--board", str(tmp_path)], ["verify"]):
+    (tmp_path / "board").mkdir()
+    for arguments in (["submit", "--board", str(tmp_path / "board")], ["verify"]):
         assert cli.main([*arguments, str(run), "--track", str(tiny_file)]) == 2
         assert capsys.readouterr().err == f"regbench: {run}: config.yaml: no such file\n"
     shutil.copy(lstm.run / "config.yaml", run)

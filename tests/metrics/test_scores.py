@@ -87,11 +87,6 @@ def test_the_truth_scores_exactly_one_and_zero(tiny: Track) -> None:
     assert scores["legal_accuracy"].stderr == 0.0
 
 
-def test_the_error_is_over_the_instances_that_have_positions() -> None:
-    sums, counts = np.array([3.0, 1.0, 2.0, 0.0, 0.0]), np.array([4, 4, 4, 0, 0])
-    assert ScoreRecord.of(sums, counts) == ScoreRecord.of(sums[:3], counts[:3])
-
-
 def test_only_scored_positions_count(tiny: Track) -> None:
     """Any change elsewhere leaves every score as it is; one at a scored position does not."""
     test = tiny.instances("test")
