@@ -29,8 +29,8 @@ class GLA(mixer.Mixer):
         y_i       = out(swish(gate(x_i)) norm(z_i))             W_o (swish(r_i) z_i), r_i = W_r x_i (ICLL Eq. 56-57)
 
     ICLL leaves out tau = 16, the factor 1 / sqrt(d_k), the bias of the gate, and the normalisation, a layer norm of each head
-    without learned parameters. d_k = expand_k * D and
-    d_v = expand_v * D, which makes about 4 D^2 parameters. There are no positions, as the decay depends on the distance.
+    without learned parameters. d_k = expand_k * D and d_v = expand_v * D, which makes about 4 D^2 parameters. There are no
+    positions, as the decay depends on the distance.
     """
 
     class Options(mixer.Options):

@@ -83,7 +83,7 @@ class Hyena(mixer.Mixer):
         l^n           = filter(n)                l^n_i = FFN(i) (ICLL Eq. 90)
         z^0           = v^0                      (ICLL Eq. 89)
         z^n           = v^n (l^n * z^{n-1})      with a skip connection across the convolution (ICLL Eq. 90)
-        y             = out_proj(z^N)            (ICLL Eq. 91, which has no map here)
+        y             = out_proj(z^N)            (ICLL Eq. 91, where there is no map)
 
     v^n gates the n-th convolution, as in Definition 3.1 of the Hyena paper, where it is x^n. In ICLL Eq. 90 its index is one
     lower. The authors' released code leaves the first long convolution out. Here it is kept, as in both papers.

@@ -349,8 +349,6 @@ def check_options(options: Any, io: IO) -> None:
         raise UserError(f"aux_y={options.aux_y} is aux_y=prefix where aux_context is 0: give aux_context too")
     if (options.y_smooth > 1 or options.y_shift) and options.aux_share == 0.0 and options.y_augment == "auxiliary":
         raise UserError("y_smooth and y_shift do nothing where aux_share is 0, unless y_augment is both")
-    if options.y_augment == "both" and options.y_smooth == 1 and not options.y_shift:
-        raise UserError("y_augment=both has nothing to do without y_smooth or y_shift: give one of them too")
     for name, kernel, other in (("gp_share", "estimate", "rbf"), ("gp_width", "rbf", "estimate")):
         if options.gp_kernel == other and getattr(options, name) != type(options).model_fields[name].default:
             raise UserError(f"{name} is about gp_kernel={kernel}, and the kernel is {other}: give gp_kernel too")

@@ -195,15 +195,18 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 
 
 def require_writable(folder: Path) -> None:
-    """Makes a folder, and writes and removes a file in it. To be called before long work whose result goes there.
+    """Makes a folder and a file in it, and leaves neither. To be called before long work whose result goes there.
 
     Raises:
         UserError: Nothing can be written there.
     """
     with explain_full_disk(folder):
+        new = [one for one in (folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+        for one in new:
+            one.rmdir()
 
 
 def require_writable_files(*files: str | Path | None) -> None:

@@ -20,6 +20,7 @@ from regbench.utils.files import (
     read_arrays,
     read_mapping,
     remove_leftovers,
+    require_writable,
 )
 
 ARRAYS = {"tokens": np.arange(400, dtype=np.uint8).reshape(20, 20) % 7, "name": np.array("x/1")}
@@ -167,6 +168,17 @@ def test_a_folder_where_the_system_makes_none_is_one_line() -> None:
         exclusive(Path("/proc/x")),
     ):
         pass
+
+
+def test_asking_whether_a_folder_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    require_writable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write .*file"):
+        require_writable(tmp_path / "file" / "b")
+    (tmp_path / "a").mkdir()
+    require_writable(tmp_path / "a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "file"]
 
 
 def test_other_errors_of_the_system_pass_through(tmp_path: Path) -> None:

@@ -109,7 +109,6 @@ def test_y_is_computed_by_two_thirds_of_the_layers_as_in_the_papers() -> None:
             "y_smooth and y_shift do nothing where aux_share is 0, unless y_augment is both",
         ),
         ({"aux_share": 0, "y_shift": 1}, "y_smooth and y_shift do nothing where aux_share is 0"),
-        ({"y_augment": "both"}, "y_augment=both has nothing to do without y_smooth or y_shift"),
         ({"beta": 0.1, "gp_share": 0.2}, "gp_share is about gp_kernel=estimate, and the kernel is rbf"),
         ({"gp_kernel": "estimate", "gp_width": 0.2}, "gp_width is about gp_kernel=rbf, and the kernel is estimate"),
         ({"positions": "rotary", "d_model": 6, "n_heads": 2}, "rotary positions need an even head width, not 3"),
