@@ -203,7 +203,7 @@ def score_cells(track: TrackTable) -> list[list[str]]:
 
 def difference_cells(track: TrackTable) -> list[list[str]]:
     """The head, then a row for each baseline with its name, its losses less those of the best, and its times, as text."""
-    head = ["baseline", *(f"{label(m)} less {track.best}'s" for m in track.losses), "wall time", "processor time"]
+    head = ["baseline", *(f"{label(m)} minus {track.best}" for m in track.losses), "wall time", "processor time"]
     rows = [
         [
             name,

@@ -138,7 +138,7 @@ def _panel(axes: Axes, points: Sequence[Point], metric: str, title: str) -> None
 
 def table(points: Sequence[Point]) -> str:
     """The points as a Markdown table, with differences from the default."""
-    head = ["hypotheses", "moves", "TVD", "NLL (nats)", "TVD less default", "NLL less default", "s an instance"]
+    head = ["hypotheses", "moves", "TVD", "NLL (nats)", "TVD minus default", "NLL minus default", "s an instance"]
     rows = [head, ["---"] * len(head)]
     for p in points:
         here = (p.hypotheses, p.moves) == DEFAULT
