@@ -13,9 +13,10 @@ In evaluation x and y are what the blocks made, without noise. The auxiliary los
 `z` of the truncated text gets the y of the whole text. `cgt/` goes further: x and y have streams of their own, and y makes
 weights.
 
-Paper: *Learning Fast and Slow: Representations for In-Context Weight Modulation* (Zhmoginov, Lee, Vladymyrov, Sandler 2024, ICML
-workshop on in-context learning). It normalises y for R_C and R_D alone, and so does this file. The width of y counts as a part of
-`d_model`, as in its baseline and models with y of one number of blocks. More is in `docs/cgt.md`.
+Paper: *Learning Fast and Slow: Representations for In-Context Weight Modulation* (Zhmoginov, Lee, Vladymyrov, Sandler 2024,
+ICML workshop on in-context learning). It normalises y for R_C and R_D alone, and so does this file. `d_model` is the width of x
+and y together (d_x + d_y of C.1). So with equal `d_model` this model is as wide as one without y, and the paper's is wider by
+d_y. More is in `docs/cgt.md`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Distilled:
         outcome: Before: the model without the prompt. After: the student.
         divergence: Mean KL(teacher || student) on the sampled texts, in nats a scored token.
         seconds: Per prompt, the sampling of texts included.
-        operations: Per prompt, the sampling of texts included.
+        operations: Of the first prompt, the sampling of texts included: each text as a whole pass, so at most so many.
     """
 
     run: str

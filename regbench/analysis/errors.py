@@ -137,8 +137,7 @@ def sort_by_repetition(instances: Instances, io: TokenIO) -> Positions:
         this = _earlier(np.where(whole < 0, -1, whole * io.vocab_size + tokens)) > 0
         bins[f"context-{n}"] = np.array(FOLLOWED)[again.astype(int) + this][row, place]
         orders[f"context-{n}"] = FOLLOWED
-    own = np.arange(len(instances)) if instances.problem is None else instances.problem
-    return Positions(own[row], tokens[row, place], bins, orders)
+    return Positions(instances.units(row), tokens[row, place], bins, orders)
 
 
 def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:
@@ -174,7 +173,7 @@ def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:
         "place": RANGES,
     }
     return StatePositions(
-        row,
+        instances.units(row),
         token,
         bins,
         orders,

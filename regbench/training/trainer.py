@@ -235,8 +235,8 @@ class Trainer:
             if batch.scored.any():
                 terms = train_step(self.model, self.optimizer, inputs, self.options, self._gradients)
             else:  # there is nothing to learn, and a mean over no positions is NaN
-                with torch.no_grad():
-                    terms = {name: torch.zeros_like(term) for name, term in self.model.losses(*inputs).items()}
+                names = self.progress.terms or list(self.model.losses(*inputs))
+                terms = {name: torch.zeros((), device=self.device) for name in names}
         self.progress.terms = self.progress.terms or list(terms)
         if list(terms) != self.progress.terms:
             raise UserError(

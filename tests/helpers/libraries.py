@@ -87,6 +87,7 @@ def chunk_gla(
         if initial_state is None
         else initial_state
     )
+    assert g.isfinite().all()  # it subtracts running sums
     out, scale = [], q.shape[-1] ** -0.5 if scale is None else scale
     for t in range(q.shape[1]):
         S = g[:, t].float().exp()[..., None] * S + k[:, t].float()[..., None] * v[:, t].float()[..., None, :]
@@ -124,6 +125,7 @@ def chunk_dplr_delta_rule(
         if initial_state is None
         else initial_state
     )
+    assert gk.isfinite().all()
     out, scale = [], q.shape[-1] ** -0.5 if scale is None else scale
     for t in range(q.shape[1]):
         read = torch.einsum("bhk,bhkv->bhv", a[:, t].float(), S)
@@ -153,6 +155,7 @@ def chunk_gated_delta_rule(
 
 def chunk_delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **others: Any) -> tuple[Tensor, Tensor | None]:
     """flash-linear-attention: without decay."""
+    assert q.dtype != torch.float32
     return chunk_kda(q, k, v, torch.zeros_like(q), beta, **others)
 
 

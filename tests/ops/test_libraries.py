@@ -214,6 +214,13 @@ class TestHandedOver:
             tolerance,
         )
 
+    @pytest.mark.parametrize("decay", ["heads", "positions", "channels"])
+    def test_linear_attention_that_forgets_everything(self, decay: str) -> None:
+        q, k, v, state, log_decay = (x.float() for x in linear_inputs(decay, 9, 16, 16))
+        log_decay.flatten()[::3] = -torch.inf
+        fla, naive = (function_of(LINEAR_ATTENTION, name) for name in ("flash-linear-attention", "naive"))
+        close(fla(q, k, v, log_decay, state), naive(q, k, v, log_decay, state), 5e-6)
+
     def test_linear_attention_of_nothing(self) -> None:
         q, k, v, _ = linear_inputs("none", length=0)
         z, state = function_of(LINEAR_ATTENTION, "flash-linear-attention")(q.float(), k.float(), v.float())
@@ -227,6 +234,13 @@ class TestHandedOver:
         fla, naive = (function_of(DELTA_RULE, name) for name in ("flash-linear-attention", "naive"))
         found = everything(run_delta(fla, kind), inputs, dtype)
         close(found, everything(run_delta(naive, kind), inputs, torch.float64), tolerance)
+
+    @pytest.mark.parametrize("kind", ["positions", "channels", "general"])
+    def test_a_delta_rule_that_forgets_everything(self, kind: str) -> None:
+        *inputs, log_decay = (x.float() for x in delta_inputs(kind, 9, 16, 16))
+        log_decay.flatten()[::3] = -torch.inf
+        fla, naive = (function_of(DELTA_RULE, name) for name in ("flash-linear-attention", "naive"))
+        close(run_delta(fla, kind)(*inputs, log_decay), run_delta(naive, kind)(*inputs, log_decay), 1e-5)
 
     def test_delta_rule_of_nothing(self) -> None:
         q, k, v, _, beta = (x.float() for x in delta_inputs("delta", length=0))

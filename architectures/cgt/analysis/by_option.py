@@ -18,13 +18,11 @@ from matplotlib.figure import Figure
 from architectures.cgt.analysis.pictures import STYLE
 from architectures.cgt.analysis.table import DYNAMIC, FROZEN, RunTable
 from regbench.metrics.metric import METRICS
+from regbench.metrics.significance import student_quantile
 from regbench.report.palette import COLOURS
 from regbench.report.pictures import save_picture
 from regbench.results import read_result
 from regbench.utils.errors import UserError, nearest
-
-STANDARD_ERRORS = 2.0
-"""A difference below so many standard errors decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,10 @@ class ByOption:
     scores: Mapping[str, Mapping[Any, tuple[float, ...]]]
 
     def lines(self) -> list[str]:
-        """For each mode the best value, and how far the others are behind it."""
+        """For each mode the best value, and how far the others are behind it.
+
+        "undecided": not significantly, p of 0.05 or more by Student's t, times the number of the others.
+        """
         return [f"{mode}: {self._verdict(by_value)}" for mode, by_value in self.scores.items()]
 
     def plain(self) -> dict[str, Any]:
@@ -64,7 +65,8 @@ class ByOption:
                 parts.append(f"{value} is behind by {behind:.3f}, undecided with one seed")
                 continue
             error = float(np.hypot(*(np.std(by_value[v], ddof=1) / len(by_value[v]) ** 0.5 for v in (best, value))))
-            decided = "" if behind > STANDARD_ERRORS * error else ", undecided"
+            freedom = len(by_value[best]) + len(by_value[value]) - 2
+            decided = "" if behind > student_quantile(0.025 / len(others), freedom) * error else ", undecided"
             parts.append(f"{value} is behind by {behind:.3f} ±{error:.3f}{decided}")
         return f"best at {self.option}={best}; {'; '.join(parts)}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ from regbench.tasks.base import Task, TokenIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import write_json
+
+CHANCE = 0.0228
+"""How often one figure without a cause is 2 standard errors below 0."""
 
 FIRST = 8
 """Tokens after the cut over which two models are compared."""
@@ -143,7 +147,7 @@ def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instance
     pictures.plot_by_distance(curves, base, metric, unit, found.folder / "loss_by_distance.png")
     # Where the constant y stops helping: 2024, section 4.3, "after roughly 200 tokens".
     distance, mean, error = curves["specialised"]
-    ahead = bool((mean < -2 * error).any())
+    ahead = bool((mean < -_errors_at(len(mean)) * error).any())
     caught = caught_up_after(distance, mean, error)
     found.findings["loss_by_distance"] = {
         "metric": metric,
@@ -156,7 +160,7 @@ def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instance
     if not len(distance):
         words = "too few instances to tell"
     elif not ahead:
-        words = "the specialised model is never ahead by two standard errors"
+        words = f"the specialised model is never ahead by {_errors_at(len(mean)):.1f} standard errors"
     else:
         words = "not within the texts" if caught is None else f"after {caught:g} {unit}"
     found.add_line("the unprompted model catches up with the specialised one", words)
@@ -216,7 +220,7 @@ def distance_from_cut(task: Task, instances: Instances, read: Segments) -> tuple
 
 
 def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -> float | None:
-    """The first distance after which the mode is nowhere ahead of the other model by more than a standard error.
+    """The first distance after which the mode is nowhere significantly ahead of the other model.
 
     Args:
         distance: In ascending order, (K,).
@@ -224,12 +228,18 @@ def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -
         error: Standard errors, (K,).
 
     Returns:
-        None if the mode is nowhere ahead by two errors, or if it is still ahead at the end.
+        None if the mode is nowhere ahead, or if it is still ahead at the end.
     """
-    if not (mean < -2 * error).any():
+    ahead = np.flatnonzero(mean < -_errors_at(len(mean)) * error)
+    if not len(ahead):
         return None
-    after = int(np.flatnonzero(mean < -error)[-1]) + 1
+    after = int(ahead[-1]) + 1
     return float(distance[after]) if after < len(distance) else None
+
+
+def _errors_at(count: int) -> float:
+    """How many standard errors chance exceeds at any of so many distances once in forty times: 2 of one, 3.4 of 64."""
+    return NormalDist().inv_cdf(1 - CHANCE / max(count, 1))
 
 
 def _variation_and_probe(found: Study, y: Any, task: Task, instances: Instances, read: Segments) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regbench.ops.backend import common_type
 from regbench.ops.linear_attention import channel_decay
-from regbench.ops.linear_attention.fla import padded
+from regbench.ops.linear_attention.fla import bounded, padded
 
 
 def delta_rule(
@@ -44,17 +44,19 @@ def delta_rule(
     if beta is None:
         assert a is not None
         assert b is not None
-        decay = channel_decay(log_decay, q).float()
+        decay = bounded(channel_decay(log_decay, q))
         # Its a reads the state before the decay.
         kernel, given["a"], given["b"] = chunk_dplr_delta_rule, inside(a * decay.exp()), inside(b)
         given["gk"] = padded(decay.transpose(1, 2), -1)
     else:
         given["beta"] = beta.to(dtype).transpose(1, 2).contiguous()
-        if log_decay is None:
+        if log_decay is None and dtype != torch.float32:
             kernel = chunk_delta_rule
+        elif log_decay is None:  # that kernel refuses float32
+            kernel, given["g"] = chunk_gated_delta_rule, torch.zeros_like(given["beta"])
         elif log_decay.dim() == 3:
-            kernel, given["g"] = chunk_gated_delta_rule, log_decay.float().transpose(1, 2).contiguous()
+            kernel, given["g"] = chunk_gated_delta_rule, bounded(log_decay).transpose(1, 2).contiguous()
         else:
-            kernel, given["g"] = chunk_kda, padded(log_decay.float().transpose(1, 2), -1)
+            kernel, given["g"] = chunk_kda, padded(bounded(log_decay).transpose(1, 2), -1)
     z, state = kernel(**given, scale=1.0, output_final_state=True)
     return z[..., :values].transpose(1, 2).to(v.dtype), state[..., :keys, :values]

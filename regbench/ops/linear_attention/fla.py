@@ -18,6 +18,10 @@ WIDTH = 16
 """Keys and values are padded with zeros to a multiple of this width. Narrower tiles do not compile, and in 16 bits the backward
 pass needs even widths. The zeros add nothing to any product."""
 
+LEAST = -100.0
+"""The least log decay that a kernel is given: e^-100 is 0 in float32. The kernels subtract sums of log decays, and -inf from -inf
+is NaN."""
+
 _HOPPER = 9
 """The first number of its compute capability."""
 _WRONG, _RIGHT = (3, 4), (3, 7, 1)
@@ -61,13 +65,18 @@ def linear_attention(
         kernel = chunk_simple_gla
     elif log_decay.dim() == 1:
         # The argument `g_gamma` would take it as it is, but has no gradient.
-        kernel, given["g"] = chunk_simple_gla, log_decay.float().expand(given["q"].shape[:3]).contiguous()
+        kernel, given["g"] = chunk_simple_gla, bounded(log_decay).expand(given["q"].shape[:3]).contiguous()
     elif log_decay.dim() == 3:
-        kernel, given["g"] = chunk_simple_gla, log_decay.float().transpose(1, 2).contiguous()
+        kernel, given["g"] = chunk_simple_gla, bounded(log_decay).transpose(1, 2).contiguous()
     else:
-        kernel, given["g"] = chunk_gla, padded(log_decay.float().transpose(1, 2), -1)
+        kernel, given["g"] = chunk_gla, padded(bounded(log_decay).transpose(1, 2), -1)
     z, state = kernel(**given, scale=1.0, output_final_state=True)
     return z[..., :values].transpose(1, 2).to(v.dtype), state[..., :keys, :values]
+
+
+def bounded(log_decay: Tensor) -> Tensor:
+    """The log decay in float32, at least `LEAST`."""
+    return log_decay.float().clamp(min=LEAST)
 
 
 def padded(x: Tensor, axis: int) -> Tensor:

@@ -48,7 +48,7 @@ def test_seeds_of_one_value_are_put_together_and_values_ascend() -> None:
     assert list(found.scores["dynamic"]) == [2, 10]
 
 
-def test_a_difference_below_two_standard_errors_decides_nothing() -> None:
+def test_a_difference_that_is_not_significant_decides_nothing() -> None:
     seeds = {1: (0.50, 0.52, 0.54), 2: (0.51, 0.52, 0.53), 3: (0.30, 0.31, 0.32), 4: (0.1,)}
     (line,) = ByOption("rank", "token_accuracy", {"dynamic": seeds}).lines()
     error = np.sqrt(0.02**2 / 3 + 0.01**2 / 3)
@@ -56,6 +56,9 @@ def test_a_difference_below_two_standard_errors_decides_nothing() -> None:
         f"dynamic: best at rank=1; 2 is behind by 0.000 ±{error:.3f}, undecided; "
         "3 is behind by 0.210 ±0.013; 4 is behind by 0.420, undecided with one seed"
     )
+    two = {1: (0.50, 0.52), 2: (0.46, 0.48)}
+    (line,) = ByOption("rank", "token_accuracy", {"dynamic": two}).lines()
+    assert line.endswith("2 is behind by 0.040 ±0.014, undecided"), "2.8 standard errors of two seeds each"
     (line,) = ByOption("rank", "nll", {"specialised": {k: seeds[k] for k in (1, 3)}}).lines()
     assert line == "specialised: best at rank=3; 1 is behind by 0.210 ±0.013"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from regbench.checks.training import overfits
 from regbench.models.build import resolve_options
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.tracks import Track
+from regbench.training.options import TrainingOptions
+from regbench.training.trainer import Trainer
 from regbench.utils.errors import UserError
 
 TOKENS = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
@@ -254,3 +258,16 @@ def test_in_the_vae_form_training_draws_y_and_evaluation_takes_its_mean() -> Non
 def test_it_learns_by_heart() -> None:
     subject = Subject(ContextuallyGuided, resolve_options(ContextuallyGuided, {}), TOKENS)
     assert [o.fault for o in examine(subject, [overfits])] == [None]
+
+
+def test_training_goes_on_where_nothing_is_scored(tiny: Track, tmp_path: Path) -> None:
+    """Also in the first batch: then, too, all terms of the loss have their place in the log."""
+    model = make(tiny.task.io)
+    train = tiny.instances("train")
+    options = TrainingOptions(batch_size=8, evaluations=2)
+    folder = {"folder": tmp_path, "provenance": "x", "device": torch.device("cpu")}
+    trainer = Trainer(model, train, tiny.instances("validation"), options, budget=3000, seed=0, **folder)  # type: ignore[arg-type]
+    for step in (0, 2):
+        trainer.train_split.scored[trainer.plan.rows(step)] = False
+    trainer.run()
+    assert trainer.progress.terms == ["cross_entropy", "auxiliary", "continuity", "diversity"]

@@ -150,9 +150,16 @@ def test_caught_up_is_where_nothing_after_it_is_ahead_again() -> None:
 
     assert caught(-1.0, 0.05, -1.0, -0.05, 0.0) == 3.0  # at 1 it is level by chance
     assert caught(-1.0, -0.5, 0.2, 0.2, 0.2) == 2.0
-    assert caught(-1.0, -0.5, 0.2, 0.2, -0.15) is None
+    assert caught(-1.0, -0.5, 0.2, 0.2, -0.3) is None
+    assert caught(-1.0, -0.5, 0.2, 0.2, -0.2) == 2.0  # of five, one is so far ahead by chance
     assert caught(0.0, -0.15, 0.0, 0.0, 0.0) is None  # it was never ahead
     assert caught_up_after(*(np.array([]),) * 3) is None
+    rng, alone, error = np.random.default_rng(0), np.arange(64.0), np.ones(64)
+    chance = [caught_up_after(alone, rng.normal(size=64), error) for _ in range(2000)]
+    assert np.mean([one is not None for one in chance]) < 0.04
+    lead = np.where(alone < 16, -10.0, 0.0)
+    found = [caught_up_after(alone, lead + rng.normal(size=64), error) for _ in range(500)]
+    assert np.mean([one == 16.0 for one in found]) > 0.95
 
 
 @pytest.mark.ci
