@@ -106,7 +106,7 @@ def _probe_reach(one: Given, instances: Instances) -> None:
     if least == 0:
         raise UserError(_sees_itself(one, instances))
     if least == 2 and len(reach) > 2:
-        # A row that two of the places lie before may use the token between them.
+        # The places may be two apart. Then the row may still use the token between them.
         between = [place + 1 for behind, place in reach if behind == 2]
         rows = [one.predict(_changed_from(tokens, place, one.io))[0, place + 1] for place in between]
         if not any(_changed(alone[0, place + 1], row) for place, row in zip(between, rows, strict=True)):
@@ -121,9 +121,9 @@ def _probe_padding(one: Given, instances: Instances) -> None:
     """
     shortest, longest = int(instances.lengths.argmin()), int(instances.lengths.max())
     length = int(instances.lengths[shortest])
-    padded = instances.tokens[shortest : shortest + 1, :longest]
     if length == longest:
         return
+    padded = instances.tokens[shortest : shortest + 1, :longest]
     if _changed(one.predict(padded)[:, :length], one.predict(padded[:, :length])).any():
         raise UserError(f"the {one.what}'s predictions of an instance depend on the padding behind it")
 

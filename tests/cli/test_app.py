@@ -12,10 +12,7 @@ from rich.console import Console
 from regbench import cli
 from regbench.tracks import load_track, track_names
 from regbench.training.terminal import TerminalReporter
-from tests.helpers.typed import said
-
-PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
-
+from tests.helpers.typed import PLUGIN, said
 
 pytestmark = pytest.mark.usefixtures("_in_an_empty_folder")
 

@@ -16,9 +16,7 @@ import pytest
 
 from architectures.tint import TinT
 from regbench import cli
-from tests.helpers.typed import said
-
-PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
+from tests.helpers.typed import PLUGIN, refused, said
 
 pytestmark = pytest.mark.usefixtures("_in_an_empty_folder")
 
@@ -106,12 +104,7 @@ pytestmark = pytest.mark.usefixtures("_in_an_empty_folder")
 def test_bad_input_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    code, out, err = said(capsys, *arguments)
-    assert code == 2
-    assert out == ""
-    assert message in err
-    assert err.startswith("regbench: ")
-    assert err.count("\n") == 1
+    refused(capsys, arguments, message)
     assert list(Path().iterdir()) == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from regbench import cli, runner
+from regbench import runner
 from regbench.cli import suites
 from regbench.config import Config
 from regbench.metrics.metric import METRICS
@@ -18,6 +18,7 @@ from regbench.tracks.suite import load_suite
 from regbench.training.progress import SILENT
 from regbench.utils.files import exclusive
 from tests.conftest import TINY
+from tests.helpers.typed import said
 
 SAME = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 RUN = ("run", "--arch", "same.py", "--set", "d_model=8", "--suite", "two.yaml", "--out", "here")
@@ -33,12 +34,6 @@ def _a_suite_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = TINY | {"name": "other-v1", "main_score": "tvd"}
     Path("other-v1.yaml").write_text(yaml.safe_dump(other))
     Path("two.yaml").write_text(yaml.safe_dump({"name": "two", "tracks": ["tiny-v1.yaml", "other-v1.yaml"]}))
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = cli.main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.mark.ci

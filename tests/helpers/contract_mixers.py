@@ -218,29 +218,26 @@ class DrawsFromNumPy(Good):
 class CountsItsCalls(Good):
     """Its noise fades with a number that is no buffer."""
 
-    calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.calls += 1
-            x = x + torch.randn_like(x) / self.calls
-        return super().forward(x)
-
-
-class CountsInABuffer(Good):
-    """As it should."""
-
     calls: Tensor
 
     def __init__(self, options: object) -> None:
         super().__init__(options)
-        self.register_buffer("calls", torch.zeros(()))
+        self.calls = torch.zeros(())
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             self.calls += 1
             x = x + torch.randn_like(x) / self.calls
         return super().forward(x)
+
+
+class CountsInABuffer(CountsItsCalls):
+    """As it should."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        del self.calls
+        self.register_buffer("calls", torch.zeros(()))
 
 
 class Chance(Good):

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from regbench import cli
 from regbench.cli.live import Live
 from regbench.config import Config
 from regbench.results import read_result
@@ -18,7 +17,9 @@ from regbench.sweeps.schedule import Counts
 from regbench.sweeps.sweep import Sweep
 from regbench.sweeps.work import Ended, Job, Note
 from regbench.utils import threads
+from tests.helpers import typed
 from tests.helpers.sweeps import InProcess, write_sweep
+from tests.helpers.typed import refused
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +30,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = cli.main(["sweep", *arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return typed.said(capsys, "sweep", *arguments)
 
 
 def test_a_sweep_is_told_and_tabulated(capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path) -> None:
@@ -174,12 +173,7 @@ def test_wrong_input(
     monkeypatch.setattr("regbench.sweeps.local._gpus", lambda: 0)
     write_sweep(tmp_path, tiny_file, gpus=1).rename(tmp_path / "gpus.yaml")
     write_sweep(tmp_path, tiny_file)
-    code, out, err = said(capsys, *arguments)
-    assert code == 2
-    assert out == ""
-    assert message in err
-    assert err.startswith("regbench: ")
-    assert err.count("\n") == 1
+    refused(capsys, ["sweep", *arguments], message)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import write_json
 
 CHANCE = 0.0228
-"""How often one figure without a cause is 2 standard errors below 0."""
+"""The probability that chance puts one figure 2 standard errors below 0."""
 
 FIRST = 8
 """Tokens after the cut over which two models are compared."""
@@ -238,7 +238,7 @@ def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -
 
 
 def _errors_at(count: int) -> float:
-    """How many standard errors chance exceeds at any of so many distances once in forty times: 2 of one, 3.4 of 64."""
+    """The standard errors that chance exceeds at one of `count` distances with probability `CHANCE`: 2.0 for 1, 3.4 for 64."""
     return NormalDist().inv_cdf(1 - CHANCE / max(count, 1))
 
 

@@ -43,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Lists the studies, or runs one."""
     from regbench.studies.study import run_study, study_names
+    from regbench.utils.files import require_writable
 
     if arguments.name is None:
         every = ("draws", "seed", "optimizers", "out", "check")
@@ -52,8 +53,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             table.add_row(Text(name, "bold"), summary)
         console.print(table)
         return 0
-    from regbench.utils.files import require_writable
-
     given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
     settings = {key: value for key, value in given.items() if value is not None}
     if arguments.out:
