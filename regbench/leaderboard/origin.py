@@ -65,6 +65,8 @@ def source(case: Case) -> Iterator[str]:
     """The source is this repository's, now or at the commit; or it is one file, kept beside the entry."""
     record = case.result.architecture
     if is_built_in(record):
+        if case.configuration.architecture != record.name:  # a file of the same name would be run in its place
+            yield f"it asks for {case.configuration.architecture[:80]!r}, and the result is of {record.source}"
         if case.source is not None:
             yield f"{record.source} is part of regbench, and a file is kept for it"
         commit = str(case.result.code.commit)

@@ -94,14 +94,16 @@ class Overview:
 def overview(boards: Sequence[Board]) -> Overview:
     """The overview of some boards, which are current.
 
-    An architecture is represented by its best entry with a rank on each track.
+    An architecture is represented by its best entry with a rank on each track. One that is not built in has its file in its
+    name: a stranger's `lstm.py` is not `lstm`.
     """
     best: dict[tuple[str, bool], dict[int, Row]] = {}
     for place, board in enumerate(boards):
         for row in sorted(board.rows, key=lambda row: row.shown_ties is None):  # best first; those without a rank last
             if row.entry is not None:
                 record = row.entry.result.architecture
-                key = record.name, bool(record.options.get("ngram_heads"))
+                name = record.name if is_built_in(record) else f"{record.name} ({record.source})"
+                key = name, bool(record.options.get("ngram_heads"))
                 best.setdefault(key, {}).setdefault(place, row)
     ranks = [_ranks([rows[place] for rows in best.values() if place in rows]) for place in range(len(boards))]
     lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -121,7 +122,7 @@ class Row:
         """What stands behind the name of an entry without a rank: why it has none. Of a claimed entry the tier says it."""
         if self.held:
             return "would be first: not reproduced yet"
-        return f"{100 * self.budget_share:.0f} % of the budget" if self.budget_share < FULL else ""
+        return f"{percent(self.budget_share)} % of the budget" if self.budget_share < FULL else ""
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,9 @@ class Board:
 
     @property
     def leader(self) -> Row | None:
-        """The entry with the best score among those that are ranked. It is shown as first if it is reproduced."""
-        return next((row for row in self.rows if row.rank == 1), None)
+        """The best reproduced entry that may be first. Without one the entry with the best score, which is not shown as first."""
+        shown = (row for row in self.rows if row.tier == "reproduced" and row.ties is not None and row.ties[0] == 1)
+        return next(shown, None) or next((row for row in self.rows if row.rank == 1), None)
 
     @property
     def baselines(self) -> dict[str, BaselineRecord]:
@@ -285,6 +287,11 @@ def budget_share(result: Result, track: Track | None) -> float:
     if track is None:
         return 1.0
     return min(seed.tokens for seed in result.seeds) / track.definition.budget.train_tokens
+
+
+def percent(share: float) -> int:
+    """A share of the budget in percent, rounded down below `FULL`: 89.99 % has no rank, and is not 90 %."""
+    return math.floor(100 * share + 1e-9) if share < FULL else round(100 * share)
 
 
 def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[tuple[int, int], frozenset[str]]]:

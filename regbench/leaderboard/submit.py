@@ -79,7 +79,8 @@ def submit(
     folder.require()
     kept = None if is_built_in(folder.result.architecture) else read_source(folder, source)
     case, findings = verify_run(run, track, kept, announce)
-    reason = retirement(case.result.track.name, case.result.track.digest) if track is None else None
+    own = track is not None and track.name == case.result.track.name
+    reason = None if own else retirement(case.result.track.name, case.result.track.digest)
     findings.take("retired", [f"{case.result.track.name} takes no more entries: {reason}"] if reason else [])
     name = name if name is not None else default_name(case.configuration, case.result)
     findings.take("name", name_faults(name, case.result))

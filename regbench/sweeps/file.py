@@ -147,9 +147,8 @@ def _fault(sweep: SweepFile) -> str | None:
                 return f"the axis {where}.{name} sets 'arch' with other settings: options_of has the axes of one architecture"
             if not values:
                 return f"the axis {where}.{name} is empty: give its values, as in {name}: [1, 2]"
-            twice = next((v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])), None)
-            if twice is not None:
-                return f"the axis {where}.{name} has the value {twice!r} twice"
+            if twice := [v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])]:
+                return f"the axis {where}.{name} has the value {twice[0]!r} twice"
     with_settings = sweep.select.settings if sweep.select is not None else {}
     for where, keys in [
         ("base", sweep.base),
@@ -164,9 +163,8 @@ def _fault(sweep: SweepFile) -> str | None:
     both = next((name for axis in sweep.grid for name in names_in(axis) if name in fixed), None)
     if both is not None:
         return f"'{both}' stands in base and in grid: leave one out"
-    strange = next((a for a in sweep.architectures if not isinstance(a, str)), None)
-    if strange is not None:
-        return f"grid.arch: {strange!r} names no architecture"
+    if strange := [a for a in sweep.architectures if not isinstance(a, str)]:
+        return f"grid.arch: {strange[0]!r} names no architecture"
     for architecture, axes in sweep.options_of.items():
         if architecture not in sweep.architectures:
             return f"options_of.{architecture}: not in grid.arch{nearest(architecture, sweep.architectures)}"

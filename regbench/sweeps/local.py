@@ -106,6 +106,7 @@ class LocalEngine:
     log: Path
     _workers: list[_Worker] = field(default_factory=list)
     _events: queue.Queue[tuple[_Worker, dict[str, Any] | None]] = field(default_factory=queue.Queue)
+    _started: bool = False
 
     def free(self) -> int:
         """How many jobs could begin at once now."""
@@ -144,7 +145,7 @@ class LocalEngine:
                 worker.process.kill()
                 worker.process.wait()
         self._workers.clear()
-        if self.log.exists() and not self.log.stat().st_size:
+        if self._started and self.log.exists() and not self.log.stat().st_size:  # else it may be another run's
             self.log.unlink()
 
     def _heard(self, worker: _Worker, content: dict[str, Any] | None) -> list[tuple[Job, Event]]:
@@ -173,7 +174,7 @@ class LocalEngine:
                 encoding="utf-8",
                 env={**os.environ, **self._environment(number)},
             )
-        worker = _Worker(process, number)
+        worker, self._started = _Worker(process, number), True
         self._workers.append(worker)
         assert process.stdout is not None
         threading.Thread(target=self._listen, args=(worker, process.stdout), daemon=True).start()

@@ -126,7 +126,10 @@ class SweepFolder:
                         raise UserError(
                             f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
                         )
-            asked = {**then["groups"], **asked}
+            for key, before in then["groups"].items():
+                mine = asked.setdefault(key, before)
+                if not mine["trials"]:  # other settings in `base` give the group other cells: they count, too
+                    mine["cells"] = sorted({*before["cells"], *mine["cells"]})
         write_json(path, {"regbench": version, "groups": asked})
         with atomic_write(self.path / "sweep.yaml") as file:
             yaml.safe_dump(sweep.model_dump(mode="json", by_alias=True, exclude_defaults=True), file, sort_keys=False)

@@ -1,4 +1,4 @@
-"""The base of typed options: unknown keys, values of another type, NaN and infinity are errors, and no boolean is a number."""
+"""The base of typed options: unknown keys, values of another type, NaN and infinity are errors; a boolean is no number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Settings(pydantic.BaseModel):
     """The base of the options of architectures and of training, and of the parameters of tasks: typed fields that never change.
 
     A number may be given as text: YAML reads "1e-3" as text. True and yes are not 1: a field takes a boolean only where its type
-    says so. A default is validated as a given value is.
+    says so, and there 1 and "true" are none. A default is validated as a given value is.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
@@ -23,6 +23,10 @@ class Settings(pydantic.BaseModel):
         given = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(one, bool) for one in given) and not _takes_boolean(annotation):
             raise ValueError("true, false, yes and no are not allowed here")
+        if any(isinstance(one, int | float | str) and not isinstance(one, bool) for one in given) and _is_boolean(
+            annotation
+        ):
+            raise ValueError("give true or false")
         return value
 
 
@@ -39,6 +43,12 @@ class Strict(pydantic.BaseModel):
         content: dict[str, Any] = write(self)
         fields = type(self).model_fields
         return {k: v for k, v in content.items() if v is not None or fields[k].is_required()}
+
+
+def _is_boolean(annotation: Any) -> bool:
+    """Whether the type is bool, several of them, or one of these or None."""
+    parts = [part for part in get_args(annotation) if part not in (type(None), ...)]
+    return annotation is bool or (bool(parts) and all(map(_is_boolean, parts)))
 
 
 def _takes_boolean(annotation: Any) -> bool:

@@ -192,7 +192,7 @@ def test_the_best_entry_of_the_board_stands_beside(
         (("--suite", "two.yaml", "--set", "d_modle=3"), "did you mean 'd_model'"),
         (
             ("--suite", "two.yaml", "--out", "full"),
-            "full is not empty; choose another --out, or go on with --resume full",
+            "full is not empty; choose another --out",
         ),
     ],
 )

@@ -223,7 +223,8 @@ def structural(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     )
     yield "a terminal's escape codes", changed(lambda c: c["result"]["environment"].update(processor="\x1b[2J"))
     yield "someone else's name", changed(lambda c: c.update(name="mamba"))
-    yield "a file of code", changed(lambda c: c["configuration"].update(architecture="evil.py"))
+    for file in ("evil.py", "evil.py:lstm", "evil/lstm.py"):  # by its name two of them are the LSTM
+        yield f"the code of {file}", changed(lambda c, file=file: c["configuration"].update(architecture=file))
     yield "a track by path, asked", changed(lambda c: c["configuration"].update(track="../tiny-v1.yaml"))
     yield "an option that is not there", changed(lambda c: c["configuration"]["settings"].update(x=1))
     yield "a backend that did not run", changed(lambda c: c["configuration"].update(backend="naive"))

@@ -13,9 +13,9 @@ def row(
 ) -> Any:
     """A row of a board; `better`: the entries that are significantly better; `held`: its rank is not shown."""
     shown = None if rank is None or held else (rank, rank)
-    architecture = SimpleNamespace(
-        name=name.partition("+")[0], options=options, source=f"architectures.{name.partition('+')[0]}"
-    )
+    short = name.partition("+")[0]
+    source = "mine/lstm.py" if name == "mine" else f"architectures.{short}"
+    architecture = SimpleNamespace(name="lstm" if name == "mine" else short, options=options, source=source)
     entry = SimpleNamespace(result=SimpleNamespace(architecture=architecture))
     return SimpleNamespace(
         name=name, normalized=normalized, rank=rank, shown_ties=shown, better=frozenset(better.split()), entry=entry
@@ -25,6 +25,9 @@ def row(
 def baseline(name: str) -> Any:
     return SimpleNamespace(name=name, entry=None, rank=None, shown_ties=None)
 
+
+MINE = "lstm (mine/lstm.py)"
+"""The entry "mine": a stranger's class has the name of one that is built in."""
 
 AUTOMATA = SimpleNamespace(
     track="pfa-small-v1",
@@ -59,7 +62,7 @@ def of(*boards: Any) -> Overview:
 
 def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
     found = {line.name: line for line in of(AUTOMATA, RECALL).lines}
-    assert list(found) == ["mine", "transformer", "gla + n-gram heads", "mamba", "gla", "lstm"]
+    assert list(found) == [MINE, "transformer", "gla + n-gram heads", "mamba", "gla", "lstm"]
     assert [cell and (cell.row.name, cell.rank) for cell in found["mamba"].cells] == [("mamba", 2), ("mamba", 3)]
     assert found["transformer"].cells[0].rank == 2, "chance alone puts mamba before it"  # type: ignore[union-attr]
     assert found["gla"].cells[0].rank == 4, "mamba has one line, of two entries"  # type: ignore[union-attr]
@@ -73,7 +76,7 @@ def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
     about = {name: (line.family, line.paper) for name, line in found.items()}
     assert about["mamba"] == ("state space", "Gu and Dao 2023")
     assert about["gla + n-gram heads"] == ("counts", "Yang et al. 2023")
-    assert about["mine"] == ("other", ""), "nothing of a stranger's is loaded"
+    assert about[MINE] == ("other", ""), "nothing of a stranger's is loaded"
     assert found["mamba"].cells[0].section == "id-pfa-small-v1"  # type: ignore[union-attr]
 
 
@@ -112,7 +115,7 @@ def test_what_would_be_first_and_is_not_reproduced_has_no_rank() -> None:
 
 def test_few_tracks_come_last_and_a_score_may_be_missing() -> None:
     lines = of(AUTOMATA, RECALL, OTHER).lines
-    assert [line.name for line in lines] == ["transformer", "mamba", "gla", "mine", "gla + n-gram heads", "lstm"]
+    assert [line.name for line in lines] == ["transformer", "mamba", "gla", MINE, "gla + n-gram heads", "lstm"]
     (gla,) = (line for line in lines if line.name == "gla")
     assert (len(gla.ranked), gla.normalized) == (2, 0.3)
     (only,) = of(OTHER).lines
@@ -125,7 +128,9 @@ def test_findings_follow_from_the_entries() -> None:
         "Automata (pfa-small-v1): mamba and transformer are level, of 3 architectures, with a normalized score of 60. "
         "Given counts of n-grams, gla + n-gram heads is before them."
     )
-    assert recall == "Recall (assoc-recall-small-v1): mine is ahead, of 3 architectures, with a normalized score of 99."
+    assert (
+        recall == f"Recall (assoc-recall-small-v1): {MINE} is ahead, of 3 architectures, with a normalized score of 99."
+    )
     assert both == (
         "Automata and recall together, each one half: of the 2 architectures with a rank on all of these tracks, "
         "transformer (74) and mamba (55) have the highest mean normalized scores."

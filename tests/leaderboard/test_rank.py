@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from csv import DictReader
 from io import StringIO
@@ -234,6 +235,26 @@ def test_an_entry_that_is_not_reproduced_is_not_shown_as_first(entries: list[Ent
     assert (csv[NAMES[0]]["rank"], csv[NAMES[0]]["best_rank"]) == ("", "")
     assert csv[NAMES[0]]["standing"] == "would be first: not reproduced yet"
     assert csv[NAMES[1]]["standing"] == "ranked"
+
+
+def test_one_that_is_tied_with_the_first_and_reproduced_is_shown_as_first(entries: list[Entry], tiny: Track) -> None:
+    board = board_with(entries, tiny, verified=NAMES[:1], reproduced=NAMES[1:])
+    held, second = (next(row for row in board.rows if row.name == name) for name in NAMES[:2])
+    tied = dataclasses.replace(second, ties=(1, 2))
+    board = dataclasses.replace(board, rows=tuple(tied if row is second else row for row in board.rows))
+    assert (held.held, tied.place) == (True, "1–2")
+    readme = publish.readme([board], [])
+    assert f"| {NAMES[1]}, " in readme
+    assert "open until" not in readme
+
+
+@pytest.mark.parametrize(
+    ("share", "mark"), [(0.9, ""), (0.8999981, "89 % of the budget"), (0.29, "29 % of the budget")]
+)
+def test_a_share_that_is_too_small_for_a_rank_is_not_rounded_up(
+    entries: list[Entry], tiny: Track, share: float, mark: str
+) -> None:
+    assert dataclasses.replace(rank(entries, tiny)[0].rows[0], budget_share=share).mark == mark
 
 
 def test_the_first_that_is_reproduced_is_shown_as_such(entries: list[Entry], tiny: Track) -> None:

@@ -19,6 +19,7 @@ from regbench.leaderboard.reference import Reference
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.submit import submit
 from regbench.leaderboard.verify import CHECKS, verify_entry
+from regbench.tracks import load_track
 from regbench.training.checkpoint import load_tensors, save_tensors
 from tests.leaderboard.attacks import seal, store
 from tests.leaderboard.conftest import Made
@@ -154,6 +155,10 @@ def test_a_retired_track_takes_no_entries(lstm: Made, tmp_path: Path, monkeypatc
     assert found(made.findings) == {"retired"}
     assert made.path is None
     assert list(tmp_path.iterdir()) == []
+    other = load_track("pfa-small-v1")
+    assert found(submit(lstm.run, tmp_path, track=other).findings) == {"retired"}, (
+        "another track's file changes nothing"
+    )
 
 
 VERIFY_RUN = submitting.verify_run

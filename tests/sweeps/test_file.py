@@ -102,6 +102,11 @@ def test_what_is_selected_over_is_found_by_any_of_its_names() -> None:
         ({"grid": {"n_layers": [2]}}, "grid has no 'arch'"),
         ({"grid": {"arch": [], "n_layers": [2]}}, "the axis grid.arch is empty"),
         ({"grid": {"arch": [3]}, "select": None}, "grid.arch: 3 names no architecture"),
+        ({"grid": {"arch": [None]}, "select": None}, "grid.arch: None names no architecture"),
+        (
+            {"grid": {"arch": ["gla"], "d_k": [None, None]}, "select": None},
+            "the axis grid.d_k has the value None twice",
+        ),
         ({"options_of": {"mambo": {"d_state": [8]}}}, "options_of.mambo: not in grid.arch; did you mean 'mamba'?"),
         ({"options_of": {"mamba": {"d_state": []}}}, "the axis options_of.mamba.d_state is empty"),
         ({"options_of": {"mamba": {"arch": ["gla"]}}}, "options_of.mamba has an axis 'arch'"),

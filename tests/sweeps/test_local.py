@@ -136,6 +136,14 @@ def test_a_process_that_dies_within_a_line_is_known_to_be_dead(tmp_path: Path) -
     assert [engine._events.get(timeout=1) for _ in range(2)] == [(worker, {"a": 1}), (worker, None)]
 
 
+def test_a_pool_that_did_nothing_leaves_the_log_of_another(tmp_path: Path) -> None:
+    """`regbench run --resume DIR --jobs 2`, given twice: the second is refused, and the first writes its errors there."""
+    log = tmp_path / "workers.log"
+    log.touch()
+    LocalEngine(Share(1, 1), log).close()
+    assert log.exists()
+
+
 @pytest.mark.ci
 def test_a_process_that_dies_fails_its_job_alone(tmp_path: Path, tiny_file: Path, plugin: Path) -> None:
     """And a job that is refused leaves its process alive. Each process has its threads and waits asleep."""

@@ -169,6 +169,16 @@ def test_the_trials_of_a_group_that_did_not_finish_are_counted(
     assert done.rows[0].trials == 2
 
 
+def test_earlier_settings_of_base_count_as_trials(tiny_file: Path, tmp_path: Path) -> None:
+    """Whoever reads the scores of one learning rate, and then gives another, has chosen."""
+    for count, rate in enumerate((1e-3, 3e-3, 1e-2), 1):
+        grid, base = {"arch": ["lstm"], "d_model": [16, 8]}, {"training.learning_rate": rate}
+        sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, base=base, select=None, seeds=[0]))
+        folder = SweepFolder(tmp_path / "out")
+        folder.begin(sweep.file, sweep.groups)
+        assert folder.tried(sweep.groups[0].first) == 2 * count
+
+
 def test_the_best_of_an_earlier_form_of_the_sweep_goes(swept: tuple[Sweep, Swept, Heard], tmp_path: Path) -> None:
     """With a second track in the file the best of the first has another name."""
     sweep, done, _ = swept

@@ -107,7 +107,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     from regbench.config import read_run
     from regbench.leaderboard.entry import command_of
     from regbench.leaderboard.figures import seeds_needed
-    from regbench.leaderboard.rank import FULL, budget_share
+    from regbench.leaderboard.rank import FULL, budget_share, percent
     from regbench.leaderboard.standing import standing_of
     from regbench.tracks import load_track
     from regbench.utils import registry
@@ -125,7 +125,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         ]
         rank = f"it would be number {standing.rank} beside {standing.entries} entries; nearest {'; '.join(near)}"
         print_line(rank, console)
-    share = f"{100 * used:.0f}" if used >= 0.01 else "less than 1"
+    share = str(percent(used)) if used >= 0.01 else "less than 1"
     print_line(f"{share} % of the track's budget of {budget:,} training tokens used", console)
     if standing is not None and not whole:
         print_line(f"an entry of less than {100 * FULL:.0f} % of the budget has no rank on the leaderboard", console)
