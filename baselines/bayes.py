@@ -82,7 +82,7 @@ class Bayes(Baseline):
         vocab_size: V, the number of tokens.
         separator: The token that joins strings.
         hypotheses: The most partial automata that are kept. The posterior is exact up to rounding until more are possible, after
-            a few tokens of a real prompt. With all of them no predictor is better on average.
+            a few tokens of a real prompt. With all of them, and `fallback` 0, no predictor is better on average.
         moves: Metropolis-Hastings steps of each hypothesis after every token of a string. More hypotheses or moves are better;
             for the same time, more moves are somewhat better (README.md beside this file has the numbers). Time grows nearly with
             their product, and little faster than the prompt, because most proposals are soon ruled out.
@@ -109,6 +109,8 @@ class Bayes(Baseline):
         check_vocabulary(self.vocab_size, self.separator)
         for name, least in (("hypotheses", 1), ("moves", 0), ("seed", 0)):
             check_at_least(name, getattr(self, name), least)
+        if self.seed >= 2**63:
+            raise UserError(f"seed must be below 2**63, not {self.seed}")
         if not 0.0 <= self.fallback <= 1.0:
             raise UserError(f"fallback must be between 0 and 1, not {self.fallback!r}")
         most, symbols = self.prior.alphabet[1], self.vocab_size - 1
@@ -123,8 +125,8 @@ class Bayes(Baseline):
         if not all(hasattr(p, f"{end}_{name}") for name in names for end in ("min", "max")):
             return []
         prior = Prior(**{name: (getattr(p, f"min_{name}"), getattr(p, f"max_{name}")) for name in names})
-        # More possible edges are more decisions to revise: 10 moves on pfa-small-v1, 36 at the paper's scale.
-        moves = max(10, prior.states[1] * (io.vocab_size - 1) // 6)
+        # More possible edges are more decisions to revise: 10 moves on pfa-small-v1, 36 at the paper's scale. More take hours.
+        moves = min(max(10, prior.states[1] * (io.vocab_size - 1) // 6), 36)
         return [cls(prior, io.vocab_size, io.separator, moves=moves)]
 
     def predict(self, tokens: IntArray) -> FloatArray:

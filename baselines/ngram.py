@@ -32,7 +32,6 @@ from regbench.utils.errors import UserError, nearest
 SMOOTHINGS = ("reserved", "add-one", "witten-bell", "kneser-ney")
 _RESERVED, _ADD_ONE, _WITTEN_BELL, _KNESER_NEY = range(4)
 _DISCOUNT = 0.75
-_UNBOUNDED = np.iinfo(np.int64).max
 _ROWS_AT_ONCE = 16
 _TOTAL, _FIRST = 0, 1
 
@@ -93,7 +92,7 @@ class NGram(Baseline):
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""
         tokens = check_tokens(tokens, self.vocab_size)
         probs = np.zeros((*tokens.shape, self.vocab_size))
-        longest = _UNBOUNDED if self.order is None else self.order - 1
+        longest = tokens.shape[1] if self.order is None else min(self.order - 1, tokens.shape[1])
         smoothing = SMOOTHINGS.index(self.smoothing)
 
         # Each part sets up a trie, so parts are few and large. But with few rows every thread gets its share.

@@ -28,7 +28,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.baselines import predict_baseline
 from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
-from regbench.metrics.scores import mean_over
+from regbench.metrics.scores import by_problem, mean_over
 from regbench.models.model import token_tensor
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import ScoreRecord
@@ -133,7 +133,9 @@ class Outcome:
         return self.score("difference", metric).value / gap if gap else float("nan")
 
     def by_distance(self, metric: str, width: int, which: str = "difference") -> tuple[FloatArray, list[ScoreRecord]]:
-        """A score in bins of `width` positions behind the segment. Bins of fewer than 20 positions are left out.
+        """A score in bins of `width` positions behind the segment.
+
+        Bins of fewer than 20 positions, or of fewer than 5 instances or problems, are left out: they have no error to speak of.
 
         Returns:
             The mean distance of each bin, and the scores.
@@ -141,7 +143,8 @@ class Outcome:
         values, places, scores = self._values(which, metric), [], []
         for begin in range(0, int(self.distance.max(initial=0)) + 1, width):
             counted = self.behind & (self.distance >= begin) & (self.distance < begin + width)
-            if counted.sum() >= 20:
+            units = np.count_nonzero(by_problem(counted.sum(1), self.problem))
+            if counted.sum() >= 20 and units >= 5:
                 places.append(float(self.distance[counted].mean()))
                 scores.append(self._mean(values, counted))
         return np.array(places), scores

@@ -55,18 +55,20 @@ def read_attention(model: Model, tokens: Tensor, layers: dict[str, Any], use: Ca
             raise UserError(f"the weights of layer {layer} look ahead: row t must be zero after t")
         use(layer, weights.float())
 
-    def hook(layer: str) -> Callable[[Any, tuple[Any, ...]], None]:
-        def read(mixer: Any, arguments: tuple[Any, ...]) -> None:
+    def hook(layer: str) -> Callable[[Any, tuple[Any, ...], Tensor], None]:
+        def read(mixer: Any, arguments: tuple[Any, ...], output: Tensor) -> None:
             with blaming(f"{type(mixer).__name__}.weights raises"):
                 weights = mixer.weights(*arguments)
             checked(layer, weights)
+            if callable(getattr(mixer, "mix", None)):
+                _require_forward(mixer, arguments, weights, output)
 
         return read
 
     with torch.no_grad(), contextlib.ExitStack() as stack:
         if layers:
             for name, mixer in layers.items():
-                stack.callback(mixer.register_forward_pre_hook(hook(name)).remove)
+                stack.callback(mixer.register_forward_hook(hook(name)).remove)
             model.eval()(tokens)
             return
         whole: Any = model.eval()
@@ -75,6 +77,20 @@ def read_attention(model: Model, tokens: Tensor, layers: dict[str, Any], use: Ca
             names = list(whole.attention_names()) if hasattr(whole, "attention_names") else []
         for i, weights in enumerate(found):
             checked(names[i] if len(names) == len(found) else str(i + 1), weights)
+
+
+def _require_forward(mixer: Any, arguments: tuple[Any, ...], weights: Tensor, output: Tensor) -> None:
+    """Checks that a mixer's weights are those of its forward: a derived class may have another forward than its base.
+
+    Raises:
+        UserError: With these weights it gives something else.
+    """
+    with blaming(f"{type(mixer).__name__}.mix raises"):
+        mixed = mixer.mix(arguments[0], weights)
+    if not torch.allclose(mixed, output, rtol=1e-3, atol=1e-3 * float(output.abs().max())):
+        raise UserError(
+            f"{type(mixer).__name__}.mix(x, weights(x)) is not its forward(x): these are not its attention weights"
+        )
 
 
 @contextlib.contextmanager
@@ -102,6 +118,7 @@ def without_heads(model: Model, architecture: str, heads: Sequence[tuple[str, in
     def hook(numbers: list[int]) -> Callable[[Any, tuple[Any, ...], Tensor], Tensor]:
         def mixed(mixer: Any, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
             weights = mixer.weights(*arguments).clone()
+            _require_forward(mixer, arguments, weights, output)
             length = weights.shape[-1]
             past = torch.ones(length, length, dtype=weights.dtype).tril()
             uniform = past / past.sum(-1, keepdim=True)

@@ -106,27 +106,40 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
     """Bytes of state of one sequence in float32 after 128 and after 1,024 tokens, from what the recurrent form holds.
 
     The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes
-    at each token, and the rest follows. The sums of n-gram heads grow with the number of different n-grams. So they alone read
-    all 1,024 random tokens.
+    at each token, and the rest follows. A state that grows may stop growing later, as one of a window does. So a model that is
+    not built in reads all 1,024 tokens then. The sums of n-gram heads grow with the number of different n-grams, and read all,
+    too.
 
     Args:
         model: a model in its evaluation form. One with positions that are learned need not have 1,024 of them.
 
     Returns:
-        Bytes by the number of tokens. Empty where there is no recurrent form, or where the state grows in another way. With
-        n-gram heads, without those for which the model has too few positions.
+        Bytes by the number of tokens. Empty where there is no recurrent form, or where the state of a built-in architecture grows
+        in another way. With n-gram heads, without those for which the model has too few positions.
     """
     held, sums = _read(model, (8, 16, 24))
-    if len(held) < 3 or held[24] - held[16] != held[16] - held[8]:
+    if len(held) < 3:
         return {}
     names: tuple[Literal["128", "1024"], ...] = ("128", "1024")
-    found = {name: held[8] + (int(name) - 8) * (held[16] - held[8]) // 8 for name in names}
+    even = held[24] - held[16] == held[16] - held[8]
+    found = {name: held[8] + (int(name) - 8) * (held[16] - held[8]) // 8 for name in names if even}
+    if held[24] > held[8] and not _is_built_in(model):
+        later, _ = _read(model, (128, 1024))
+        read = {name: later[int(name)] for name in names if int(name) in later}
+        if any(found.get(name) != size for name, size in read.items()):
+            found = read
     if not sums:
         return found
     positions = getattr(model, "positions", None)
     last = 1024 if positions is None else positions.num_embeddings
     counted = _sums_at(sums, model, (128, 1024))
-    return {name: found[name] + counted[int(name)] for name in names if int(name) <= last}
+    return {name: found[name] + counted[int(name)] for name in found if int(name) <= last}
+
+
+def _is_built_in(model: Any) -> bool:
+    """Whether the model and its mixers are of regbench."""
+    parts = [model, *(getattr(block, "mixer", block) for block in getattr(model, "blocks", None) or ())]
+    return all(type(part).__module__.partition(".")[0] in ("regbench", "architectures") for part in parts)
 
 
 def _read(model: Any, lengths: tuple[int, ...]) -> tuple[dict[int, int], list[NGramState]]:

@@ -70,7 +70,10 @@ class Simulator(Protocol):
 
 
 def simulator_of(model: Model) -> Simulator | None:
-    """The simulator that the class of a model, or of its mixer, names. None if there is none, or if it refuses the model."""
+    """The simulator that the class of a model, or of its mixer, names itself. None if there is none, or if it refuses the model.
+
+    A name is not inherited: a class derived from the transformer may compute something else.
+    """
     named = _named(model)
     return None if named is None or _refusal(named, model) else named
 
@@ -86,10 +89,9 @@ def _refusal(simulator: Simulator, model: Model) -> str | None:
 
 
 def _named(model: Model) -> Simulator | None:
-    names = {
-        getattr(getattr(block, "mixer", None), "simulator", None) for block in getattr(model, "blocks", None) or ()
-    }
-    name = model.simulator or (names.pop() if len(names) == 1 else None)
+    mixers = [getattr(block, "mixer", None) for block in getattr(model, "blocks", None) or ()]
+    names = {vars(type(mixer)).get("simulator") for mixer in mixers}
+    name = vars(type(model)).get("simulator") or (names.pop() if len(names) == 1 else None)
     if name is None:
         return None
     with blaming(f"the simulator {name} cannot be imported:"):

@@ -13,11 +13,12 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regbench.checks.contract import Check, refuse
 from regbench.data.instances import Instances
 from regbench.metrics.metric import POSITION_METRICS
-from regbench.metrics.scores import counted_positions
+from regbench.metrics.scores import by_problem, counted_positions
 from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
 from regbench.tracks import SPLITS, Track
 from regbench.tracks.form import arrays_of, ill_formed
@@ -109,10 +110,14 @@ def values(subject: TaskSubject) -> str | None:
 
 
 def scored(subject: TaskSubject) -> str | None:
-    """Each split scores something. Each group is (N, L) bool and has a scored position on the test split."""
+    """Each split scores something. Each group is (N, L) bool. What is scored on the test split is of two problems or more."""
     for split, instances in subject.made.items():
         if not instances.scored.any():
             return f"nothing is scored in the {split} split"
+        if split == "test" and _problems(instances, instances.scored) == 1:
+            return (
+                "all that is scored on the test split is of one instance or problem, and an error needs two: take more"
+            )
     if "test" not in subject.made:
         return None
     task, test = subject.fresh(), subject.test
@@ -128,7 +133,17 @@ def scored(subject: TaskSubject) -> str | None:
             return f"the group '{group}' must be {test.scored.shape} of bool, not {_described(mask)}"
         if not (mask & test.scored).any():
             return f"nothing in the group '{group}' is scored on the test split"
+        if _problems(test, mask & test.scored) == 1:
+            return (
+                f"all that is scored in the group '{group}' of the test split is of one instance or problem, and an error needs "
+                "two: take more"
+            )
     return None
+
+
+def _problems(instances: Instances, scored: NDArray[np.bool_]) -> int:
+    """Over how many problems, or else instances, a mean of these positions is."""
+    return int(np.count_nonzero(by_problem(scored.sum(1), instances.problem)))
 
 
 def progress(subject: TaskSubject) -> str | None:

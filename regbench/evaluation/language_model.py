@@ -43,6 +43,8 @@ LOGIT_BYTES = 1 << 28
 """The most memory for the logits of one call. A vocabulary may be a thousand times larger than an alphabet."""
 
 _SYMBOLS = {"letters": re.compile(r"[ ][A-Za-z]"), "words": re.compile(r"[ ][A-Za-z]{2,}")}
+_BEFORE = "a"
+"""The text before a symbol, where a tokenizer adds or drops a space at the beginning."""
 
 
 class Prompting(Settings):
@@ -137,6 +139,7 @@ class LanguageModel:
         if missing := sorted(loading["missing_keys"]):  # transformers would draw them at random
             raise UserError(f"the language model {name} lacks {len(missing)} of its weights, such as {missing[0]}")
         self.model, self.device = model.eval().to(device), device
+        self._config = model.config.get_text_config()  # of a model that also reads images a part of it
         start = self.tokenizer.bos_token_id
         self._prefix = [*([] if start is None else [start]), *self._encode(prompting.prompt)]
         self._separator = self._one_token(prompting.separator)
@@ -146,19 +149,32 @@ class LanguageModel:
         found: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids if text else []
         return found
 
+    def _behind(self, text: str) -> list[int]:
+        """The tokens of a text within a text. Tokenizers like Llama 2's put a space before a text that stands alone."""
+        before, found = self._encode(_BEFORE), self._encode(_BEFORE + text)
+        return found[len(before) :] if found[: len(before)] == before else []
+
     def _one_token(self, text: str) -> int:
         found = self._encode(text)
+        if len(found) != 1 and len(behind := self._behind(text)) == 1:
+            found = behind
         if len(found) != 1:
             raise UserError(f"the separator {text!r} is {len(found)} tokens of this model, not one: give another one")
         return found[0]
 
     def candidates(self, symbols: str) -> NDArray[np.int64]:
-        """The tokens that can stand for symbols, sorted: each is encoded as itself alone."""
+        """The tokens that can stand for symbols, sorted: each is encoded as itself alone, or, if none is, within a text."""
         ids = sorted(set(self.tokenizer.get_vocab().values()) - {*self.tokenizer.all_special_ids, self._separator})
-        texts = self.tokenizer.batch_decode([[one] for one in ids])
-        form = _SYMBOLS[symbols]
-        fitting = [(one, text) for one, text in zip(ids, texts, strict=True) if form.fullmatch(text)]
-        return np.array([one for one, text in fitting if self._encode(text) == [one]], np.int64)
+        before = self._encode(_BEFORE)
+        for encode, start in ((self._encode, []), (self._behind, before)):
+            texts = self.tokenizer.batch_decode([[*start, one] for one in ids])
+            cut = len(self.tokenizer.decode(start)) if start else 0
+            fitting = [
+                (one, t[cut:]) for one, t in zip(ids, texts, strict=True) if _SYMBOLS[symbols].fullmatch(t[cut:])
+            ]
+            if found := [one for one, text in fitting if encode(text) == [one]]:
+                break
+        return np.array(found, np.int64)
 
     def mappings(self, io: TokenIO, symbols: str, seeds: Sequence[int]) -> dict[int, NDArray[np.int64]]:
         """For each seed a token of the model for each token of the task, (V,), drawn without replacement.
@@ -183,7 +199,7 @@ class LanguageModel:
         Raises:
             UserError: It does not.
         """
-        longest, whole = getattr(self.model.config, "max_position_embeddings", None), len(self._prefix) + length
+        longest, whole = getattr(self._config, "max_position_embeddings", None), len(self._prefix) + length
         if longest is not None and whole > longest:
             raise UserError(f"an instance is {whole} tokens long with its prompt, and the model reads {longest}")
 
@@ -201,7 +217,7 @@ class LanguageModel:
 
         def ask(inputs: NDArray[Any]) -> Tensor:
             tokens = columns[token_tensor(inputs, self.device)]
-            each = 4 * (len(prefix) + tokens.shape[1]) * int(self.model.config.vocab_size)
+            each = 4 * (len(prefix) + tokens.shape[1]) * int(self._config.vocab_size)
             # In half precision sums depend on the shape, and predictions on the batch: then each instance is asked alone.
             rows, most = [], 1 if self._alone else max(1, LOGIT_BYTES // each)
             for some in tokens.split(most):

@@ -177,7 +177,7 @@ METRICS = Metrics(
                 _NLL,
                 name="nll_behind_cut",
                 label="NLL after the switch (nats)",
-                meaning="NLL over the second text alone, after the switch.",
+                meaning="NLL over what follows the first switch.",
             ),
             _MSE,
             replace(

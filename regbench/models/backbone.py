@@ -88,7 +88,7 @@ class Block(nn.Module):
             (B, D), and the state after this position.
 
         Raises:
-            UserError: the mixer returns something else than a tensor like x and a state.
+            UserError: the mixer has no step, or returns something else than a tensor like x and a state.
         """
         normed, window = self.mixer_norm(x), None
         if self.short_conv is not None:
@@ -96,7 +96,10 @@ class Block(nn.Module):
             convolved, window = self.short_conv(normed[:, None], window)
             normed = normed + convolved[:, 0]
         step: Callable[..., Any] = self.mixer.step
-        returned = step(normed, state, *([tokens] if self.mixer.reads_tokens else []))
+        try:
+            returned = step(normed, state, *([tokens] if self.mixer.reads_tokens else []))
+        except NotImplementedError:
+            raise UserError(f"{type(self.mixer).__name__} has no step to stream by") from None
         if not isinstance(returned, tuple) or len(returned) != 2:
             name, kind = type(self.mixer).__name__, type(returned).__name__
             raise UserError(

@@ -147,8 +147,8 @@ def _fault(sweep: SweepFile) -> str | None:
                 return f"the axis {where}.{name} sets 'arch' with other settings: options_of has the axes of one architecture"
             if not values:
                 return f"the axis {where}.{name} is empty: give its values, as in {name}: [1, 2]"
-            if twice := [v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])]:
-                return f"the axis {where}.{name} has the value {twice[0]!r} twice"
+            if repeated := [v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])]:
+                return f"the axis {where}.{name} has the value {repeated[0]!r} twice"
     with_settings = sweep.select.settings if sweep.select is not None else {}
     for where, keys in [
         ("base", sweep.base),

@@ -3,8 +3,9 @@
 Any text will do: the standard library of the Python that runs (the default; its modules are the topics), local files, or a
 dataset of the Hugging Face Hub. Tokens are byte pairs learned from the training documents. Every document is in one split.
 A document is left out where more than a tenth of its long lines stand in earlier ones, or where a later one quotes them all. So a
-model is tested on little text that it was trained on. Another text or another Python gives other instances: the fingerprint tells
-them apart.
+model is tested on little text that it was trained on. Of a line of more than 400 characters its sentences are compared. Lines of
+fewer than 20 bytes are not compared: repeats of verse in short lines stay. Another text or another Python gives other instances:
+the fingerprint tells them apart.
 """
 
 from __future__ import annotations

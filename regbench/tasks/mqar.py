@@ -5,7 +5,7 @@ its value. All other slots are blank. With three pairs, three queries and eight 
 
     a 3 b 1 c 7   . .  b 1  . .  . .  c 7  . .  . .  b 1
 
-The values in the slots are scored. Keys are drawn from all keys without replacement, and values from all values. Each query asks
+The values in the slots are scored. Keys and values are drawn without replacement. Each query asks
 for one of the keys, all equally likely. The slots of queries are drawn without replacement. Slot i, from 1, has a weight
 proportional to i^(power - 1). So with a power near 0 many queries come soon after the pairs, and gaps follow a power law, as in
 text. With a power of 1 all slots are equal.

@@ -6,7 +6,7 @@ topics, the two documents have different topics. For example 16 tokens with the 
     self . _ loop = loop Ċ ĠĠĠ | The Ġ`` del `` Ġstatement Ġdeletes Ġa Ġname
 
 With `excerpts` 3 a third excerpt follows, of another topic than the second. Then the switches are near a third and two thirds of
-the length (2024, Fig. 12b).
+the length (2024, Fig. 12b). The third may be of the first document again. With few documents it often is: with two it always is.
 
 A predictor that learns in context uses the first excerpt, notices that the text has changed, and drops what it has learned from
 it. So the NLL is shown by the distance after the switch. The true distribution of text is unknown: this task has no truth and no

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
+from architectures.transformer import Transformer
 from regbench import cli, runner
 from regbench.analysis import adaptation
 from regbench.analysis.adaptation import Outcome, Place, Plan, Row, _outcomes, adapt_run, beside
@@ -20,7 +23,9 @@ from regbench.analysis.gradient_steps import logits_after_descent, simulator_of
 from regbench.analysis.trained import Trained, load_trained
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import defaults_of, predict_baseline
+from regbench.models.build import build
 from regbench.models.model import token_tensor
+from regbench.tracks import Track
 from regbench.utils.errors import UserError
 
 TINY = {"d_model": 12, "n_layers": 1, "training.train_tokens": 4000, "training.batch_size": 8}
@@ -123,6 +128,31 @@ def test_scores_of_an_outcome(runs: Path) -> None:
     first = outcome.behind & (outcome.distance < 4)
     assert scores[0].value == pytest.approx((outcome.after["nll"] - outcome.before["nll"])[first].mean())
     assert set(outcome.before) == {"nll", "legal_accuracy", "token_accuracy", "tvd"}
+
+
+def test_distances_that_few_instances_reach_are_left_out(runs: Path) -> None:
+    """A mean over one instance would have an error of 0."""
+    trained = load_trained(runs / "tint")
+    outcome = _outcomes([trained], "test", Place(share=0.5), Plan((), (), limit=20), "values", (1e-3,))[1e-3]
+    assert outcome is not None
+    longest = np.argsort(outcome.behind.sum(1))[-5:]
+    for n, bins in ((5, 1), (4, 0)):
+        few = np.isin(np.arange(len(outcome.behind)), longest[-n:])[:, None]
+        at, scores = replace(outcome, behind=outcome.behind & few).by_distance("nll", 10**6)
+        assert len(at) == len(scores) == bins
+
+
+def test_a_class_does_not_inherit_the_simulator_of_its_base(tiny: Track) -> None:
+    class Normed(Transformer):
+        """Its queries and keys have the length 1."""
+
+        def _heads(self, x: Tensor) -> Tensor:
+            q, k, v = super()._heads(x)
+            return torch.stack([F.normalize(q, dim=-1), F.normalize(k, dim=-1), v])
+
+    for cls, simulated in ((Transformer, True), (Normed, False)):
+        model = build(cls, cls.Options(d_model=8, n_heads=2), tiny.task.io)
+        assert (simulator_of(model) is not None) == simulated
 
 
 def test_errors_of_an_outcome_are_over_problems(runs: Path) -> None:

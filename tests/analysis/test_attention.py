@@ -219,6 +219,23 @@ def test_ablation_puts_uniform_attention_in_the_place_of_a_head(tiny: Track) -> 
     assert effect.change["tvd"].value != 0
 
 
+class Otherwise(LooksBack):
+    """It inherits weights and mix, which say nothing of its own forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Twice the first head's output."""
+        return 2 * super().forward(x)
+
+
+def test_weights_that_are_not_those_of_forward_are_refused(tiny: Track) -> None:
+    trained, instances = trained_of(tiny, Otherwise), tiny.instances("test")
+    fault = r"Otherwise.mix\(x, weights\(x\)\) is not its forward\(x\): these are not its attention weights"
+    with pytest.raises(UserError, match=fault):
+        measure(trained, instances)
+    with without_heads(trained.model, "mine", [("1", 1)]), pytest.raises(UserError, match=fault):
+        trained.logits(torch.from_numpy(instances.tokens.astype(np.int64)))
+
+
 def test_an_ablation_leaves_out_scores_that_have_no_position(tmp_path: Path) -> None:
     """As `longer_accuracy` on the validation split, whose walks are not longer than those of training."""
     (tmp_path / "walks-v1.yaml").write_text(

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regbench.analysis.cost import flops_per_token, state_at, stream_bytes, training_bytes, training_flops
 from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Mixer
 from regbench.models.model import parameter_count
 from regbench.ops.backend import use_backend
 from regbench.tasks.base import TokenIO, VectorIO
@@ -29,6 +30,27 @@ class Two(nn.Module):
 
     def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
         return {"sum": self.down(torch.relu(self.up(tokens))).sum()}
+
+
+class Window(Mixer):
+    """Keeps the last `window` positions, of 8 channels."""
+
+    window = 64
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    def init_state(self, batch: int, device: Any = None, dtype: Any = None) -> Tensor:
+        return torch.zeros(batch, 0, 8, dtype=dtype)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return x, torch.cat([state, x[:, None]], 1)[:, -self.window :].clone()
+
+
+class Short(Window):
+    """It stops growing between two of the first lengths that are read."""
+
+    window = 20
 
 
 def given(batch: int, length: int = 5) -> tuple[Tensor, Tensor]:
@@ -118,6 +140,13 @@ def test_what_learned_positions_do_not_reach_is_left_out() -> None:
     options = resolve_options(cls, {"d_model": 16, "n_heads": 2, "ngram_heads": [1]})
     found = [state_at(build(cls, options, TokenIO(9, 8, length, tuple("abcdefgh|"))).eval()) for length in (64, 200)]
     assert [list(held) for held in found] == [[], ["128"]]
+
+
+@pytest.mark.parametrize("mixer", [Window, Short])
+def test_a_state_that_stops_growing_is_read_to_the_end(mixer: type[Window]) -> None:
+    model: Any = build(mixer, mixer.Options(d_model=8, n_layers=1), TokenIO(9, 8, 64, tuple("abcdefgh|"))).eval()
+    assert state_at(model) == {"128": 4 * 8 * mixer.window, "1024": 4 * 8 * mixer.window}
+    assert stream_bytes(model, torch.zeros(1, 128, dtype=torch.long)) == 4 * 8 * mixer.window
 
 
 def test_a_state_that_cannot_be_known_is_empty() -> None:

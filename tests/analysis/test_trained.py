@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from torch import Tensor
 
@@ -225,6 +226,9 @@ def test_a_trained_model_is_given_back(run_folder: Path, tiny: Track, tiny_file:
     parallel = replace(lstm, model=build(Parallel, Parallel.Options(d_model=8), tiny.task.io))
     with pytest.raises(UserError, match="has no recurrent form to stream by"):
         next(parallel.stream([]))
+    stepless = replace(lstm, model=build(Stepless, Stepless.Options(d_model=8), tiny.task.io))
+    with pytest.raises(UserError, match="Stepless has no step to stream by"):
+        next(stepless.stream([]))
 
 
 def test_an_architecture_that_the_run_cannot_find_is_named(
@@ -269,6 +273,13 @@ class Parallel(regbench.Mixer):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+class Stepless(Parallel):
+    """Has a state, and no `step`."""
+
+    def init_state(self, batch: int, device: Any = None, dtype: Any = None) -> Tensor:
+        return torch.zeros(batch)
 
 
 class AlsoParallel(Parallel):

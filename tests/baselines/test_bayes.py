@@ -292,6 +292,7 @@ def test_defaults():
     assert found.prior == Prior(states=(4, 9), edges=(1, 4), alphabet=(4, 6))
     assert (found.hypotheses, found.moves) == (100, 10)
     assert Bayes.defaults(PFA(PFA.Parameters()), None)[0].moves == 36
+    assert Bayes.defaults(PFA(PFA.Parameters(n_symbols=40, max_states=30)), None)[0].moves == 36, "200 would take hours"
     assert set(found.options) == {"states", "edges", "alphabet", "hypotheses", "moves", "seed", "fallback"}
 
 
@@ -332,6 +333,7 @@ def test_a_prior_that_makes_no_sense_is_refused(ranges, message):
         ((PRIOR, 4, 3), {}, "an alphabet of 4 is above the 3 symbols"),
         ((PRIOR, 5, 4), {"hypotheses": 0}, "hypotheses must be at least 1"),
         ((PRIOR, 5, 4), {"moves": -1}, "moves must be at least 0"),
+        ((PRIOR, 5, 4), {"seed": 2**64}, r"seed must be below 2\*\*63"),
         ((PRIOR, 5, 4), {"moves": 1.5}, "moves must be an integer"),
         ((PRIOR, 5, 4), {"seed": -1}, "seed must be at least 0"),
         ((PRIOR, 5, 4), {"fallback": 1.5}, "fallback must be between 0 and 1"),

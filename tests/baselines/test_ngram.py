@@ -114,6 +114,13 @@ def test_is_what_recounting_gives_where_contexts_repeat(order):
         np.testing.assert_allclose(probs, slow(tokens, order, smoothing), rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_an_order_beyond_the_length_is_as_one_of_the_length(smoothing):
+    row = np.array([[0, 1, 0, 1, 0, 2, SEPARATOR, 0, 1, 0, 1]])
+    given = [NGram(order, VOCAB, SEPARATOR, smoothing).predict(row) for order in (12, 10**30)]
+    np.testing.assert_array_equal(*given)
+
+
 def test_by_hand():
     """The example of the module: a b a c | a ?"""
     a, b, c = 0, 1, 2

@@ -216,6 +216,16 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
         "nothing in the group 'late' is scored",
         said_otherwise("groups", lambda g: {"late": g["late"] & False}),
     ),
+    (
+        "scored",
+        "all that is scored on the test split is of one instance or problem, and an error needs two",
+        made_otherwise(lambda i: replace(i, scored=i.scored & (np.arange(len(i)) == 3)[:, None])),
+    ),
+    (
+        "scored",
+        "all that is scored in the group 'late' of the test split is of one instance or problem",
+        said_otherwise("groups", lambda g: {"late": g["late"] & (np.arange(len(g["late"])) == 3)[:, None]}),
+    ),
     ("progress", "must give (40, 12) integers or None, not (12,) of", said_otherwise("progress", lambda p: p[0])),
     ("progress", "(40, 12) of float64", said_otherwise("progress", lambda p: p / 2)),
     ("progress", "progress comes to 20000", said_otherwise("progress", lambda p: p * 10_000)),

@@ -19,7 +19,8 @@ from regbench import cli, runner
 from regbench.evaluation.language_model import LanguageModel, Prompting
 from regbench.results import Result, read_result
 from regbench.tracks import Track
-from tests.helpers.language_models import LETTERS, random_model, saved
+from regbench.utils.errors import UserError
+from tests.helpers.language_models import LETTERS, SIZES, random_model, saved, sentencepiece
 
 transformers = pytest.importorskip("transformers")
 
@@ -105,6 +106,34 @@ def test_a_mapping_is_of_single_tokens_and_drawn_by_its_seed(gpt2: str, tiny: Tr
     assert not np.array_equal(first, other)
     assert len(set(first)) == tiny.task.io.vocab_size
     assert model.tokenizer.decode([first[tiny.task.io.separator]]) == "\n"
+
+
+def test_a_tokenizer_that_adds_a_space_at_the_start(tiny: Track, tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(vocab_size=3 + 256 + 1 + 52, **SIZES["Llama"])
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    sentencepiece().save_pretrained(tmp_path)
+    model = LanguageModel(str(tmp_path), Prompting(), torch.device("cpu"))
+    found = model.tokenizer.convert_ids_to_tokens(model.candidates("letters").tolist())
+    assert sorted(found) == [f"▁{letter}" for letter in LETTERS]
+    mapping = model.mappings(tiny.task.io, "auto", (0,))[0]
+    assert model.tokenizer.convert_ids_to_tokens(int(mapping[tiny.task.io.separator])) == "<0x0A>"
+    text = model.tokenizer.decode(mapping[[0, 1, 2]].tolist())
+    assert model.tokenizer(text, add_special_tokens=False).input_ids == mapping[[0, 1, 2]].tolist(), "as in a text"
+
+
+def test_a_model_that_also_reads_images(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
+    """The sizes of its text part are in a configuration of their own."""
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = transformers.Gemma3TextConfig(
+        vocab_size=290, num_key_value_heads=1, head_dim=8, max_position_embeddings=64, **small
+    )
+    vision = transformers.SiglipVisionConfig(image_size=28, patch_size=14, **small)
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    name = saved(transformers.Gemma3ForConditionalGeneration(config), tmp_path)
+    assert scored(str(tiny_file), name, mappings=(0,), limit=4).seeds[0].scores["nll"].value > 0
+    model = LanguageModel(str(tmp_path), Prompting(), torch.device("cpu"))
+    with pytest.raises(UserError, match="and the model reads 64"):
+        model.require_room(64)
 
 
 def test_the_command_prints_and_keeps(

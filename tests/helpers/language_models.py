@@ -25,6 +25,26 @@ def tokenizer() -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="Ġover")
 
 
+def sentencepiece() -> Any:
+    """As Llama 2's: a text that stands alone gets a space at its start, and loses it when it is decoded."""
+    marked = [f"▁{letter}" for letter in LETTERS]
+    vocab = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *LETTERS, *marked]
+    bpe = tokenizers.Tokenizer(
+        tokenizers.models.BPE(
+            vocab={token: i for i, token in enumerate(vocab)},
+            merges=[("▁", letter) for letter in LETTERS],
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
+    )
+    normal, decode = tokenizers.normalizers, tokenizers.decoders
+    bpe.normalizer = normal.Sequence([normal.Prepend("▁"), normal.Replace(" ", "▁")])
+    bpe.decoder = decode.Sequence(
+        [decode.Replace("▁", " "), decode.ByteFallback(), decode.Fuse(), decode.Strip(" ", 1, 0)]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", unk_token="<unk>")
+
+
 def saved(model: Any, folder: Path) -> str:
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)

@@ -36,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a table for each track."""
+    from regbench.checks.task import require_scored
     from regbench.report.baseline_table import (
         TrackTable,
         difference_cells,
@@ -51,6 +52,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if page is not None:
         read_page(page)  # before minutes are spent
     tracks = [load_track(name) for name in arguments.track]
+    for track in tracks:
+        require_scored(track, "test")
     measured: dict[str, TrackTable] = {}
     with _Bar(stderr()) as bar:
         for track in tracks:

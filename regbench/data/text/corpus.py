@@ -26,7 +26,7 @@ from regbench.data.text.packing import Packed, pack, plan
 from regbench.data.text.sources import Source
 from regbench.utils.files import cache_root, exclusive, keep
 
-_FORMAT = 2  # of the files in the cache
+_FORMAT = 3  # of the files in the cache
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,14 @@ SHARE = 20
 LEAST = 2
 """The fewest documents of a split: an instance is made of two."""
 REPEATED = 0.1
-"""A document is left out if more than this share of its lines of `TELLING` characters, by length, is in earlier documents."""
+"""A document is left out if more than this share of its lines of `TELLING` bytes, by length, is in earlier documents."""
 QUOTED = 0.95
 """A document is left out, too, if more than this share of these lines is in one later document, which quotes it whole."""
 TELLING = 20
-"""The fewest characters of a line that counts for that. Short lines such as `else:` are everywhere."""
+"""The fewest bytes of a line that counts for that. Short lines such as `else:` are everywhere."""
+LONG = 400
+"""A line of more characters is cut where sentences end: a document may be one line."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 _ID = 16  # bytes of a document's identity
 
 
@@ -151,8 +155,11 @@ class _Lines:
 
 
 def _telling_lines(text: str) -> set[str]:
-    """The lines of a text that are long enough to count."""
-    return {line for line in map(str.strip, text.splitlines()) if len(line) >= TELLING}
+    """The lines of a text that are long enough to count; of a long line its sentences."""
+    parts = chain.from_iterable(
+        _SENTENCE_END.split(line) if len(line) > LONG else [line] for line in map(str.strip, text.splitlines())
+    )
+    return {part for part in parts if len(part) >= TELLING or len(part.encode("utf-8", errors="replace")) >= TELLING}
 
 
 def _divide(identities: Sequence[bytes]) -> NDArray[np.int8]:

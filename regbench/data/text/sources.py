@@ -173,6 +173,11 @@ class Files:
         paths = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
         if not paths:
             raise UserError(f"{self.path} holds no files of text ({', '.join(SUFFIXES)})")
+        given = next(
+            (name for name in ("text_field", "topic_field") if getattr(self, name) != getattr(Files, name)), None
+        )
+        if given is not None and all(path.suffix.lower() in (".txt", ".md") for path in paths):
+            raise UserError(f"{given} is for documents that are rows, and {self.path} holds only .txt and .md")
         return paths
 
     def _read(self, path: Path, name: str) -> Iterator[Document]:

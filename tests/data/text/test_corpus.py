@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,22 @@ def test_what_repeats_others_is_left_out(tmp_path: Path) -> None:
     # `ab` repeats `a`; had it been taken, `d` would repeat it in turn.
     names = [name.removesuffix(".txt") for name in read_index(Files(tmp_path)).names]
     assert [name for name in names if not name.startswith("own")] == sorted(kept)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda i: " ".join(f"Sentence {j} of the text {i} is long enough." for j in range(30)),  # one line
+        lambda i: "".join(f"第{i}篇文章里面的第{j}个句子在这里。" for j in range(30)),  # one line, without spaces
+        lambda i: "\n".join(f"第{i}篇里的第{j}行在这里" for j in range(30)),  # lines of fewer than 20 characters
+    ],
+)
+def test_nearly_equal_documents_are_left_out_in_any_script(tmp_path: Path, text: Callable[[int], str]) -> None:
+    """Two of each that differ in their last word alone."""
+    for i in range(6):
+        for end in ("one", "other"):
+            (tmp_path / f"{i}-{end}.txt").write_text(f"{text(i)} {end}", encoding="utf-8")
+    assert read_index(Files(tmp_path)).names == tuple(f"{i}-one.txt" for i in range(6))
 
 
 def test_what_a_later_document_quotes_whole_is_left_out(tmp_path: Path) -> None:
