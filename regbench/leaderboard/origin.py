@@ -62,7 +62,7 @@ def configuration(case: Case) -> Iterator[str]:
 
 
 def source(case: Case) -> Iterator[str]:
-    """The source is this repository's, now or at the commit; or it is one file, kept beside the entry."""
+    """The source is this repository's, now or at the commit, asked for by its name; or it is one file, kept beside the entry."""
     record = case.result.architecture
     if is_built_in(record):
         if case.configuration.architecture != record.name:  # a file of the same name would be run in its place
