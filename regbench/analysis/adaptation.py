@@ -135,7 +135,7 @@ class Outcome:
     def by_distance(self, metric: str, width: int, which: str = "difference") -> tuple[FloatArray, list[ScoreRecord]]:
         """A score in bins of `width` positions behind the segment.
 
-        Bins of fewer than 20 positions, or of fewer than 5 instances or problems, are left out: they have no error to speak of.
+        Bins of fewer than 20 positions, or of fewer than 4 instances or problems, are left out: they have no error to speak of.
 
         Returns:
             The mean distance of each bin, and the scores.
@@ -144,7 +144,7 @@ class Outcome:
         for begin in range(0, int(self.distance.max(initial=0)) + 1, width):
             counted = self.behind & (self.distance >= begin) & (self.distance < begin + width)
             units = np.count_nonzero(by_problem(counted.sum(1), self.problem))
-            if counted.sum() >= 20 and units >= 5:
+            if counted.sum() >= 20 and units >= 4:
                 places.append(float(self.distance[counted].mean()))
                 scores.append(self._mean(values, counted))
         return np.array(places), scores

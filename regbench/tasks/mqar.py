@@ -5,10 +5,10 @@ its value. All other slots are blank. With three pairs, three queries and eight 
 
     a 3 b 1 c 7   . .  b 1  . .  . .  c 7  . .  . .  b 1
 
-The values in the slots are scored. Keys and values are drawn without replacement. Each query asks
-for one of the keys, all equally likely. The slots of queries are drawn without replacement. Slot i, from 1, has a weight
-proportional to i^(power - 1). So with a power near 0 many queries come soon after the pairs, and gaps follow a power law, as in
-text. With a power of 1 all slots are equal.
+The values in the slots are scored. Keys and values are drawn without replacement. Each query asks for one of the keys, all
+equally likely. The slots of queries are drawn without replacement. Slot i, from 1, has a weight proportional to i^(power - 1). So
+with a power near 0 many queries come soon after the pairs, and gaps follow a power law, as in text. With a power of 1 all slots
+are equal.
 
 The task is from *Zoology: Measuring and Improving Recall in Efficient Language Models* (Arora et al. 2023, arXiv:2312.04927).
 Attention solves it at any width. Recurrent models need a state that grows with the number of pairs.
