@@ -81,16 +81,23 @@ def simulator_of(model: Model) -> Simulator | None:
 def refusal_of(model: Model) -> str | None:
     """Why a model has no simulator, in a few words. None if it has one."""
     named = _named(model)
-    return "there is no simulator for it" if named is None else _refusal(named, model)
+    if named is not None:
+        return _refusal(named, model)
+    classes = [type(part) for part in (model, *_mixers(model))]
+    heir = next((c.__name__ for c in classes if getattr(c, "simulator", None) and "simulator" not in vars(c)), None)
+    return f"{heir} does not inherit the simulator of its base" if heir else "there is no simulator for it"
 
 
 def _refusal(simulator: Simulator, model: Model) -> str | None:
     return simulator.refusal(model) if hasattr(simulator, "refusal") else None
 
 
+def _mixers(model: Model) -> list[object]:
+    return [getattr(block, "mixer", None) for block in getattr(model, "blocks", None) or ()]
+
+
 def _named(model: Model) -> Simulator | None:
-    mixers = [getattr(block, "mixer", None) for block in getattr(model, "blocks", None) or ()]
-    names = {vars(type(mixer)).get("simulator") for mixer in mixers}
+    names = {vars(type(mixer)).get("simulator") for mixer in _mixers(model)}
     name = vars(type(model)).get("simulator") or (names.pop() if len(names) == 1 else None)
     if name is None:
         return None

@@ -360,7 +360,7 @@ def _rotary(options: Any) -> Transformer:
             "there is no simulator for it",
         ),
         (lambda: _mixed(_rotary), "TinT simulates no rotary positions"),
-        (lambda: _mixed(_OwnAttention), "TinT simulates the transformer, not _OwnAttention"),
+        (lambda: _mixed(_OwnAttention), "_OwnAttention does not inherit the simulator of its base"),
         (
             lambda: _OwnBackbone(Transformer, resolve_options(Transformer, {"d_model": 12, "n_heads": 3}), IO),
             "TinT simulates the transformer on the common backbone, not _OwnBackbone",
