@@ -135,7 +135,7 @@ class Outcome:
     def by_distance(self, metric: str, width: int, which: str = "difference") -> tuple[FloatArray, list[ScoreRecord]]:
         """A score in bins of `width` positions behind the segment.
 
-        Bins of fewer than 20 positions, or of fewer than 4 instances or problems, are left out: they have no error to speak of.
+        Bins of fewer than 20 positions, or of fewer than 4 instances or problems, are left out: their errors say little.
 
         Returns:
             The mean distance of each bin, and the scores.

@@ -163,7 +163,8 @@ def distil_run(
     """
     if models[0].track.task.io.kind != "tokens":
         raise UserError(f"{models[0].folder} is of a task of vectors: adapt is for tokens")
-    if models[0].model.simulator is not None and hasattr(models[0].model, "auxiliary"):  # TinT: it has no gradient
+    # TinT: no gradient leads through the weights that it changes. Another model that names a simulator can be distilled.
+    if models[0].model.simulator is not None and hasattr(models[0].model, "auxiliary"):
         raise UserError(f"{name}: a model that takes steps of its own while it reads cannot be distilled")
     known = _measure(models, "validation", place, rates, steps, queries, limit)
     best: dict[int, float] = {}

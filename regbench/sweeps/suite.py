@@ -70,7 +70,9 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
 
 def _require_empty(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
-        hint = f", or go on with --resume {folder}" if is_suite(folder) else ""  # not if it was killed before it began
+        hint = (
+            f", or go on with --resume {folder}" if is_suite(folder) else ""
+        )  # a kill may leave it without its record
         raise UserError(f"{folder} is not empty; choose another --out{hint}")
 
 

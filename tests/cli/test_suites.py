@@ -209,6 +209,14 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     assert Path("full/file").exists()
 
 
+def test_a_folder_of_a_suite_is_told_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("begun").mkdir()
+    Path("begun/suite.yaml").write_text("name: two\ntracks: []\n")
+    code, _, err = said(capsys, "run", "--suite", "two.yaml", "--out", "begun")
+    assert code == 2
+    assert "begun is not empty; choose another --out, or go on with --resume begun" in err
+
+
 def test_a_broken_record_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad").mkdir()
     Path("bad/suite.yaml").write_text("name: two\n")
