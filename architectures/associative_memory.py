@@ -149,11 +149,11 @@ class AssociativeMemory(Model):
         """(B, L) int64 -> (B, L, V) logits."""
         return self.hidden_states(tokens)[-1] @ self._of("w_u").T
 
-    def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
+    def losses(self, tokens: Tensor, scored: Tensor, targets: Tensor | None = None) -> dict[str, Tensor]:
         """The cross entropy of `Model.losses`. Each call in training mode counts as a step for `max_wait`."""
         if self.training and self.options.max_wait:
             self.steps += 1
-        return super().losses(tokens, scored)
+        return super().losses(tokens, scored, targets)
 
     def hidden_states(self, tokens: Tensor) -> list[Tensor]:
         """The outputs of each layer, (B, L, D). The last one includes W_F."""

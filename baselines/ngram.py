@@ -85,7 +85,9 @@ class NGram(Baseline):
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
-        """Orders 1, 2 and 3 with the paper's smoothing."""
+        """Orders 1, 2 and 3 with the paper's smoothing; [] where answers are not shown, as there is nothing to count."""
+        if instances.answers is not None:
+            return []
         return [cls(order, task.io.vocab_size, task.io.separator) for order in (1, 2, 3)]
 
     def predict(self, tokens: IntArray) -> FloatArray:

@@ -35,7 +35,9 @@ class Uniform(Baseline):
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
-        """One for every task of tokens."""
+        """One for every task of tokens that shows its answers."""
+        if instances.answers is not None:
+            return []
         return [cls(task.io.vocab_size, task.io.separator)]
 
     def predict(self, tokens: IntArray) -> FloatArray:

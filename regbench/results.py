@@ -84,6 +84,42 @@ class Curve(Strict):
     axis: str | None = None
 
 
+REACHED = 0.9
+"""The rescaled accuracy down to which a size counts as reached."""
+
+
+class Reach(Strict):
+    """The largest size up to which the rescaled accuracy stays at `REACHED`, in the unit of the axis.
+
+    Attributes:
+        size: between two tested sizes it is interpolated in the logarithm.
+        bound: "<" where the smallest size already fails: `size` is that size. ">=" where none fails: `size` is the largest.
+    """
+
+    size: float
+    bound: Literal["", "<", ">="] = ""
+
+    @classmethod
+    def of(cls, sizes: Sequence[float], accuracy: Sequence[float]) -> Reach:
+        """The reach of one curve: ascending sizes, and the rescaled accuracy at each."""
+        failed = next((i for i, value in enumerate(accuracy) if value < REACHED), None)
+        if failed is None:
+            return cls(size=sizes[-1], bound=">=")
+        if failed == 0:
+            return cls(size=sizes[0], bound="<")
+        (a, b), (high, low) = sizes[failed - 1 : failed + 1], accuracy[failed - 1 : failed + 1]
+        return cls(size=round(float(a * (b / a) ** ((high - REACHED) / (high - low))), 3))
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """What orders them: below a size comes before it, and at least a size after it."""
+        return self.size, {"<": -1, "": 0, ">=": 1}[self.bound]
+
+    def __str__(self) -> str:
+        digits = 0 if self.size >= 10 or self.size == round(self.size) else 1
+        return f"{self.bound}{' ' * bool(self.bound)}{self.size:,.{digits}f}"
+
+
 class TrackRecord(Strict):
     """The track that a result is on."""
 
@@ -135,7 +171,8 @@ class CheckpointRecord(Strict):
 class SeedRecord(Strict):
     """One trained model.
 
-    Seconds and tokens_per_second are of training with its validation; peak_memory_bytes is of the process, or of the GPU.
+    Seconds and tokens_per_second are of training with its validation; peak_memory_bytes is of the process, or of the GPU. `reach`
+    is by score, and `tokens_to_learn` as in `regbench.metrics.reach`, on a track with an axis of sizes.
     """
 
     seed: int
@@ -150,6 +187,8 @@ class SeedRecord(Strict):
     tokens_per_second: float
     peak_memory_bytes: int
     predictions_sha256: str
+    reach: dict[str, Reach] | None = None
+    tokens_to_learn: int | None = None
 
 
 class BaselineRecord(Strict):

@@ -198,7 +198,7 @@ class SlowModel(Model):
         """
         return self._x_alone(shift_in(tokens, self.io.separator), y[:, None] if y.ndim == 2 else y)
 
-    def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
+    def losses(self, tokens: Tensor, scored: Tensor, targets: Tensor | None = None) -> dict[str, Tensor]:
         """The weighted terms of the loss (CGT Eq. 3), each a scalar; the first is the prediction's.
 
         Without gradients, as on the validation split, only the first term is computed.
@@ -206,18 +206,19 @@ class SlowModel(Model):
         Args:
             tokens: (B, L), or (B, L, D_in) for vectors.
             scored: Which positions are predicted, (B, L) bool.
+            targets: What is predicted there, (B, L), on tasks that do not show it. None: the tokens.
 
         Returns:
             `cross_entropy` in nats, or `mse` for vectors; then the other terms whose weights are above 0.
         """
-        options = self.options
+        options, wanted = self.options, tokens if targets is None else targets
         x, summary = self._below(shift_in(tokens, self.io.separator))
         augmented = summary.y
         if self.training and (options.y_smooth > 1 or options.y_shift):
             augmented = augment(augmented, options.y_smooth, options.y_shift)
         seen = augmented if options.y_augment == "both" else summary.y
         first = "mse" if isinstance(self.io, VectorIO) else "cross_entropy"
-        terms = {first: self._loss(self._above(x, seen), tokens, scored)}
+        terms = {first: self._loss(self._above(x, seen), wanted, scored)}
         if not torch.is_grad_enabled():
             return terms
         real, scale = real_positions(scored), 1.0 / (1.0 - options.aux_share)
@@ -229,10 +230,9 @@ class SlowModel(Model):
                 context=options.aux_context,
                 latest=options.aux_latest,
             )
-            part = windows.take(tokens)
-            inputs = shift_in(part, self.io.separator)
+            inputs = shift_in(windows.take(tokens), self.io.separator)
             out = self._x_alone(inputs, windows.frozen(augmented, options.aux_y))
-            terms["auxiliary"] = options.aux_share * scale * self._loss(out, part, windows.scored)
+            terms["auxiliary"] = options.aux_share * scale * self._loss(out, windows.take(wanted), windows.scored)
         steady = summary.y if summary.mean is None else summary.mean  # without the noise of the sample
         if options.w_c > 0.0:
             terms["continuity"] = options.w_c * scale * continuity(steady, real, options.profile)

@@ -122,21 +122,22 @@ class TinT(Model):
             raise UserError(f"the simulated steps diverge at inner_rate={options.inner_rate:g}: take a smaller rate")
         return out
 
-    def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
-        """`cross_entropy` in nats, (B, L), (B, L) -> scalar: in training the auxiliary's, else that of changed weights.
+    def losses(self, tokens: Tensor, scored: Tensor, targets: Tensor | None = None) -> dict[str, Tensor]:
+        """`cross_entropy` in nats, as `Model.losses`: in training the auxiliary's, else that of changed weights.
 
         Raises:
             UserError: The simulated steps diverge: at a validation they raise the loss behind the first change by more than
                 the loss of a uniform guess. A rate that does less harm is a result, and is scored.
         """
         if self.training:
-            return self.auxiliary.losses(tokens, scored)
+            return self.auxiliary.losses(tokens, scored, targets)
+        wanted = tokens if targets is None else targets
         with torch.autocast(tokens.device.type, enabled=False):  # as scoring does
             changed, own = self(tokens), self.auxiliary(tokens)
         behind = scored & (torch.arange(tokens.shape[1], device=tokens.device) >= self.update_at[0])
         if behind.any():
-            self._judge(*(float(F.cross_entropy(logits[behind], tokens[behind])) for logits in (own, changed)))
-        return {"cross_entropy": F.cross_entropy(changed[scored], tokens[scored])}
+            self._judge(*(float(F.cross_entropy(logits[behind], wanted[behind])) for logits in (own, changed)))
+        return {"cross_entropy": F.cross_entropy(changed[scored], wanted[scored])}
 
     def counted(self, inputs: Tensor, tokens: Tensor) -> Tensor:
         """The positions that may be in the simulated loss, (B, L) bool."""

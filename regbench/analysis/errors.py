@@ -137,7 +137,7 @@ def sort_by_repetition(instances: Instances, io: TokenIO) -> Positions:
         this = _earlier(np.where(whole < 0, -1, whole * io.vocab_size + tokens)) > 0
         bins[f"context-{n}"] = np.array(FOLLOWED)[again.astype(int) + this][row, place]
         orders[f"context-{n}"] = FOLLOWED
-    return Positions(instances.units(row), tokens[row, place], bins, orders)
+    return Positions(instances.units(row), instances.targets[row, place].astype(np.int64), bins, orders)
 
 
 def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:

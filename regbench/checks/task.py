@@ -180,10 +180,10 @@ def true_distributions(subject: TaskSubject) -> str | None:
             return fault
         if isinstance(subject.task.io, TokenIO):
             rows = truth[part.scored]
-            given = rows[np.arange(len(rows)), part.tokens[part.scored].astype(np.int64)]
+            given = rows[np.arange(len(rows)), part.targets[part.scored].astype(np.int64)]
             square = (rows**2).sum(-1)
             sums += given.sum(), square.sum(), ((rows**3).sum(-1) - square**2).sum()
-            drawn += np.bincount(part.tokens[part.scored].astype(np.int64), minlength=len(drawn))
+            drawn += np.bincount(part.targets[part.scored].astype(np.int64), minlength=len(drawn))
             due += rows.sum(0)
             variance += (rows * (1 - rows)).sum(0)
     count = int(subject.test.scored.sum())
@@ -240,7 +240,7 @@ def _no_truth(io: TokenIO | VectorIO, part: Instances, truth: Any, start: int) -
     if off.any():
         row, place = np.argwhere(off)[0]
         return f"the truth sums to {truth[row, place].sum():.6g}, not 1, {where(off)}"
-    given = np.take_along_axis(truth, part.tokens.astype(np.int64)[..., None], -1)[..., 0]
+    given = np.take_along_axis(truth, part.targets.astype(np.int64)[..., None], -1)[..., 0]
     never = part.scored & (given == 0)
     if never.any():
         return f"the truth gives probability 0 to the token that stands {where(never)}"

@@ -183,7 +183,7 @@ def _overfitted_accuracy(subject: Subject) -> float:
     # The shortest: a mixer written as a loop needs the least time for them.
     few = train[np.argsort(train.lengths, kind="stable")[:8]]
     learner = Subject(subject.cls, subject.options, track.task.io, subject.device)
-    (tokens, scored), truth = batch_tensors(few, subject.device), track.task.truth(few)
+    (tokens, scored, *_), truth = batch_tensors(few, subject.device), track.task.truth(few)
     best = 0.0
     for rate in OVERFIT_RATES:
         model, started = learner.model(), 0.0

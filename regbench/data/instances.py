@@ -27,11 +27,13 @@ class Instance(TypedDict):
 
     Attributes:
         tokens: (L,) int64, padded on the right. Of vectors (L, D) float32.
+        targets: What is to be predicted, as the tokens.
         scored: (L,) bool, the positions that count.
         length: The number of real tokens.
     """
 
     tokens: NDArray[Any]
+    targets: NDArray[Any]
     scored: NDArray[np.bool_]
     length: int
 
@@ -48,6 +50,8 @@ class Instances:
         truth: The hidden values from which the task computes the true distributions, by name, each (N, ...). Instances may
             share a problem, as queries share a prompt, or windows a document; see `problem`.
         truth_at: The same, with a value for each position, each (N, L, ...).
+        answers: (N, L), the targets, where a task does not show them: in their place the tokens have a blank, and no predictor
+            ever sees them. None: the tokens are the targets.
     """
 
     tokens: NDArray[Any]
@@ -56,6 +60,12 @@ class Instances:
     generator: str
     truth: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     truth_at: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    answers: NDArray[Any] | None = None
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """What is to be predicted, of the shape of `tokens`."""
+        return self.tokens if self.answers is None else self.answers
 
     @classmethod
     def unpadded(
@@ -86,12 +96,14 @@ class Instances:
         if isinstance(rows, int | np.integer):
             kind = np.float32 if self.tokens.ndim == 3 else np.int64  # types that PyTorch has
             tokens = self.tokens[rows].astype(kind)
-            return {"tokens": tokens, "scored": self.scored[rows].copy(), "length": int(self.lengths[rows])}
+            scored, length = self.scored[rows].copy(), int(self.lengths[rows])
+            return {"tokens": tokens, "targets": self.targets[rows].astype(kind), "scored": scored, "length": length}
         lengths = self.lengths[rows]
         longest = int(lengths.max(initial=0))
         return replace(
             self,
             tokens=self.tokens[rows][:, :longest],
+            answers=None if self.answers is None else self.answers[rows][:, :longest],
             lengths=lengths,
             scored=self.scored[rows][:, :longest],
             truth={k: v[rows] for k, v in self.truth.items()},
@@ -130,9 +142,9 @@ class Instances:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of tokens, lengths, scored and generator. Bytes are little-endian, so it is the same on any machine."""
+        """SHA-256 of tokens, lengths, scored, answers and generator, in little-endian bytes."""
         digest = hashlib.sha256(self.generator.encode())
-        for array in (self.tokens, self.lengths, self.scored):
+        for array in (self.tokens, self.lengths, self.scored, *([] if self.answers is None else [self.answers])):
             little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
             digest.update(f"{little.dtype.name}{little.shape}".encode())
             digest.update(little.tobytes())
@@ -196,6 +208,7 @@ def _arrays(instances: Instances) -> dict[str, Any]:
         "tokens": instances.tokens,
         "lengths": instances.lengths,
         "scored": instances.scored,
+        **({} if instances.answers is None else {"answers": instances.answers}),
         "generator": np.array(instances.generator),
         "fingerprint": np.array(instances.fingerprint),
         "truth_sha256": np.array(_truth_digest(instances)),
@@ -215,7 +228,14 @@ def _read(path: Path) -> Instances | None:
         for group in ("truth", "truth_at")
     }
     try:
-        instances = Instances(arrays["tokens"], arrays["lengths"], arrays["scored"], str(arrays["generator"]), **truths)
+        instances = Instances(
+            arrays["tokens"],
+            arrays["lengths"],
+            arrays["scored"],
+            str(arrays["generator"]),
+            **truths,
+            answers=arrays.get("answers"),
+        )
         intact = instances.fingerprint == str(arrays["fingerprint"])
         intact = intact and _truth_digest(instances) == str(arrays["truth_sha256"])
     except KeyError:

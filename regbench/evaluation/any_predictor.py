@@ -17,6 +17,7 @@ from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.given import Given, check_shape, given
 from regbench.evaluation.guards import HonestyCheck, probe, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions, store
+from regbench.metrics.reach import reach_of
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.predictor import predict_in_batches, rows_at_once
 from regbench.results import ArchitectureRecord, BaselineRecord, Evaluation, Result, SeedRecord, Selection
@@ -98,6 +99,7 @@ def record_of(
         seconds=round(seconds, 3),
         tokens_per_second=round(instances.n_tokens / max(seconds, 1e-9), 1),
         peak_memory_bytes=0,
+        reach=reach_of(track.task, curves),
         predictions_sha256=stored.digest,
     )
 

@@ -188,7 +188,7 @@ class CompactPredictions(_Stored):
         for batch in batches:
             some = instances[start : start + len(batch)]
             check_distributions(batch, (*some.tokens.shape, vocab_size))
-            prediction = TokenPrediction.of(batch, some.tokens)
+            prediction = TokenPrediction.of(batch, some.targets)
             real = np.arange(some.tokens.shape[1]) < some.lengths[:, None]
             probability.append(prediction.probability[real].astype(kind))
             most_likely.append(prediction.most_likely[real].astype(np.int32))

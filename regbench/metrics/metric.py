@@ -90,6 +90,15 @@ _TOKEN = Metric(
     over="token_accuracy",
     needs_truth=False,
 )
+_AREA = Metric(
+    "area",
+    "area",
+    "Accuracy rescaled so that chance is 0 and the best possible is 1, averaged over sizes, each of which counts the same.",
+    higher_is_better=True,
+    limits=(-10.0, 2.0),
+    log_axis=False,
+    over="area",
+)
 _TVD = Metric(
     "tvd",
     "TVD",
@@ -124,6 +133,7 @@ METRICS = Metrics(
     {
         metric.name: metric
         for metric in (
+            _AREA,
             _LEGAL,
             _TOKEN,
             replace(

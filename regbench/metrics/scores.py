@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.metrics.metric import WITHOUT_TRUTH, TokenPrediction, score_positions, score_tokens, score_vectors
 from regbench.results import BaselineRecord, Curve, ScoreRecord
+from regbench.tasks._reach import Reach
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
@@ -33,11 +34,18 @@ class Steps:
         sums: (N, K), the sum over each instance's positions at each step.
         counts: (N, K), the number of those positions.
         label: What the steps count.
+        exact: Whether steps are sizes, which are never put into bins.
     """
 
     sums: FloatArray
     counts: NDArray[np.int64]
     label: str
+    exact: bool = False
+
+    def once(self) -> Steps:
+        """The mean at each step of an instance, which then counts once."""
+        some = self.counts > 0
+        return replace(self, sums=self.sums / np.maximum(self.counts, 1), counts=some.astype(np.int64))
 
     def curve(self) -> tuple[FloatArray, list[ScoreRecord], NDArray[np.int64]]:
         """Computes the score at every step at which something is scored.
@@ -48,7 +56,7 @@ class Steps:
             Steps, scores with standard errors, and numbers of positions.
         """
         k = self.counts.shape[1]
-        edges = np.arange(0, k, bin_width(k) if k > MOST_BINS else 1)
+        edges = np.arange(0, k, bin_width(k) if k > MOST_BINS and not self.exact else 1)
         sums, counts = np.add.reduceat(self.sums, edges, axis=1), np.add.reduceat(self.counts, edges, axis=1)
         total = counts.sum(0)
         steps = np.add.reduceat(self.counts.sum(0) * np.arange(k), edges)
@@ -136,7 +144,7 @@ def score(
     n, length = instances.scored.shape
     counted = counted_positions(task, instances)
     steps = task.progress(instances)
-    by_step = {} if steps is None else {m: _no_steps(counted[m], steps, task.progress_label) for m in task.scores}
+    by_step = {} if steps is None else {m: _no_steps(counted[m], steps, task) for m in task.scores}
     sums = {m: np.zeros(n) for m in task.scores}
     by_position = {m: np.zeros(length) for m in task.scores}
     start = 0
@@ -162,16 +170,21 @@ def score(
     if start != n:
         raise UserError(f"{start} predictions for {n} instances")
     groups = {m: counted[m] for m in task.scores if m in task.group_scores}
+    group_counts = {m: mask.sum(1) for m, mask in groups.items()}
+    for m in task.scores:
+        if task.metric_and_group(m)[0] == "area":  # of an instance each size counts once
+            by_step[m] = by_step[m].once()
+            sums[m], group_counts[m] = by_step[m].sums.sum(1), by_step[m].counts.sum(1)
     problem = None if apart else instances.problem
     return Scores(
         {m: by_problem(each, problem) for m, each in sums.items()},
         by_problem(instances.scored.sum(1), problem),
         by_position,
         instances.scored.sum(0),
-        group_counts={m: by_problem(mask.sum(1), problem) for m, mask in groups.items()},
+        group_counts={m: by_problem(count, problem) for m, count in group_counts.items()},
         group_position_counts={m: mask.sum(0) for m, mask in groups.items()},
         steps={
-            m: Steps(by_problem(step.sums, problem), by_problem(step.counts, problem), step.label)
+            m: replace(step, sums=by_problem(step.sums, problem), counts=by_problem(step.counts, problem))
             for m, step in by_step.items()
         },
     )
@@ -219,12 +232,12 @@ def counted_positions(task: Task, instances: Instances) -> dict[str, NDArray[np.
     return masks
 
 
-def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], label: str) -> Steps:
+def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], task: Task) -> Steps:
     """Sums of zero and the counts, (N, K) for K steps. Positions below step 0 are not counted."""
     n, k = len(steps), int(steps.max(initial=0)) + 1
     counts = np.zeros((n, k), np.int64)
     np.add.at(counts, (np.arange(n)[:, None], np.maximum(steps, 0)), counted & (steps >= 0))
-    return Steps(np.zeros((n, k)), counts, label)
+    return Steps(np.zeros((n, k)), counts, task.progress_label, exact=bool(task.sizes))
 
 
 def _position_scores(
@@ -236,19 +249,24 @@ def _position_scores(
         if task.knows_truth:
             raise TypeError(f"{type(task).__name__} knows its truth: it is scored on whole distributions")
         check_token_prediction(predicted, instances.scored.shape, io.vocab_size)
-        return score_tokens(predicted, instances.tokens)
+        return score_tokens(predicted, instances.targets)
     if isinstance(io, VectorIO):
         check_finite(predicted, (*instances.scored.shape, io.d_out))
-        return score_vectors(predicted, task.truth(instances), instances.tokens[..., -io.d_out :].astype(np.float64))
+        return score_vectors(predicted, task.truth(instances), instances.targets[..., -io.d_out :].astype(np.float64))
     check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
     if not task.knows_truth:
-        return score_positions(predicted, None, instances.tokens)
+        return score_positions(predicted, None, instances.targets)
     truth, scored = task.truth(instances), instances.scored
     # Choosing rows copies them: worth it where few are scored, as at the queries of a recall task.
     if 2 * np.count_nonzero(scored) > scored.size:
-        return score_positions(predicted, truth, instances.tokens)
-    rows = score_positions(predicted[scored], truth[scored], instances.tokens[scored])
-    return {metric: _spread(values, scored) for metric, values in rows.items()}
+        values = score_positions(predicted, truth, instances.targets)
+    else:
+        rows = score_positions(predicted[scored], truth[scored], instances.targets[scored])
+        values = {metric: _spread(row, scored) for metric, row in rows.items()}
+    if isinstance(task, Reach):
+        chance, best = task.chance(instances), task.best(instances)
+        values["area"] = (values["legal_accuracy"] - chance) / (best - chance)
+    return values
 
 
 def _spread(values: FloatArray, at: NDArray[np.bool_]) -> FloatArray:

@@ -62,19 +62,21 @@ class Model(nn.Module):
         name = type(self).__name__
         raise UserError(f"{name} has no forward(self, tokens), which maps tokens (B, L) to logits (B, L, V)")
 
-    def losses(self, tokens: Tensor, scored: Tensor) -> dict[str, Tensor]:
+    def losses(self, tokens: Tensor, scored: Tensor, targets: Tensor | None = None) -> dict[str, Tensor]:
         """Named terms of the loss. Training minimises their sum. The first alone decides which checkpoint is best.
 
         Args:
             tokens: (B, L) int64; of a task of vectors (B, L, D_in) float32.
             scored: (B, L) bool, the positions that count.
+            targets: (B, L) int64, what is to be predicted, on tasks that do not show it. None: the tokens.
 
         Returns:
             For tokens `cross_entropy` in nats, the mean over scored positions (ICLL Eq. 8). For vectors `mse`, the squared
             error, the mean over scored positions and components.
         """
         of_vectors = isinstance(self.io, VectorIO)
-        out, true = self(tokens), tokens[..., -self.io.d_out :] if of_vectors else tokens
+        wanted = tokens if targets is None else targets
+        out, true = self(tokens), wanted[..., -self.io.d_out :] if of_vectors else wanted
         if tokens.is_cpu:  # only rows that count: fewer to compute
             out, true = out[scored], true[scored]
             return {"mse": F.mse_loss(out, true)} if of_vectors else {"cross_entropy": F.cross_entropy(out, true)}

@@ -64,12 +64,13 @@ def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:
     return f"By {label(main_score)}: 0 at {anchors.get('start', '—')}, 100 at {anchors.get('end', '—')}."
 
 
-def metric_words(metric: Metric, axis: str = "") -> dict[str, Any]:
+def metric_words(metric: Metric, axis: str = "", trained: int | None = None) -> dict[str, Any]:
     """What a page needs to speak of a metric.
 
     Args:
         metric: the metric.
         axis: what its curves are by.
+        trained: the largest size in training, on a track with an axis of sizes.
     """
     return {
         "key": metric.name,
@@ -80,6 +81,7 @@ def metric_words(metric: Metric, axis: str = "") -> dict[str, Any]:
         "limits": [min(limit, 1e9) for limit in metric.limits],  # JSON has no infinity
         "log": metric.log_axis,
         "axis": axis,
+        "trained": trained,
     }
 
 

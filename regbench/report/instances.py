@@ -154,7 +154,7 @@ def layout(
         else:
             shown = compact[n]
             if baseline is not None:
-                shown = [*shown, TokenPrediction.of(baseline.predict(one.tokens), one.tokens)]
+                shown = [*shown, TokenPrediction.of(baseline.predict(one.tokens), one.targets)]
             drawn = _text(task, one, shown)
         scores = [round(float(value), 4) for value in by_instance[:, n]] if counts[n] else []
         scored = one.scored[0].astype(int).tolist()
@@ -170,7 +170,7 @@ def _text(task: Task, one: Instances, predictions: Sequence[TokenPrediction]) ->
         "tokens": [names[token] for token in one.tokens[0]],
         "switch": None if switch is None else int(switch[0]),
         "nats": [
-            [round(float(v), 2) for v in score_tokens(prediction, one.tokens)["nll"][0]] for prediction in predictions
+            [round(float(v), 2) for v in score_tokens(prediction, one.targets)["nll"][0]] for prediction in predictions
         ],
         "best": [[names[token] for token in prediction.most_likely[0]] for prediction in predictions],
     }
@@ -178,7 +178,7 @@ def _text(task: Task, one: Instances, predictions: Sequence[TokenPrediction]) ->
 
 def _strips(task: Task, one: Instances, stored: Sequence[FloatArray]) -> dict[str, Any]:
     """One instance as strips. `stored` has for each model (L, V) probabilities."""
-    tokens, scored = one.tokens[0].astype(np.int64), one.scored[0]
+    tokens, scored = one.targets[0].astype(np.int64), one.scored[0]
     truth = task.truth(one)[0][scored]
     predicted = [p[scored].astype(np.float64) for p in stored]  # of a large vocabulary all positions take much memory
     for p in predicted:

@@ -50,12 +50,13 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
     if instance is not None and drawn.why_not:
         raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
     metrics = METRICS if track is None else track.metrics
-    plot_scores_by_position(result, folder / "score_by_position.png", metrics)
+    trained = None if track is None else track.task.trained
+    plot_scores_by_position(result, folder / "score_by_position.png", metrics, trained)
     if result.evaluation is None:
         plot_training(result, folder / "training.png")
     path = folder / "report.html"
     with atomic_write(path) as file:
-        file.write(build_report(result, drawn, metrics))
+        file.write(build_report(result, drawn, metrics, trained))
     return path
 
 
@@ -81,13 +82,16 @@ def track_of(result: Result, own: str | None = None) -> Track | None:
     return None
 
 
-def build_report(result: Result, drawn: Drawn | None = None, metrics: Metrics = METRICS) -> str:
+def build_report(
+    result: Result, drawn: Drawn | None = None, metrics: Metrics = METRICS, trained: int | None = None
+) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
     Args:
         result: the result of the run.
         drawn: its test instances, see `draw_instances`. By default the page has none.
         metrics: the scores of its track.
+        trained: the largest size in training, if the track has an axis of sizes: curves shade the sizes up to it.
     """
     drawn = drawn or Drawn()
     main, loss = result.track.main_score, main_loss(result)
@@ -98,7 +102,7 @@ def build_report(result: Result, drawn: Drawn | None = None, metrics: Metrics = 
         styles=["report/assets/base.css", "report/assets/report.css"],
         scripts=[f"report/assets/{name}.js" for name in ("chart", "strips", "texts", "report")],
         data={
-            "metrics": [metric_words(metrics[m], axis(result, m)) for m in result.metrics],
+            "metrics": [metric_words(metrics[m], axis(result, m), trained) for m in result.metrics],
             "loss": label(loss),
             "split": result.split.capitalize(),
             "series": _series(result, rows),

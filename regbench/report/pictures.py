@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from regbench.metrics.metric import Metric, Metrics
 from regbench.report.content import axis, label, main_loss, well_founded
 from regbench.report.palette import COLOURS, DARKER, DASHES
-from regbench.results import Result
+from regbench.results import REACHED, Result
 from regbench.utils.files import atomic_write
 
 _MODEL_COLOUR = COLOURS[1]
@@ -38,7 +38,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def plot_scores_by_position(result: Result, path: Path, metrics: Metrics) -> None:
+def plot_scores_by_position(result: Result, path: Path, metrics: Metrics, trained: int | None = None) -> None:
     """Draws every metric by position in the context: one thick line a seed, thin dashed ones for the baselines.
 
     Left out are curves of one or two points, and metrics whose curve is that of another metric. The second happens where
@@ -51,7 +51,7 @@ def plot_scores_by_position(result: Result, path: Path, metrics: Metrics) -> Non
         figure = Figure(figsize=(11, 7.2), layout="constrained")
         frames = list(figure.subplots((len(shown) + 1) // 2, 2, squeeze=False).flat)
         for axes, metric in zip(frames, shown, strict=False):
-            _draw_metric(axes, result, metrics[metric])
+            _draw_metric(axes, result, metrics[metric], trained)
         for axes in frames[len(shown) :]:
             axes.set_axis_off()
         handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -60,7 +60,8 @@ def plot_scores_by_position(result: Result, path: Path, metrics: Metrics) -> Non
         save_picture(figure, path, 130)
 
 
-def _draw_metric(axes: Axes, result: Result, metric: Metric) -> None:
+def _draw_metric(axes: Axes, result: Result, metric: Metric, trained: int | None) -> None:
+    """One metric. On a track with an axis of sizes the trained range, up to `trained`, is shaded."""
     key = metric.name
     ranked = sorted(
         result.baselines.items(), key=lambda item: item[1].scores[key].value, reverse=metric.higher_is_better
@@ -86,7 +87,18 @@ def _draw_metric(axes: Axes, result: Result, metric: Metric) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
     axes.set_title(metric.heading)
     axes.set_xlabel(axis(result, key))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if trained is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return
+    sizes = result.seeds[0].curves[key].position
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(sizes))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.axvspan(sizes[0], trained, color="#888888", alpha=0.12, linewidth=0, label="trained sizes")
+    if metric.over == "area":
+        axes.axhline(REACHED, color="#888888", linewidth=0.8)
+        axes.set_ylim(min(0.0, axes.get_ylim()[0]) if axes.get_ylim()[0] > -0.5 else -0.5, 1.05)
 
 
 def plot_training(result: Result, path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from regbench.checks.architecture import refuse_trained
 from regbench.evaluation.predictions import predict
+from regbench.metrics.reach import reach_of, tokens_to_learn
 from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.model import Model, ModelPredictor, parameter_count
 from regbench.results import BaselineRecord, CheckpointRecord, SeedRecord
@@ -119,20 +120,21 @@ def _score(
     predictions = predict(plan.track.task, ModelPredictor(model, plan.subject.device), test)
     digest = predictions.save(folder / "predictions.npz")
     scores, curves = score_records(score(plan.track.task, test, predictions.batches()))
+    training_curve = [
+        CheckpointRecord(
+            step=int(row["step"]),
+            tokens=int(row["tokens"]),
+            loss={name: float(value) for name, value in row.items() if name not in POINT},
+            validation_loss=float(row["validation_loss"]),
+        )
+        for row in progress.curve
+    ]
     return SeedRecord(
         seed=seed,
         scores=scores,
         share_of_the_way=normalized_scores(scores, baselines),
         curves=curves,
-        training_curve=[
-            CheckpointRecord(
-                step=int(row["step"]),
-                tokens=int(row["tokens"]),
-                loss={name: float(value) for name, value in row.items() if name not in POINT},
-                validation_loss=float(row["validation_loss"]),
-            )
-            for row in progress.curve
-        ],
+        training_curve=training_curve,
         best_step=progress.best_step,
         steps=trained.steps,
         tokens=progress.tokens,
@@ -140,4 +142,6 @@ def _score(
         tokens_per_second=round(progress.tokens / progress.seconds, 1),
         peak_memory_bytes=max(trained.peak_memory_bytes, peak_memory(plan.subject.device)),
         predictions_sha256=digest,
+        reach=reach_of(plan.track.task, curves),
+        tokens_to_learn=tokens_to_learn(training_curve) if plan.track.task.sizes else None,
     )

@@ -203,6 +203,23 @@ class Task(ABC):
         """
         return self.generate(Splits(train=0, validation=0, test=count, seed=seed), "test")
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes that the test split has, of a task with an axis of sizes. Empty: it has none."""
+        return ()
+
+    @property
+    def trained(self) -> int | None:
+        """The largest size in training, of such a task."""
+        return None
+
+    def chance(self, instances: Instances) -> FloatArray | None:
+        """How often the best predictor is right that has not read what it must remember, (N, L).
+
+        It is the zero of the area and of the normalized score. None: the unigram model is.
+        """
+        return None
+
     def truth(self, instances: Instances) -> FloatArray:
         """The true next-token distributions of instances.
 

@@ -17,6 +17,8 @@ The groups:
 - s3, s4, s5: all permutations of 3, 4 or 5 things. a4, a5: the even ones. A5 and S5 are not solvable, so tracking them is
   complete for NC1 (Barrington 1989). Transformers and diagonal linear recurrences of fixed depth cannot (Merrill et al. 2024).
 - s3-swaps, s4-swaps, s5-swaps: the same states, but symbols are the identity and the exchanges of two things alone.
+- a5-generators, s5-generators: the same states, but there are two symbols, which generate the group: a turn of all five things, and
+  one of the first three (A5) or an exchange of the first two (S5).
 
 Symbols are uniform over the elements that the group's name allows. The tasks are those of *The Illusion of State in State-Space
 Models* (Merrill, Petty, Sabharwal 2024, arXiv:2404.08819), *Unlocking State-Tracking in Linear RNNs Through Negative
@@ -51,6 +53,8 @@ from regbench.utils.errors import closest, nearest
 _WALKS, _TEST_WALKS = 11, 12  # the streams' purposes
 _CYCLIC = {"parity": 2, **{f"z{n}": n for n in range(3, 65)}}
 _PERMUTATIONS = {"s3": 3, "s4": 4, "s5": 5, "a4": 4, "a5": 5, "s3-swaps": 3, "s4-swaps": 4, "s5-swaps": 5}
+_GENERATORS = {"a5-generators": ((1, 2, 3, 4, 0), (1, 2, 0, 3, 4)), "s5-generators": ((1, 2, 3, 4, 0), (1, 0, 2, 3, 4))}
+_PERMUTATIONS |= dict.fromkeys(_GENERATORS, 5)
 GROUPS = (*_CYCLIC, *_PERMUTATIONS)
 """The names of all groups."""
 
@@ -137,11 +141,7 @@ class StateTracking(task.Task):
     @cached_property
     def io(self) -> task.TokenIO:
         """Of each group its symbols, `s3:213`, and the names of its states, `s3=213`; at the end the separator."""
-        names: list[str] = []
-        for name in self.parameters.groups:
-            elements = _elements(name)
-            names += [f"{name}:{elements[symbol]}" for symbol in _symbols(name)]
-            names += [f"{name}={element}" for element in elements]
+        names = [name for group in self.parameters.groups for name in group_names(group)]
         return task.TokenIO(
             vocab_size=len(names) + 1,
             separator=len(names),
@@ -240,10 +240,18 @@ def _elements(name: str) -> list[str]:
 
 
 def _symbols(name: str) -> list[int]:
-    """The numbers of the elements that are symbols: all, or for "-swaps" those that move two things or none."""
+    """The numbers of the elements that are symbols: all, the generators, or for "-swaps" those that move two things or none."""
+    if name in _GENERATORS:
+        return [_permutations(name).index(p) for p in _GENERATORS[name]]
     if not name.endswith("-swaps"):
         return list(range(len(_elements(name))))
     return [i for i, p in enumerate(_permutations(name)) if sum(a != b for a, b in enumerate(p)) <= 2]
+
+
+def group_names(group: str) -> list[str]:
+    """How the tokens of a group are written: its symbols, then its states."""
+    elements = _elements(group)
+    return [*(f"{group}:{elements[symbol]}" for symbol in _symbols(group)), *(f"{group}={one}" for one in elements)]
 
 
 def group_table(name: str) -> NDArray[np.int64]:

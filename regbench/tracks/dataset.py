@@ -39,6 +39,7 @@ class Batch(TypedDict):
 
     inputs: Tensor
     tokens: Tensor
+    targets: Tensor
     scored: Tensor
     lengths: Tensor
 
@@ -62,15 +63,20 @@ class InstanceDataset(Dataset[Item]):
         length = item["length"]
         return {
             "tokens": token_tensor(item["tokens"][:length]),
+            "targets": token_tensor(item["targets"][:length]),
             "scored": torch.from_numpy(item["scored"][:length].copy()),
         }
 
     def collate(self, items: Sequence[Item]) -> Batch:
         """Puts instances into a batch. Padding is the separator, and does not count."""
-        tokens = pad_sequence([item["tokens"] for item in items], batch_first=True, padding_value=self.separator)
+        tokens, targets = (
+            pad_sequence([item[name] for item in items], batch_first=True, padding_value=self.separator)
+            for name in ("tokens", "targets")
+        )
         return {
             "inputs": shift_in(tokens, self.separator),
             "tokens": tokens,
+            "targets": targets,
             "scored": pad_sequence([item["scored"] for item in items], batch_first=True),
             "lengths": torch.tensor([len(item["tokens"]) for item in items]),
         }
@@ -79,7 +85,8 @@ class InstanceDataset(Dataset[Item]):
 def write_parquet(track: Track, folder: Path) -> list[Path]:
     """Writes the splits of a track as Parquet files, and a card that `datasets.load_dataset(folder)` reads.
 
-    A row is an instance without padding: `tokens`, and `scored` for the positions that count.
+    A row is an instance without padding: `tokens`, `scored` for the positions that count, and `targets` where a task does not
+    show what is to be predicted.
 
     Returns:
         The files.
@@ -101,13 +108,19 @@ def write_parquet(track: Track, folder: Path) -> list[Path]:
         for split in SPLITS:
             instances = track.instances(split)
             fingerprints[split] = instances.fingerprint
-            rows = list(zip(instances.tokens, instances.scored, instances.lengths, strict=True))
             kind = pa.list_(pa.float32()) if vectors else pa.from_numpy_dtype(instances.tokens.dtype)
-            tokens = [list(row[:length]) if vectors else row[:length] for row, _, length in rows]
+            columns = [("tokens", instances.tokens, kind), ("scored", instances.scored, pa.bool_())]
+            columns += [("targets", instances.targets, kind)] if instances.answers is not None else []
             table = pa.table(
                 {
-                    "tokens": pa.array(tokens, pa.list_(kind)),
-                    "scored": pa.array([marks[:length] for _, marks, length in rows], pa.list_(pa.bool_())),
+                    name: pa.array(
+                        [
+                            list(row[:length]) if row.ndim == 2 else row[:length]
+                            for row, length in zip(array, instances.lengths, strict=True)
+                        ],
+                        pa.list_(of),
+                    )
+                    for name, array, of in columns
                 }
             )
             with atomic_write(folder / f"{split}.parquet", "wb") as file:

@@ -48,6 +48,7 @@ def arrays_of(instances: Instances) -> dict[str, NDArray[Any]]:
     """Every array of instances, by its name in messages: "tokens", "truth['states']"."""
     return {
         **{name: getattr(instances, name) for name in ("tokens", "lengths", "scored")},
+        **({} if instances.answers is None else {"answers": instances.answers}),
         **{f"truth['{name}']": array for name, array in instances.truth.items()},
         **{f"truth_at['{name}']": array for name, array in instances.truth_at.items()},
     }
@@ -81,6 +82,8 @@ def _wrong_shapes(io: TokenIO | VectorIO, instances: Instances, split: str) -> s
         return f"tokens of the {split} split has the shape {tokens.shape}, not {wanted}"
     if not (np.issubdtype(tokens.dtype, np.integer) if isinstance(io, TokenIO) else tokens.dtype == np.float32):
         return f"the tokens are {tokens.dtype}, not {'integers' if isinstance(io, TokenIO) else 'float32'}"
+    if instances.targets.shape != tokens.shape or instances.targets.dtype != tokens.dtype:
+        return "answers must have the shape and the type of the tokens"
     if lengths.shape != tokens.shape[:1] or not np.issubdtype(lengths.dtype, np.integer):
         return f"the lengths must be (N,) integers, not {lengths.shape} of {lengths.dtype}"
     if lengths.min() < 1 or lengths.max() > min(tokens.shape[1], io.max_length):

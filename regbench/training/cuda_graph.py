@@ -40,7 +40,7 @@ class _Recording(NamedTuple):
     """A step of one shape of batch: the graph, and the tensors that it reads and writes at each replay."""
 
     graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, Tensor]
+    inputs: tuple[Tensor, ...]
     terms: dict[str, Tensor]
     grads: list[Tensor | None]
 
@@ -62,7 +62,7 @@ class GraphedGradients:
         self._seen: Counter[object] = Counter()
         self._recordings: dict[object, _Recording] = {}
 
-    def __call__(self, model: Model, batch: tuple[Tensor, Tensor], options: TrainingOptions) -> dict[str, Tensor]:
+    def __call__(self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> dict[str, Tensor]:
         """See `gradients`."""
         shape = tuple(part.shape for part in batch)
         self._seen[shape] += 1
@@ -85,9 +85,9 @@ class GraphedGradients:
             self.refused = "a step changes what the model keeps in Python"
         return terms
 
-    def _record(self, model: Model, batch: tuple[Tensor, Tensor], options: TrainingOptions) -> _Recording | None:
+    def _record(self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> _Recording | None:
         """Records a step. None: that failed, and `refused` says why."""
-        inputs = (batch[0].clone(), batch[1].clone())
+        inputs = tuple(part.clone() for part in batch)
         generator = torch.cuda.get_rng_state(self._stream.device)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -109,7 +109,7 @@ class GraphedGradients:
         here.wait_stream(self._stream)
 
 
-def _replay(recording: _Recording, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+def _replay(recording: _Recording, model: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
     for place, part in zip(recording.inputs, batch, strict=True):
         place.copy_(part)
     recording.graph.replay()

@@ -17,9 +17,10 @@ from regbench.training.progress import TAKEN
 from regbench.utils.errors import UserError, blaming
 
 
-def batch_tensors(batch: Instances, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The tokens (B, L) or vectors (B, L, D_in) of a batch, and which positions are scored, (B, L) bool."""
-    return token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
+def batch_tensors(batch: Instances, device: torch.device) -> tuple[Tensor, ...]:
+    """What `Model.losses` takes: tokens (B, L) or vectors (B, L, D_in), which are scored (B, L), and answers that are not shown."""
+    shown = token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
+    return (*shown, token_tensor(batch.answers, device)) if batch.answers is not None else shown
 
 
 def autocast(device: torch.device, options: TrainingOptions) -> torch.autocast:
@@ -27,16 +28,16 @@ def autocast(device: torch.device, options: TrainingOptions) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
 
 
-Gradients = Callable[[Model, tuple[Tensor, Tensor], TrainingOptions], dict[str, Tensor]]
+Gradients = Callable[[Model, tuple[Tensor, ...], TrainingOptions], dict[str, Tensor]]
 """What leaves the gradients of a batch in the parameters, and gives the terms of the loss; see `gradients`."""
 
 
-def gradients(model: Model, batch: tuple[Tensor, Tensor], options: TrainingOptions) -> dict[str, Tensor]:
+def gradients(model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> dict[str, Tensor]:
     """Leaves the gradients of a batch in the parameters, in the place of those of the last one.
 
     Args:
         model: in training mode.
-        batch: tokens (B, L) or vectors (B, L, D_in), and which positions are scored (B, L).
+        batch: as `batch_tensors` gives it.
         options: precision.
 
     Returns:
@@ -56,7 +57,7 @@ def gradients(model: Model, batch: tuple[Tensor, Tensor], options: TrainingOptio
 def train_step(
     model: Model,
     optimizer: torch.optim.Optimizer,
-    batch: tuple[Tensor, Tensor],
+    batch: tuple[Tensor, ...],
     options: TrainingOptions,
     by: Gradients = gradients,
 ) -> dict[str, Tensor]:
@@ -65,7 +66,7 @@ def train_step(
     Args:
         model: in training mode.
         optimizer: of its parameters.
-        batch: tokens (B, L) or vectors (B, L, D_in), and which positions are scored (B, L).
+        batch: as `batch_tensors` gives it.
         options: precision and the largest norm of the gradient.
         by: what computes the gradients.
 

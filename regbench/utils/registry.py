@@ -64,7 +64,7 @@ class Kind:
 
 ARCHITECTURE = Kind("architecture", "architectures", "architectures", ("Mixer", "Model"))
 BASELINE = Kind("baseline", "baselines", "baselines", ("Baseline",))
-TASK = Kind("task", "tasks", "regbench.tasks", ("Task",))
+TASK = Kind("task", "tasks", "regbench.tasks", ("Task", "Reach", "DrawnReach"))
 KINDS = {kind.plural: kind for kind in (ARCHITECTURE, BASELINE, TASK)}
 
 

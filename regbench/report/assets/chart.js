@@ -265,7 +265,7 @@ function spread(labels, top, bottom, gap) {
 }
 
 /**
- * spec() -> {title, x: {label, format, log}, y: {label, format, log, limits}, series}, asked anew at each drawing.
+ * spec() -> {title, x: {label, format, log, shade}, y: {label, format, log, limits}, series}, asked anew at each drawing.
  * With y.log the axis is logarithmic where the values are positive and far apart.
  * A series is {name, colour, dash, width, marker, lines: [[[x, y], ...], ...]}; its lines share a name, as seeds do.
  */
@@ -283,6 +283,10 @@ function lineChart(host, spec) {
     const [low, high] = xAxis.log ? around(xs, true) : [Math.min(0, ...xs), Math.max(1, ...xs)];
     const x = scale(low, high, frame.left, frame.right, xAxis.log);
     const y = scale(...around(ys, log, yAxis.limits), frame.bottom, frame.top, log);
+    if (xAxis.shade) {  // from the smallest value up to this one
+      const from = x(Math.min(...xs));
+      add(root, svg("rect", { class: "shade", x: from, width: x(xAxis.shade) - from, y: frame.top, height: frame.bottom - frame.top }));
+    }
     drawAxes(root, frame, x, y, xAxis, yAxis);
     const ends = [];
     for (const s of series) {

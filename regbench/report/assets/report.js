@@ -8,7 +8,7 @@ function scoresByPosition() {
   let metric = data.metrics[0];
   const redraw = lineChart(byId("position"), () => ({
     title: `${metric.label} by ${metric.axis}`,
-    x: { label: metric.axis, format: String, exact: (v) => v.toFixed(0) },
+    x: { label: metric.axis, format: short, exact: (v) => v.toFixed(0), log: metric.trained && 2, shade: metric.trained },
     y: { label: `${metric.label} ${metric.arrow}`, format: short, log: metric.log, limits: metric.limits },
     series: data.series.filter((s) => s.shown).map((s) => ({ ...s, lines: s.curves[metric.key] })),
   }));
