@@ -1,13 +1,13 @@
 """Memory over a distance: a value is written, much is to be ignored, and then the value is read.
 
-An instance is a list of instructions of two tokens. `a= 3` writes the value 3 into the register a, `a? 3` reads it, and `# 5` is to
-be ignored. Each register is written, read once about s tokens later, s being the size of the instance, and written anew. With two
-registers and a size of 4:
+An instance is a list of instructions of two tokens. `a= 3` writes the value 3 into the register a, `a? 3` reads it, and `# 5` is
+to be ignored. Each register is written, read once about s tokens later, s being the size of the instance, and written anew. With
+two registers and a size of 4:
 
     a= 3  # 5  b= 1  a? 3  # 2  b? 1  a= 4 ...
 
-The values behind readings are scored. Between a writing and its reading stand s tokens, or a few more where other instructions have
-those places. What is to be ignored carries values too, by default the same as those that are written.
+The values behind readings are scored. Between a writing and its reading stand s tokens, or a few more where other instructions
+have those places. What is to be ignored carries values too, by default the same as those that are written.
 
 With one register and two values this is the flip-flop language of *Exposing Attention Glitches with Flip-Flop Language Modeling*
 (Liu et al. 2023, arXiv:2306.00946): write, ignore, read. There writings and readings come at random; here the distance is chosen.

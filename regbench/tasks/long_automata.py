@@ -84,7 +84,9 @@ class LongAutomata(Reach):
         """
         made = (self._long if split == "test" else self._short).generate(splits, split)
         if split == "test":
-            made = replace(made, lengths=np.minimum(made.lengths, self.parameters.tested[-1]).astype(np.int32))[: len(made)]
+            made = replace(made, lengths=np.minimum(made.lengths, self.parameters.tested[-1]).astype(np.int32))[
+                : len(made)
+            ]
         return replace(made, generator=f"long_automata/{self.version}")
 
     def truth(self, instances: Instances) -> FloatArray:

@@ -5,10 +5,10 @@ answer stands a blank, so that no predictor ever sees it. With two pairs and thr
 
     d 4 a 1   a ? d ? d ?        the answers are 1, 4, 4
 
-Keys are drawn without replacement, values with it. Questions go through all keys in random order, and then again in another order; with
-as many questions as pairs each key is asked once. This is the task of *Zoology* (Arora et al. 2023, arXiv:2312.04927, section 4)
-with uniform gaps, without blanks between questions, and with values that may repeat. A model whose state has a fixed size can hold a fixed number of pairs (*Based*,
-Arora et al. 2024, arXiv:2402.18668, Figure 2).
+Keys are drawn without replacement, values with it. Questions go through all keys in random order, and then again in another
+order; with as many questions as pairs each key is asked once. This is the task of *Zoology* (Arora et al. 2023, arXiv:2312.04927,
+section 4) with uniform gaps, without blanks between questions, and with values that may repeat. A model whose state has a fixed
+size can hold a fixed number of pairs (*Based*, Arora et al. 2024, arXiv:2402.18668, Figure 2).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class RecallPairsParameters(ReachParameters):
     """
 
     sizes: Sizes = (2, 4, 8, 16, 32, 64)
-    beyond: tuple[Size, ...] = (128, 256)
-    n_keys: int = pydantic.Field(default=256, ge=2, le=16_384)
-    n_values: int = pydantic.Field(default=64, ge=2, le=16_384)
+    beyond: tuple[Size, ...] = (96, 192)
+    n_keys: int = pydantic.Field(default=192, ge=2, le=16_384)
+    n_values: int = pydantic.Field(default=32, ge=2, le=16_384)
     n_questions: int = pydantic.Field(default=64, ge=1, le=16_384)
 
     @pydantic.model_validator(mode="after")

@@ -17,8 +17,8 @@ The groups:
 - s3, s4, s5: all permutations of 3, 4 or 5 things. a4, a5: the even ones. A5 and S5 are not solvable, so tracking them is
   complete for NC1 (Barrington 1989). Transformers and diagonal linear recurrences of fixed depth cannot (Merrill et al. 2024).
 - s3-swaps, s4-swaps, s5-swaps: the same states, but symbols are the identity and the exchanges of two things alone.
-- a5-generators, s5-generators: the same states, but there are two symbols, which generate the group: a turn of all five things, and
-  one of the first three (A5) or an exchange of the first two (S5).
+- a5-generators, s5-generators: the same states, but there are two symbols, which generate the group: a turn of all five things,
+  and one of the first three (A5) or an exchange of the first two (S5).
 
 Symbols are uniform over the elements that the group's name allows. The tasks are those of *The Illusion of State in State-Space
 Models* (Merrill, Petty, Sabharwal 2024, arXiv:2404.08819), *Unlocking State-Tracking in Linear RNNs Through Negative

@@ -18,7 +18,7 @@ from regbench.utils.errors import UserError, blaming
 
 
 def batch_tensors(batch: Instances, device: torch.device) -> tuple[Tensor, ...]:
-    """What `Model.losses` takes: tokens (B, L) or vectors (B, L, D_in), which are scored (B, L), and answers that are not shown."""
+    """What `Model.losses` takes: tokens (B, L) or vectors (B, L, D_in), which are scored (B, L), and hidden answers if any."""
     shown = token_tensor(batch.tokens, device), torch.from_numpy(batch.scored).to(device)
     return (*shown, token_tensor(batch.answers, device)) if batch.answers is not None else shown
 

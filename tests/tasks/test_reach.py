@@ -37,7 +37,14 @@ SMALL: list[tuple[type[DrawnReach], dict[str, Any]]] = [
 AUTOMATA = {
     "sizes": (16, 32),
     "beyond": (100,),
-    "automata": {"n_symbols": 5, "max_states": 5, "min_strings": 4, "max_strings": 6, "max_length": 8, "max_alphabet": 5},
+    "automata": {
+        "n_symbols": 5,
+        "max_states": 5,
+        "min_strings": 4,
+        "max_strings": 6,
+        "max_length": 8,
+        "max_alphabet": 5,
+    },
     "floor": (0.4, 0.5, 0.5),
     "ceiling": (0.8, 0.9, 1.0),
 }
@@ -250,7 +257,7 @@ def test_shares_are_kept_exactly() -> None:
         (Copying, {"sizes": [4], "beyond": [3]}, "must ascend: 4, 3"),
         (Copying, {"sizes": [4, 8], "shares": [1]}, "there are 2 sizes and 1 shares"),
         (Copying, {"sizes": []}, "at least 1 item"),
-        (RecallPairs, {"n_keys": 64}, "256 pairs need as many keys; n_keys is 64"),
+        (RecallPairs, {"n_keys": 64}, "192 pairs need as many keys; n_keys is 64"),
         (StateWalk, {"groups": ["s33"]}, "unknown group 's33'"),
         (StateWalk, {"groups": ["s3", "s3"]}, "a group is given twice: s3, s3"),
         (StateWalk, {"shares": [1] * 6}, "there are no shares"),
