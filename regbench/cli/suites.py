@@ -35,6 +35,7 @@ def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Cons
         The exit code.
     """
     from regbench.cli.live import go_on, interrupted
+    from regbench.metrics.reach import reach_words
     from regbench.sweeps import suite
 
     folder: Path | None = None
@@ -45,6 +46,9 @@ def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Cons
         except KeyboardInterrupt:
             return interrupted(folder, jobs)
     print_fitting(suite_table(done), console)
+    for _, result in done:
+        if words := reach_words(result):
+            print_line(f"{result.track.name}: reach {words}", console)
     shares = [statistics.fmean(result.normalized) for _, result in done if result.normalized]
     if shares:
         console.print(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regbench.results import CheckpointRecord, Curve, Reach
+from regbench.results import CheckpointRecord, Curve, Reach, Result
 from regbench.tasks.base import Task
 
 LEARNED = 0.9
@@ -55,8 +55,19 @@ def reach_of(task: Task, curves: Mapping[str, Curve]) -> dict[str, Reach] | None
     return {score: Reach.of(curves[score].position, curves[score].value) for score in areas}
 
 
+def reach_words(result: Result) -> str:
+    """The reach for people: "23 pairs", or by group "parity >= 256 steps, s3 14". Empty where there is no axis of sizes."""
+    scores = list(result.seeds[0].reach or ())
+    words = []
+    for score in scores[len(scores) > 1 :]:  # the groups in the place of their mean
+        curves = [seed.curves[score] for seed in result.seeds]
+        group = "" if score == "area" else score.removesuffix("_area").replace("_", "-") + " "
+        words.append(f"{group}{reached(curves)}{'' if words else f' {curves[0].axis}'}")
+    return ", ".join(words)
+
+
 def tokens_to_learn(training: Sequence[CheckpointRecord]) -> int:
-    """The training tokens of the first validation at which the loss had gone `LEARNED` of its way from the first to the best."""
+    """The training tokens at the first validation whose loss had gone `LEARNED` of its way from the first to the best."""
     first, best = training[0].validation_loss, min(row.validation_loss for row in training)
     return next(row.tokens for row in training if row.validation_loss <= first - LEARNED * (first - best))
 

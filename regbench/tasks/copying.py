@@ -5,8 +5,8 @@
 Symbols are uniform, so they may repeat. An answer is shown after it was asked for, as when a language model writes. With `hidden`
 a blank stands in the place of each answer, and what was copied so far has to be counted.
 
-The task is that of *Repeat After Me* (Jelassi et al. 2024, arXiv:2402.01032, section 3): a transformer can copy strings whose length
-is exponential in its size, and a model whose state has b bits about b bits.
+The task is that of *Repeat After Me* (Jelassi et al. 2024, arXiv:2402.01032, section 3): a transformer can copy strings whose
+length is exponential in its size, and a model whose state has b bits about b bits.
 """
 
 from __future__ import annotations

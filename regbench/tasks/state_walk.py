@@ -5,10 +5,10 @@ multiplies it from the right. Behind each symbol stands a blank, whose answer is
 
     1 ? 1 ? 0 ? 1 ?        the answers are 1, 0, 0, 1
 
-An instance of training has as many steps as the largest trained size, one of the test split as many as the largest of all. A step
-counts for the smallest size that is not below its number. The groups are those of `state_tracking`. The form, with the state asked
-for after every symbol, is that of Merrill et al. (2024, arXiv:2404.08819), Grazzi et al. (2024, arXiv:2411.12537) and Siems et al.
-(2025, arXiv:2502.10297).
+An instance of training has as many steps as the largest trained size, one of the test split as many as the largest of all. A
+step counts for the smallest size that is not below its number. The groups are those of `state_tracking`. The form, with the state
+asked for after every symbol, is that of Merrill et al. (2024, arXiv:2404.08819), Grazzi et al. (2024, arXiv:2411.12537) and Siems
+et al. (2025, arXiv:2502.10297).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from regbench.tasks.base import Splits
 from regbench.tasks.copying import Copying
 from regbench.tasks.distance import Distance
 from regbench.tasks.long_automata import LongAutomata, LongAutomataParameters
+from regbench.tasks.modular_arithmetic import ModularArithmetic
 from regbench.tasks.pfa import PFA, PFAParameters
 from regbench.tasks.recall_pairs import RecallPairs
 from regbench.tasks.state_walk import StateWalk
@@ -32,6 +33,8 @@ SMALL: list[tuple[type[DrawnReach], dict[str, Any]]] = [
     (Copying, {"sizes": (3, 6), "beyond": (9,), "n_symbols": 40, "hidden": True}),
     (Distance, {"sizes": (4, 8), "beyond": (40,), "n_registers": 2, "n_values": 5, "length": 40}),
     (Distance, {"sizes": (6,), "beyond": (60,), "n_registers": 1, "n_values": 2, "n_noise": 3, "length": 30}),
+    (ModularArithmetic, {"sizes": (4, 16), "beyond": (20,), "modulus": 7}),
+    (ModularArithmetic, {"sizes": (5, 9), "beyond": (20,), "brackets": True}),
     (StateWalk, {"sizes": (2, 16), "beyond": (32,), "groups": ("parity", "z7", "s3-swaps", "a5-generators")}),
 ]
 AUTOMATA = {
@@ -126,7 +129,34 @@ def read_walk(said: list[tuple[str, str | None]], p: Any) -> dict[int, int]:
     return dict(Counter(min(s for s in p.tested if s >= step) for step in steps))
 
 
-READERS: dict[type, Any] = {RecallPairs: read_recall, Copying: read_copy, Distance: read_distance, StateWalk: read_walk}
+def read_arithmetic(said: list[tuple[str, str | None]], p: Any) -> dict[int, int]:
+    """By Python's own arithmetic."""
+    written = [name for name, _ in said]
+    found = []
+    for at, (name, asked) in enumerate(said):
+        assert (name == "?") == (asked is not None)
+        if asked is None:
+            continue
+        begin = 0
+        if p.brackets:
+            depth, begin = 0, at
+            while begin == at or depth:
+                begin -= 1
+                depth += {")": 1, "(": -1}.get(written[begin], 0)
+        part = [word for word in written[begin:at] if word != "?"]
+        assert int(asked) == eval("".join(part)) % p.modulus
+        numbers = sum(word.isdigit() for word in part)
+        found.append(min(s for s in p.tested if s >= numbers))
+    return dict(Counter(found))
+
+
+READERS: dict[type, Any] = {
+    RecallPairs: read_recall,
+    Copying: read_copy,
+    Distance: read_distance,
+    StateWalk: read_walk,
+    ModularArithmetic: read_arithmetic,
+}
 
 
 @pytest.mark.parametrize(("cls", "parameters"), SMALL)
@@ -142,7 +172,7 @@ def test_instances_are_what_the_definition_says(cls: type[DrawnReach], parameter
             assert Counter(progress[row][instances.scored[row]].tolist()) == by_size
             seen.update(by_size.keys())
         assert set(seen) == set(p.tested if split == "test" else p.sizes)
-        assert len(set(seen.values())) == 1, "each size equally often"
+        assert cls is ModularArithmetic or len(set(seen.values())) == 1, "each size equally often"
 
 
 @pytest.mark.parametrize(("cls", "parameters"), [*SMALL, (LongAutomata, AUTOMATA)])
@@ -154,11 +184,12 @@ def test_the_contract_holds_and_the_oracle_has_everything(cls: Any, parameters: 
     scores = score(task, test, predict_in_batches(Oracle(task, test), test, 7))
     if cls is not LongAutomata:
         assert scores["area"].value == 1.0
-        uniform = np.full((*test.scored.shape, task.io.vocab_size), 1 / task.io.vocab_size)
-        by_hand = -task.chance(test) / (1 - task.chance(test))  # the first token is never right
-        assert score(task, test, [uniform])["area"].value == pytest.approx(
-            np.mean([by_hand[row][test.scored[row]][0] for row in range(len(test))]), abs=0.3
-        )
+        uniform = np.full((*test.scored.shape, task.io.vocab_size), 1 / task.io.vocab_size)  # says token 0
+        rescaled = ((test.targets == 0) - task.chance(test)) / (1 - task.chance(test))
+        progress, means = task.progress(test), []
+        for row in range(len(test)):
+            means += [rescaled[row][progress[row] == size].mean() for size in set(progress[row]) - {-1}]
+        assert score(task, test, [uniform])["area"].value == pytest.approx(np.mean(means))
     fresh = task.fresh(SPLITS, 12, 99)
     assert not set(task.identities(fresh)) & set(task.identities(test))
 
@@ -226,6 +257,34 @@ def test_the_chance_of_a_walk_counts_what_can_be_reached() -> None:
     assert chance[1, -1] == pytest.approx(1 / 60, rel=1e-3)
 
 
+@pytest.mark.parametrize("brackets", [False, True])
+def test_the_chance_of_arithmetic_is_that_of_its_values(brackets: bool) -> None:
+    """Against counted samples: 0 is the most likely value."""
+    task = made(ModularArithmetic, {"sizes": (4,), "beyond": (), "brackets": brackets})
+    train = task.generate(Splits(train=20_000, validation=1, test=1, seed=0), "train")
+    whole = task._count(train) == 4
+    counted = np.bincount(train.targets[whole], minlength=5)[:5] / whole.sum()
+    assert counted.argmax() == 0
+    assert task.chance(train)[whole] == pytest.approx(counted[0], abs=4 * 0.5 / 20_000**0.5)
+    assert (task.chance(train)[task._count(train) == 1] == 0.2).all()
+
+
+def test_the_examples_of_modular_arithmetic() -> None:
+    for text, answers, brackets in (
+        ("3 ? * 4 ? + 1 ? - 2 ?", "3231", False),
+        ("( 3 - ( 4 * 4 ) ? ) ?", "12", True),
+    ):
+        task = made(ModularArithmetic, {"sizes": (2, 4), "brackets": brackets})
+        tokens = np.array([[task.io.names.index(word) for word in text.split()]], np.uint8)
+        scored = tokens == task.io.names.index("?")
+        one = Instances.unpadded(tokens, scored, "by hand", {})
+        said = words(task, one, 0)
+        asked = iter(answers)
+        said = [(name, next(asked) if name == "?" else None) for name, _ in said]
+        read_arithmetic(said, task.parameters)
+        assert task._count(one)[scored].tolist() == ([1, 2, 3, 4] if not brackets else [2, 3])
+
+
 def test_answers_that_are_not_shown_stand_nowhere_in_the_prompt() -> None:
     """And they are part of the fingerprint."""
     from dataclasses import replace
@@ -260,6 +319,8 @@ def test_shares_are_kept_exactly() -> None:
         (RecallPairs, {"n_keys": 64}, "192 pairs need as many keys; n_keys is 64"),
         (StateWalk, {"groups": ["s33"]}, "unknown group 's33'"),
         (StateWalk, {"groups": ["s3", "s3"]}, "a group is given twice: s3, s3"),
+        (ModularArithmetic, {"sizes": [1, 2], "brackets": True}, "the smallest size is 2"),
+        (ModularArithmetic, {"shares": [1] * 4}, "there are no shares"),
         (StateWalk, {"shares": [1] * 6}, "there are no shares"),
         (LongAutomata, {"floor": [0.5]}, "must have a number for each of the 6 sizes"),
         (LongAutomata, {"floor": [1.0] * 6}, "below its ceiling"),

@@ -57,6 +57,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench.cli.live import interrupted
     from regbench.cli.tables import metrics_of_run, print_fitting, result_table
+    from regbench.metrics.reach import reach_words
     from regbench.sweeps.suite import is_suite
 
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
@@ -75,6 +76,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         f"{f'of the first {few:,} instances ' if few else ''}in {seed.seconds:.0f} s "
         f"({seed.tokens_per_second:,.0f} tokens/s), ± is one standard error",
     )
+    if words := reach_words(result):
+        learned = max(seed.tokens_to_learn or 0 for seed in result.seeds)
+        print_line(f"reach: {words}; learned after {learned:,} tokens", console)
     print_line(f"result and pictures: {reporter.folder}", console)
     print_line(f"the page of this run: {reporter.folder}/report.html", console)
     try:
