@@ -8,8 +8,8 @@ multiplication comes first. With brackets the value of each bracket is asked for
     ( 3 - ( 4 * 4 ) ? ) ?            the answers are 1, 2
 
 A size is a number of numbers: all so far, or those of the bracket. The tasks are those of *Neural Networks and the Chomsky
-Hierarchy* (Delétang et al. 2022, arXiv:2207.02098, Table 1), which ask for the last value alone. Without brackets a finite automaton
-suffices; with brackets a stack is needed.
+Hierarchy* (Delétang et al. 2022, arXiv:2207.02098, Table 1), which ask for the last value alone. Without brackets a finite
+automaton suffices; with brackets a stack is needed.
 """
 
 from __future__ import annotations
