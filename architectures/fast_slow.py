@@ -16,7 +16,7 @@ weights.
 Paper: *Learning Fast and Slow: Representations for In-Context Weight Modulation* (Zhmoginov, Lee, Vladymyrov, Sandler 2024,
 ICML workshop on in-context learning). It normalises y for R_C and R_D alone, and so does this file. `d_model` is the width of x
 and y together (d_x + d_y of C.1). So with equal `d_model` this model is as wide as one without y, and the paper's is wider by
-d_y. More is in `docs/cgt.md`.
+d_y. More is in `docs/papers/cgt.md`.
 """
 
 from __future__ import annotations

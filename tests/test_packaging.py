@@ -28,7 +28,7 @@ def test_the_wheel_holds_every_module_and_data_file_and_nothing_else(tmp_path: P
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split(
         "\n"
     )
-    names = [name for name in tracked if name.startswith(("regbench/", "architectures/", "baselines/"))]
+    names = [name for name in tracked if name.startswith(("regbench/", "architectures/", "baselines/", "papers/"))]
     for name in ("pyproject.toml", "README.md", "LICENSE", *names):
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "source" / name).write_bytes((ROOT / name).read_bytes())

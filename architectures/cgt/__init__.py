@@ -14,9 +14,9 @@ Gaussian process is its prior (`prior.py`). Options and losses are in `slow.py`,
 Papers: CGT is arXiv:2506.05672. "2024" is its earlier version, *Learning Fast and Slow: Representations for In-Context Weight
 Modulation* (Zhmoginov, Lee, Vladymyrov, Sandler 2024, ICML workshop on in-context learning). It has numbers that are missing in
 the text of CGT. Some choices are ours, because neither paper states them, among them: alpha is 0.5, y is normalised at block l,
-and T stands after the norm of x (before the norm it could not be folded). `docs/cgt.md` lists all.
+and T stands after the norm of x (before the norm it could not be folded). `docs/papers/cgt.md` lists all.
 
-The papers' settings are in `configs/`. The defaults here are for tracks that train in minutes. More is in `docs/cgt.md`.
+The papers' settings are in `configs/`. The defaults here are for tracks that train in minutes. More is in `docs/papers/cgt.md`.
 """
 
 from __future__ import annotations

@@ -127,7 +127,6 @@ class SlowModel(Model):
         )
 
     takes = ("tokens", "vectors")
-    analysis = "architectures.cgt.analysis"
 
     def __init__(self, options: Any, io: IO) -> None:
         super().__init__(options, io)

@@ -13,7 +13,7 @@ Training trains the auxiliary: its loss is without an update. In evaluation mode
 which picks the checkpoint and the settings of a sweep, is of what is scored. A position is in the simulated loss unless its input
 and its target are both the separator: a model is not told lengths, and padding is made of separators.
 
-Paper: *Trainable Transformer in Transformer* (Panigrahi, Malladi, Xia, Arora 2023). More is in `docs/tint.md`.
+Paper: *Trainable Transformer in Transformer* (Panigrahi, Malladi, Xia, Arora 2023). More is in `docs/papers/tint.md`.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def chosen_targets(what: str) -> list[Target]:
     parts = [part.strip() for part in what.split(",")]
     for part in parts:
         if part not in WHAT:
-            raise UserError(f"unknown --what '{part}'{nearest(part, [*WHAT, 'recall'])}")
+            raise UserError(f"unknown --what '{part}'{nearest(part, WHAT)}")
     return [target for name in WHAT if name in parts for target in TARGETS[name]]
 
 

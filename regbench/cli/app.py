@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from textwrap import fill
 from typing import NoReturn
@@ -108,12 +108,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     if not arguments or arguments[0] == "help":  # `regbench`, `regbench help`, `regbench help run`
         arguments = [*arguments[1:2], "--help"]
-    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    own = _commands()
+    papers = registry.paper_commands(own)
     name = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if name is not None and name not in names:
-        raise UserError(f"unknown command '{name}'{nearest(name, names)}")
+    if name is not None and name not in own | papers:
+        raise UserError(f"unknown command '{name}'{nearest(name, own | papers)}")
     # The modules of the other commands stay unread: some import PyTorch and matplotlib, which takes seconds.
-    parser, subparsers = _parsers([name] if name is not None else names)
+    parser, subparsers = _parsers(own if name is None else {name: (own | papers)[name]}, papers)
     try:
         parsed, unknown = parser.parse_known_args(arguments)
     except UserError as error:
@@ -131,6 +132,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
             what = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
             raise UserError(f"{what} is empty: give it a value, or leave it out")
     return parsed
+
+
+def _commands() -> dict[str, str]:
+    """The modules of the benchmark's own commands, by name."""
+    return {module.name: f"{commands.__name__}.{module.name}" for module in pkgutil.iter_modules(commands.__path__)}
 
 
 def _flags(parser: argparse.ArgumentParser) -> list[str]:
@@ -162,19 +168,24 @@ def _hint(word: str, parser: argparse.ArgumentParser) -> str:
     return ""
 
 
-def _parsers(names: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of the command line for these commands, and those of the commands by name."""
+def _parsers(
+    modules: Mapping[str, str], papers: Iterable[str]
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the command line for the commands in these modules, and those of the commands by name.
+
+    The help has a line for each of them, and one line for the names of all commands of papers.
+    """
     parser = _Parser(
         prog="regbench",
         description="How well do sequence architectures learn in context? Train one, score it against a known truth.",
-        epilog=_EXAMPLES,
+        epilog=f"commands of papers: {', '.join(papers)}\n\n{_EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"regbench {importlib.metadata.version('regbench')}")
     found: dict[str, argparse.ArgumentParser] = {}
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
-    for name in names:
-        command = importlib.import_module(f"{commands.__name__}.{name}")
+    for name, module in modules.items():
+        command = importlib.import_module(module)
         summary = (command.__doc__ or "").partition("\n")[0].removesuffix(".")
         sub = subparsers.add_parser(
             name,

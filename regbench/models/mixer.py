@@ -83,8 +83,6 @@ class Mixer(nn.Module):
     reads_tokens: bool = False
     """Whether the mixer also needs the tokens of its positions. A class or an instance may set it. Then the backbone calls
     `forward(x, index)`, with the `NGramIndex` of the tokens (B, L), and `step(x, state, tokens)`, with the tokens (B,)."""
-    simulator: ClassVar[str | None] = None
-    """Name of the module whose `simulate` changes the weights of such a model, if there is one; see `regbench adapt`."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Training options (`regbench.training.options.TrainingOptions`) that suit this architecture better than the defaults."""

@@ -34,10 +34,6 @@ class Model(nn.Module):
     """The kinds of task it is for: "tokens", "vectors" or both."""
     compiles: ClassVar[bool] = True
     """Whether it works under torch.compile. The contract checks this only where it is True."""
-    analysis: ClassVar[str | None] = None
-    """Name of the module that `regbench analyze` and `regbench specialize` call for this architecture, if it has one."""
-    simulator: ClassVar[str | None] = None
-    """Name of the module whose `simulate` changes the weights of this model, if there is one; see `regbench adapt`."""
     training: bool
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Training options (`regbench.training.options.TrainingOptions`) that suit this architecture better than the defaults."""

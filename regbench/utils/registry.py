@@ -15,11 +15,11 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from regbench.utils.errors import Unavailable, UserError, blame, nearest
@@ -106,6 +106,30 @@ def entries(kind: Kind) -> dict[str, Entry]:
             )
         found[entry.name] = entry
     return dict(sorted(found.items()))
+
+
+def paper_commands(own: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The modules of the commands beside the benchmark's own, by name, sorted. Imports none of them.
+
+    They are files in `papers/PAPER/commands/`, and the entry points `regbench.commands` of other distributions.
+
+    Args:
+        own: The modules of the benchmark's own commands.
+
+    Raises:
+        UserError: one name is registered twice.
+    """
+    spec = importlib.util.find_spec("papers")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = [path for folder in folders for path in sorted(Path(folder).glob("*/commands/[!_]*.py"))]
+    named = [(path.stem, f"papers.{path.parts[-3]}.commands.{path.stem}") for path in files]
+    named += [(point.name, point.value) for point in importlib.metadata.entry_points(group="regbench.commands")]
+    found: dict[str, str] = {}
+    for name, module in sorted(named):
+        if (other := found.get(name) or own.get(name)) is not None:
+            raise UserError(f"command '{name}' is registered twice: by {other} and {module}")
+        found[name] = module
+    return found
 
 
 def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:

@@ -1,4 +1,4 @@
-"""Trained models read back from run folders; the analysis that an architecture names."""
+"""Trained models read back from run folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from torch import Tensor
 import regbench
 from baselines.ngram import NGram
 from regbench import cli
-from regbench.analysis.of_architecture import analysis_of
 from regbench.analysis.trained import Trained, load_trained, untrained
 from regbench.evaluation.predictions import predict, read_predictions
 from regbench.models.backbone import Backbone
@@ -28,14 +27,6 @@ from regbench.tracks import Track
 from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-
-NAMES_AN_ANALYSIS = """
-import regbench
-
-
-class Mine(regbench.Model):
-    analysis = "{module}"
-"""
 
 
 @pytest.mark.ci
@@ -168,26 +159,6 @@ def test_defaults_that_have_changed_since_do_not_matter(run_folder: Path, tiny: 
     (folder / "config.yaml").write_text(yaml.safe_dump(config | {"settings": {}}))
     tokens = tiny.instances("validation").tokens[:3]
     assert (load_trained(folder).predict(tokens) == load_trained(run_folder).predict(tokens)).all()
-
-
-def test_an_architecture_names_its_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger's too; of several architectures the first that has one is asked."""
-    mine = tmp_path / "mine.py"
-    (tmp_path / "mine_analysis.py").write_text("def analyze_run(*args, **kwargs):\n    return 'mine'\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    mine.write_text(NAMES_AN_ANALYSIS.format(module="mine_analysis"))
-    assert analysis_of("lstm", str(mine), "cgt").analyze_run() == "mine"  # type: ignore[call-arg]
-    assert analysis_of("cgt", str(mine)).__name__ == "architectures.cgt.analysis"  # type: ignore[attr-defined]
-    mine.write_text(NAMES_AN_ANALYSIS.format(module="nowhere_at_all"))
-    with pytest.raises(
-        UserError, match=r"analysis of '.*mine.py', nowhere_at_all, cannot be imported: .*ModuleNotFound"
-    ):
-        analysis_of(str(mine))
-
-
-def test_architectures_without_an_analysis_are_refused() -> None:
-    with pytest.raises(UserError, match="^architecture 'lstm' has no analysis of its own; these have: cgt, fast_slow$"):
-        analysis_of("lstm", "transformer")
 
 
 def test_a_result_of_evaluate_has_no_model(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ import torch
 import yaml
 from torch import Tensor
 
-from architectures.cgt.analysis.modes import MODES
-from architectures.cgt.analysis.prompts import specialise
-from architectures.cgt.analysis.study import study
 from architectures.cgt.losses import continuity, diversity
 from architectures.fast_slow import FastSlow
 from architectures.transformer import Transformer
-from regbench.analysis.gradient_steps import simulator_of
+from papers.cgt.modes import MODES
+from papers.cgt.prompts import specialise
+from papers.cgt.study import study
 from regbench.analysis.trained import Trained
 from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
@@ -187,10 +186,3 @@ def test_the_analysis_of_summaries_is_its_too(trained: Trained, tmp_path: Path) 
 def test_there_are_no_weights_to_specialise(trained: Trained) -> None:
     with pytest.raises(UserError, match="'fast_slow' has no weights that y makes, so none can be specialised"):
         specialise(trained, torch.tensor([0, 1, 0]))
-
-
-def test_its_blocks_have_no_mixer_and_so_no_simulator() -> None:
-    model = build(
-        FastSlow, resolve_options(FastSlow, {"d_model": 16, "n_heads": 2}), load_track("pfa-small-v1").task.io
-    )
-    assert simulator_of(model) is None

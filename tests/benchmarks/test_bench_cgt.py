@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from architectures.cgt import ContextuallyGuided
-from regbench.analysis.cost import stream_bytes, total_flops
+from papers.cost import stream_bytes, total_flops
 from regbench.config import read_config
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import TokenIO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import signal
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from regbench import cli
 from regbench.tracks import load_track, track_names
 from regbench.training.terminal import TerminalReporter
-from tests.helpers.typed import PLUGIN, said
+from tests.helpers.typed import PLUGIN, refused, said
 
 pytestmark = pytest.mark.usefixtures("_in_an_empty_folder")
 
@@ -270,13 +271,43 @@ def test_interruption_says_how_to_go_on(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_help_names_every_command_and_gives_examples(capsys: pytest.CaptureFixture[str]) -> None:
+MOST_COMMANDS = 17
+
+
+def test_help_lists_few_commands_of_the_benchmark_and_in_one_line_those_of_papers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--help"])
     assert caught.value.code == 0
     out = capsys.readouterr().out
-    for text in ("run", "ls", "data", "examples:", "--arch my_mixer.py"):
+    listed = re.findall(r"^    (\w+)  +\w", out, flags=re.MULTILINE)
+    assert {"run", "ls", "data", "probe"} <= set(listed)
+    assert len(listed) <= MOST_COMMANDS
+    assert "commands of papers: adapt, analyze, recall, specialize, study, tint\n" in out
+    for text in ("examples:", "--arch my_mixer.py"):
         assert text in out
+
+
+def test_another_distribution_adds_a_command_by_an_entry_point(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_command.py").write_text(
+        '"""Say a word."""\ndef configure(parser): parser.add_argument("word")\n'
+        "def main(arguments, console):\n    console.print(arguments.word)\n    return 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def added(name: str) -> None:
+        points = [importlib.metadata.EntryPoint(name, "my_command", "regbench.commands")]
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+
+    added("say")
+    assert said(capsys, "say", "hello")[:2] == (1, "hello\n")
+    assert said(capsys, "sai")[2] == "regbench: unknown command 'sai'; did you mean 'say'?\n"
+    for taken in ("tint", "ls"):
+        added(taken)
+        refused(capsys, ["ls"], f"command '{taken}' is registered twice: by ")
 
 
 @pytest.mark.parametrize("arguments", [(), ("help",), ("--help",), ("help", "run"), ("--version",)])

@@ -10,11 +10,9 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from architectures.tint import TinT
 from regbench import cli
 from tests.helpers.typed import PLUGIN, refused, said
 
@@ -97,7 +95,6 @@ pytestmark = pytest.mark.usefixtures("_in_an_empty_folder")
         (["ls", "archs"], "unknown choice 'archs'"),
         (["ls", "tracks", "x"], "a NAME goes with"),
         (["data", "pfa-small-v1", "--fingerprint", "--to", "x"], "--to: not allowed with argument --fingerprint"),
-        (["tint", "--track", "mine.yaml"], "--track is of a run: it goes with --size-of"),
         (["data", "pfa-small-v1", "--instance", "500"], "there is no test instance 500: they are numbered 0 to 499"),
     ],
 )
@@ -191,7 +188,6 @@ def test_names_in_brackets_and_colons_are_no_markup(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["study", "zipf-memory", "--out", "file/x"],
         ["errors", "2-gram", "--track", "pfa-small-v1", "--out", "file/x"],
         ["compare", "2-gram", "3-gram", "--track", "pfa-small-v1", "--csv", "file/x.csv"],
         ["compare", "2-gram", "3-gram", "--track", "pfa-small-v1", "--out", "file/x.png"],
@@ -204,7 +200,6 @@ def test_where_nothing_can_be_written_nothing_is_computed(
         raise AssertionError
 
     for work in (
-        "regbench.studies.study.run_study",
         "regbench.cli.commands.errors._measured",
         "regbench.evaluation.comparison.distances",
     ):
@@ -229,15 +224,3 @@ def test_a_folder_that_holds_no_entries(capsys: pytest.CaptureFixture[str]) -> N
         "regbench: docs is no leaderboard: it has no entries/; a new board begins as an empty folder\n",
     )
     assert [path.name for path in Path("docs").iterdir()] == ["figures"]
-
-
-def test_a_construction_that_does_not_count_as_the_formula_is_an_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = SimpleNamespace(model=object.__new__(TinT))
-    monkeypatch.setattr("regbench.config.read_run", lambda _: SimpleNamespace(architecture="tint"))
-    monkeypatch.setattr("regbench.analysis.trained.load_named", lambda *_, **__: trained)
-    for counted, code, last in ((7, 0, "Both agree for every map."), (8, 1, "They do not agree.")):
-        monkeypatch.setattr(TinT, "sizes", lambda _, n=counted: ({"all": 7}, {"norm": (n, 7)}))
-        assert said(capsys, "tint", "--size-of", "run")[0] == code
-        assert last in said(capsys, "tint", "--size-of", "run")[1]

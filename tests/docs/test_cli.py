@@ -21,8 +21,10 @@ PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 def test_every_command_is_listed() -> None:
-    there = {module.name for module in pkgutil.iter_modules(room.__path__) if not module.name.startswith("_")}
-    assert {row[0] for row in body_rows(PAGE.partition("\n## ")[0])} == there
+    there = [module.name for module in pkgutil.iter_modules(room.__path__)]
+    of_papers = registry.paper_commands()
+    assert {row[0] for row in body_rows(PAGE.partition("\n## ")[0])} == {*there, *of_papers}
+    assert of_papers.keys() == {"adapt", "analyze", "recall", "specialize", "study", "tint"}
 
 
 @pytest.mark.ci

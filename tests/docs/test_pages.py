@@ -15,7 +15,7 @@ from tests.helpers.documents import anchors, links
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / folder / "README.md" for folder in ("architectures", "baselines", "leaderboard")),
     *(ROOT / name for name in ("leaderboard/RULES.md", ".github/pull_request_template.md")),
 ]
@@ -30,8 +30,10 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), f"{page.name} links to {link}: there is no such file"
-        if page.parent.name == "docs":
-            assert target.resolve().is_relative_to(page.parent), f"{page.name} links to {link}, which the site has not"
+        if page.is_relative_to(ROOT / "docs"):
+            assert target.resolve().is_relative_to(ROOT / "docs"), (
+                f"{page.name} links to {link}, which the site has not"
+            )
         if anchor:
             known = anchors(target.read_text(encoding="utf-8"))
             assert anchor in known, f"{page.name} links to {link}: the headings there are {sorted(known)}"
@@ -39,8 +41,11 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 def test_every_page_is_in_the_site() -> None:
     nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
-    named = [page for part in nav for page in part.values()]
-    assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    named = []
+    for page in (page for part in nav for page in part.values()):
+        named += [page] if isinstance(page, str) else [own for part in page for own in part.values()]
+    docs = ROOT / "docs"
+    assert sorted(named) == sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
     start = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert {"index.md", *links(start)} >= set(named), "the start page links to every other"
 
@@ -53,7 +58,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    for page in (tmp_path / "docs").glob("*.md"):
-        html = (tmp_path / "site" / f"{page.stem}.html").read_text(encoding="utf-8")
+    for page in (tmp_path / "docs").rglob("*.md"):
+        place = page.relative_to(tmp_path / "docs").with_suffix(".html")
+        html = (tmp_path / "site" / place).read_text(encoding="utf-8")
         assert 'src="http' not in html
         assert 'rel="stylesheet" href="http' not in html

@@ -14,7 +14,6 @@ import yaml
 from rich.console import Console
 
 from regbench import cli
-from regbench.analysis.segments import segments, single_context_segments
 from regbench.data.instances import Instances
 from regbench.metrics.metric import METRICS
 from regbench.tasks.base import Splits
@@ -159,14 +158,6 @@ def test_three_excerpts(folder: Path, made: dict[str, Instances]) -> None:
             assert (np.lib.stride_tricks.sliding_window_view(whole, len(tokens)) == tokens).all(-1).any()
         expected = [*[-1] * cuts[0], *range(cuts[1] - cuts[0]), *range(64 - cuts[1])]
         assert three.progress(instances)[row].tolist() == expected
-    parts, own = segments(three, instances), single_context_segments(three, instances)
-    assert (parts.per_row, own.per_row) == (2, 3)
-    np.testing.assert_array_equal(parts.cut.reshape(-1, 2), np.stack([truth["cut"], truth["second_cut"]], 1))
-    np.testing.assert_array_equal(parts.end.reshape(-1, 2)[:, 0], truth["second_cut"])
-    np.testing.assert_array_equal(parts.start.reshape(-1, 2)[:, 1], truth["cut"])
-    np.testing.assert_array_equal(
-        own.start.reshape(-1, 3), np.stack([0 * truth["cut"], truth["cut"], truth["second_cut"]], 1)
-    )
     shown = Console(width=200, record=True)
     shown.print(three.show(instances, 0))
     assert shown.export_text().count("cut before token") == 2

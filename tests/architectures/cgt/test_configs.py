@@ -1,4 +1,4 @@
-"""The configurations at the papers' scale start, and cost what `docs/cgt.md` says."""
+"""The configurations at the papers' scale start, and cost what `docs/papers/cgt.md` says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from architectures.cgt import ContextuallyGuided
-from regbench.analysis.cost import training_bytes, training_flops
+from papers.cost import training_bytes, training_flops
 from regbench.config import read_config
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import parameter_count
@@ -88,7 +88,7 @@ def test_its_cost_is_what_the_page_says(name: str) -> None:
     tokens = training.train_tokens or load_track(config.track).definition.budget.train_tokens
     parameters, operations, _ = step(name)
     hours = tokens * operations / (UTILISATION * H100_FLOPS) / 3600
-    row = table_rows((ROOT / "docs" / "cgt.md").read_text(encoding="utf-8"))[name]
+    row = table_rows((ROOT / "docs" / "papers" / "cgt.md").read_text(encoding="utf-8"))[name]
     shown = [f"{parameters:,}", f"{tokens:,}", f"{operations / 1e6:,.1f} M", f"{tokens * operations:.2e}"]
     hours_shown = f"{hours:.2g}" if hours < 10 else f"{hours:.0f}"
     assert row == [*shown, hours_shown, f"{memory(name) / 2**30:.1f} GiB"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from architectures.cgt import ContextuallyGuided, Specialised
-from regbench.analysis.cost import flops_per_token
+from papers.cost import total_flops
 from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
@@ -81,8 +81,8 @@ def test_nothing_of_y_is_left_and_it_is_smaller_and_cheaper() -> None:
     rest = text(TOKENS, 1, 40)
     # two products for each weight it multiplies by; attention over 40 positions twice d a head's share
     expected = layers * (2 * 12 * d * d + 2 * 2 * 40 * d) + 2 * vocabulary * d
-    assert flops_per_token(special, rest) == pytest.approx(expected)
-    assert flops_per_token(special, rest) < 0.7 * flops_per_token(model, rest)
+    assert total_flops(special, rest) == rest.numel() * expected
+    assert total_flops(special, rest) < 0.7 * total_flops(model, rest)
 
 
 def test_it_is_an_ordinary_model_that_keeps_the_contract() -> None:

@@ -30,7 +30,7 @@ from architectures.tint.explicit import (
     train,
 )
 from architectures.transformer import Transformer
-from regbench.analysis.gradient_steps import refusal_of, simulator_of
+from papers.tint.gradient_steps import refusal_of
 from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options
 from regbench.models.model import shift_in
@@ -357,13 +357,13 @@ def _rotary(options: Any) -> Transformer:
     [
         (
             lambda: _mixed(lambda options: Mamba(resolve_options(Mamba, {"d_model": 12}))),
-            "there is no simulator for it",
+            "TinT does not simulate Mamba",
         ),
         (lambda: _mixed(_rotary), "TinT simulates no rotary positions"),
-        (lambda: _mixed(_OwnAttention), "_OwnAttention does not inherit the simulator of its base"),
+        (lambda: _mixed(_OwnAttention), "TinT does not simulate _OwnAttention"),
         (
             lambda: _OwnBackbone(Transformer, resolve_options(Transformer, {"d_model": 12, "n_heads": 3}), IO),
-            "TinT simulates the transformer on the common backbone, not _OwnBackbone",
+            "TinT does not simulate _OwnBackbone",
         ),
         (
             lambda: build(
@@ -377,13 +377,11 @@ def test_what_is_not_simulated(make: Any, why: str) -> None:
     """Its twin would be another model."""
     model = make().eval()
     assert refusal_of(model) == why
-    assert simulator_of(model) is None
 
 
 def test_the_twin_of_a_transformer_is_that_transformer() -> None:
     model = _mixed(Transformer).eval()
-    simulator = simulator_of(model)
-    assert simulator is not None
+    assert refusal_of(model) is None
     tokens, _ = text()
-    (logits,) = simulator.simulate(model, tokens, COUNTED, rates=[0.0], gradient="full")
+    (logits,) = simulate(model, tokens, COUNTED, rates=[0.0], gradient="full")
     close(logits, model(tokens), 1e-12)

@@ -1,0 +1,274 @@
+"""From a prompt to a specialised model: the prompt's file, what the model saves, its own file, and generated text."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from papers.cost import stream_bytes, total_flops
+from regbench.analysis.trained import Trained
+from regbench.models.model import Model, parameter_count
+from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.training.checkpoint import load_tensors, save_tensors
+from regbench.utils import registry
+from regbench.utils.errors import UserError, nearest
+
+COLDEST = 1e-3
+"""The smallest temperature above 0. Lower ones give the results of 0, and still lower ones divide by 0."""
+MANY = 64
+"""An error message lists all tokens of a task only if there are at most this many."""
+
+
+def read_prompt(path: Path, task: Any) -> Tensor:
+    """The prompt in a text file.
+
+    For a task of written text the file is plain text; line breaks at its end do not count. Otherwise it has the names of tokens,
+    with white space between them. Names of one character need no white space. For vectors, each line is a vector.
+
+    Args:
+        path: The file.
+        task: A task of written text has `encode` and `decode`.
+
+    Returns:
+        (c,) int64, or for vectors (c, D_in) float32.
+
+    Raises:
+        UserError: The file is missing or empty, or it has something that is no token of the task.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the prompt {path}: {getattr(error, 'strerror', None) or error}") from None
+    if not text.strip():
+        raise UserError(f"the prompt {path} is empty: write there what the model is to be specialised to")
+    if isinstance(task.io, VectorIO):
+        return _vectors(text, task.io, path)
+    if hasattr(task, "encode"):
+        return torch.from_numpy(np.asarray(task.encode(text.rstrip("\r\n")), dtype=np.int64))
+    return _named(text, task.io, path)
+
+
+def _named(text: str, io: TokenIO, path: Path) -> Tensor:
+    """Tokens from their names, (c,) int64."""
+    single = all(len(name) == 1 for name in io.names)
+    words = [c for c in text if not c.isspace()] if single else text.split()
+    number = {name: i for i, name in enumerate(io.names)}
+    for place, word in enumerate(words):
+        if word not in number:
+            known = io.names if len(io.names) <= MANY else difflib.get_close_matches(word, io.names, n=1)
+            raise UserError(f"{path}: '{word}', number {place + 1}, is no token of the task{nearest(word, known)}")
+    return torch.tensor([number[word] for word in words], dtype=torch.int64)
+
+
+def write_tokens(tokens: Sequence[int], task: Any) -> str:
+    """Tokens in the form that `read_prompt` reads."""
+    if hasattr(task, "decode"):
+        text: str = task.decode(np.asarray(tokens, dtype=np.int64))
+        return text
+    names = task.io.names
+    return ("" if all(len(name) == 1 for name in names) else " ").join(names[token] for token in tokens)
+
+
+def _vectors(text: str, io: VectorIO, path: Path) -> Tensor:
+    """Vectors from lines of numbers, (c, D_in) float32."""
+    rows = []
+    for number, line in enumerate(filter(str.strip, text.splitlines()), 1):
+        try:
+            row = [float(word) for word in line.replace(",", " ").split()]
+        except ValueError:
+            raise UserError(f"{path}: vector {number} is not made of numbers") from None
+        # The model reads 32 bits, and their largest number is smaller.
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(np.array(row, dtype=np.float32)).all()
+        if len(row) != io.d_in or not finite:
+            raise UserError(f"{path}: vector {number} is not {io.d_in} finite numbers of at most 3e38")
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float32).reshape(-1, io.d_in)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it costs to read a text after a prompt.
+
+    Attributes:
+        parameters: Of the model.
+        flops: Operations per token of the text.
+        state_bytes: State of one sequence after the text.
+    """
+
+    parameters: int
+    flops: float
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """A specialised model beside the whole model, which reads the prompt too.
+
+    Attributes:
+        model: The specialised model.
+        with_prompt: Cost of the whole model.
+        alone: Cost of the specialised model.
+        text: Tokens of the text.
+        difference: Largest difference between its output and that of the whole model with a constant y, divided by the largest
+            output (or by 1).
+    """
+
+    model: Model
+    with_prompt: Cost
+    alone: Cost
+    text: int
+    difference: float
+
+
+@torch.no_grad()
+def specialise(trained: Trained, prompt: Tensor) -> Specialisation:
+    """The model specialised to a prompt (c,), measured on a random text. Both together have the task's largest length.
+
+    Raises:
+        UserError: The prompt leaves no room for a text, its numbers are too large, or y makes no weights of this model.
+    """
+    model: Any = trained.model
+    if not hasattr(model, "specialize"):
+        raise UserError(
+            f"'{trained.architecture}' has no weights that y makes, so none can be specialised: train cgt for that"
+        )
+    io = trained.track.task.io
+    room = io.max_length - len(prompt)
+    if room < 1:
+        raise UserError(
+            f"a prompt of {len(prompt)} tokens leaves no room for a text: the model reads {io.max_length} tokens at most; "
+            f"shorten it to {io.max_length - 1} or fewer"
+        )
+    special = model.specialize(prompt)
+    if not all(bool(weights.isfinite().all()) for weights in special.state_dict().values()):
+        raise UserError("the prompt gives weights that are not finite: its numbers are too large for the model")
+    text = _random_text(io, room)
+    both = torch.cat([prompt[None], text], dim=1)
+    frozen = model.with_context(text, model.summary(prompt[None]))
+    difference = float((special(text) - frozen).abs().max() / frozen.abs().max().clamp(min=1.0))
+    return Specialisation(
+        special,
+        Cost(parameter_count(model), total_flops(model, both) / room, stream_bytes(model, both)),
+        Cost(parameter_count(special), total_flops(special, text) / room, stream_bytes(special, text)),
+        room,
+        difference,
+    )
+
+
+def share_trained(trained: Trained) -> float:
+    """The share of tokens in the validation split that are scored. A model learns to predict only those."""
+    validation = trained.track.instances("validation")
+    return float(validation.scored.sum() / validation.lengths.sum())
+
+
+def save_specialised(path: Path, special: Specialisation, trained: Trained, prompt: Tensor) -> None:
+    """Writes one safetensors file with the weights and with all that `load_specialised` needs."""
+    io = trained.track.task.io
+    notes = {
+        "architecture": trained.architecture,
+        "options": special.model.options.model_dump_json(),
+        "io": json.dumps({"kind": io.kind, **asdict(io)}),
+        "track": trained.track.name,
+        "prompt": json.dumps(prompt.tolist()),
+    }
+    save_tensors(path, special.model.state_dict(), notes)
+
+
+def load_specialised(path: str | Path) -> Model:
+    """The model in a file of `regbench specialize`, in evaluation mode.
+
+    Raises:
+        UserError: The file is another one, or its architecture is not here.
+    """
+    tensors, notes = load_tensors(Path(path))
+    try:
+        fields = json.loads(notes["io"])
+        kind = {"tokens": TokenIO, "vectors": VectorIO}[fields.pop("kind")]
+        if "names" in fields:
+            fields["names"] = tuple(fields["names"])
+        io = kind(**fields)
+        cls: Any = registry.load(registry.ARCHITECTURE, notes["architecture"]).specialised
+        model: Model = cls(cls.Options.model_validate_json(notes["options"]), io)
+        model.load_state_dict(tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+        raise UserError(f"{path} holds no specialised model that this version can read") from None
+    return model.eval()
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuses a temperature that is neither 0 nor a finite number of at least `COLDEST`.
+
+    Raises:
+        UserError: It is such a temperature.
+    """
+    if temperature != 0.0 and not COLDEST <= temperature < float("inf"):
+        raise UserError(
+            f"--temperature {temperature:g} is neither 0, the most likely, nor a finite {COLDEST:g} or more"
+        )
+
+
+def check_generation(trained: Trained, tokens: int) -> None:
+    """Refuses a number of tokens that cannot be generated, before anything is done.
+
+    Raises:
+        UserError: It is below 1, the task is one of vectors, or the model has not learned so many positions.
+    """
+    io = trained.track.task.io
+    if isinstance(io, VectorIO):
+        raise UserError(f"{trained.track.name} is a task of vectors: only tokens are generated")
+    if tokens < 1:
+        raise UserError(f"--generate {tokens} is not a number of tokens: 1 or more")
+    if tokens > io.max_length:
+        try:  # only the model knows its positions
+            with torch.no_grad():
+                trained.model(torch.zeros(1, tokens, dtype=torch.int64))
+        except UserError as error:
+            raise UserError(f"--generate {tokens} is too many: {error}") from None
+
+
+@torch.no_grad()
+def generate(
+    trained: Trained, special: Any, prompt: Tensor, count: int, rate: float | None, temperature: float
+) -> list[int]:
+    """Draws tokens one after another. At temperature 0 each is the most likely one.
+
+    Args:
+        trained: The whole model.
+        special: The specialised one, which generates unless there is a rate.
+        prompt: (c,).
+        count: How many tokens.
+        rate: Of a moving average of y, with which the whole model generates. It starts at the y of the prompt.
+        temperature: 0 or above.
+
+    Raises:
+        UserError: The text is at the end of the learned positions.
+    """
+    model: Any = special if rate is None else trained.model
+    state = model.init_state(1) if rate is None else model.init_state(1, model.summary(prompt[None]), rate)
+    generator, drawn = torch.Generator().manual_seed(trained.seed), []
+    last = torch.tensor([trained.track.task.io.separator])
+    for _ in range(count):
+        logits, state = model.step(last, state)
+        if temperature == 0.0:
+            last = logits.argmax(-1)
+        else:
+            last = torch.multinomial((logits[0].double() / temperature).softmax(-1), 1, generator=generator)
+        drawn.append(int(last))
+    return drawn
+
+
+def _random_text(io: IO, length: int) -> Tensor:
+    """Tokens (1, L), or vectors (1, L, D_in)."""
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(io, VectorIO):
+        return torch.randn(1, length, io.d_in, generator=generator)
+    return torch.randint(io.vocab_size, (1, length), generator=generator)

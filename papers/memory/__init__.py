@@ -1,0 +1,1 @@
+"""Associative memories: numerical studies with exact oracles, and what the memories of a trained model recall."""

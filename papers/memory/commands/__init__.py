@@ -1,0 +1,1 @@
+"""The commands of this paper, one module each; see `regbench.cli.commands`."""

@@ -1,0 +1,101 @@
+"""The findings of prompt distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from papers.tint.adaptation import Outcome
+from papers.tint.distillation import Distillation
+from papers.tint.report import LINES, Report, picture
+from regbench.analysis.tables import signed
+from regbench.metrics.metric import METRICS
+
+
+def report(found: Sequence[Distillation], track: str, split: str, limit: int, queries: int) -> Report:
+    """What is shown of runs on a track.
+
+    Args:
+        found: What was found.
+        track: The name of the track.
+        split: The split that was measured on.
+        limit: The most instances.
+        queries: The texts that each prompt was distilled on.
+    """
+    others = [METRICS[m].heading for m in found[0].prompted.before if m != "nll"]
+    columns = [
+        "run",
+        "prompt",
+        "model",
+        "rate",
+        "NLL ↓",
+        "difference",
+        *others,
+        "KL",
+        "seconds",
+        "operations",
+        "passes",
+    ]
+    rows = [cells for each in found for cells in _cells(each)]
+    grouped = "; windows of one document count as one" if found[0].prompted.problem is not None else ""
+    note = (
+        "Prompt distillation is a proposal of ours, not of a paper. The model is scored in the text after the prompt, and the "
+        "difference is to the model without it. KL is of the teacher from the student on the sampled texts, in nats. Seconds are "
+        "per prompt. Operations are those of the first prompt, with every text read whole for each token that is drawn: at most "
+        "so many. Passes are these in passes over the prompt. ± is the paired difference's standard error over "
+        f"instances{grouped}. Rates are chosen on validation."
+    )
+    return Report(
+        f"{track}, {split} split, at most {limit} instances: prompts distilled on {queries} sampled texts each",
+        columns,
+        rows,
+        3,
+        ["prompt", "model", "rate", "NLL ↓", "difference", "KL", "seconds", "passes"],
+        [note],
+        [["split", *columns], *([split, *row] for row in rows)],
+        partial(_draw, found),
+    )
+
+
+def _cells(each: Distillation) -> Iterator[list[str]]:
+    """The model with and without the prompt, and the students."""
+    first = each.rows[0]
+    names = [first.run, str(first.place)]
+    yield [*names, "prompted", "—", *_scores(each.prompted, "after"), "—", "—", f"{each.pass_operations:.3g}", "1"]
+    yield [*names, "unprompted", "—", *_scores(each.prompted, "before"), "—", "—", "0", "0"]
+    for row in each.rows:
+        cost = f"{row.seconds:.2f}", f"{row.operations:.3g}", f"{row.operations / each.pass_operations:,.0f}"
+        model = f"{row.steps} {'step' if row.steps == 1 else 'steps'}"
+        yield [*names, model, f"{row.rate:g}", *_scores(row.outcome, "after"), f"{row.divergence:.4f}", *cost]
+
+
+def _scores(outcome: Outcome, which: str) -> list[str]:
+    """The NLL, its difference to that of the model without the prompt, and the other metrics."""
+    shown = signed(outcome.score("difference", "nll")) if which == "after" else "—"
+    others = [f"{outcome.score(which, m).value:.3f}" for m in outcome.before if m != "nll"]
+    return [f"{outcome.score(which, 'nll').value:.3f}", shown, *others]
+
+
+def _draw(found: Sequence[Distillation], title: str, path: Path) -> None:
+    """The NLL after the prompt by the number of steps: a row of panels for each run, a panel for each prompt."""
+    runs = list(dict.fromkeys(each.rows[0].run for each in found))
+    places = list(dict.fromkeys(each.rows[0].place for each in found))
+    with picture(len(runs), len(places), title, path, sharex=True, sharey="row") as panels:
+        for each in found:
+            run, place, steps = each.rows[0].run, each.rows[0].place, [row.steps for row in each.rows]
+            axes = panels[runs.index(run)][places.index(place)]
+            for which, dashes, name in (("before", (6, 3), "unprompted"), ("after", (1, 0), "prompted")):
+                nll = each.prompted.score(which, "nll").value
+                axes.axhline(nll, color="#000000", linewidth=1, dashes=dashes, label=name)
+            students = [row.outcome.score("after", "nll").value for row in each.rows]
+            errors = [row.outcome.score("difference", "nll").stderr for row in each.rows]
+            axes.errorbar(steps, students, errors, capsize=2, elinewidth=1, label="student", **LINES["full"])
+            axes.set_title(f"{run}\nprompt of {place}")
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(steps)
+            axes.xaxis.set_major_formatter("{x:g}")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("NLL (nats)")
+        for axes in panels[-1]:
+            axes.set_xlabel("steps of the student")

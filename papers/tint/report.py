@@ -1,0 +1,104 @@
+"""The form of the findings of `regbench adapt`: tables for the terminal, and Markdown, numbers and a picture in files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from regbench.analysis.tables import markdown_table, narrow, narrow_table
+from regbench.cli.lines import print_line
+from regbench.report.palette import COLOURS
+from regbench.report.pictures import STYLE, save_picture
+from regbench.utils.files import atomic_write, explain_full_disk, write_rows
+
+_LOOKS = {"full": (COLOURS[0], "o", "-"), "values": (COLOURS[4], "s", "--"), "tint": (COLOURS[2], "^", ":")}
+LINES: dict[str, dict[str, Any]] = {
+    way: {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.5, "markersize": 5}
+    for way, (colour, marker, dash) in _LOOKS.items()
+}
+"""How the line of each way is drawn."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        title: Stands above.
+        columns: The headings. The first is "run".
+        rows: The cells.
+        words: So many columns are words, at the left.
+        shown: The columns on the terminal, which is 80 columns wide, without the run: each run has a table.
+        notes: What the numbers mean.
+        numbers: The rows of the CSV file, after its headings.
+        draw: Draws the picture, with the title above, into a file.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: int
+    shown: Sequence[str]
+    notes: Sequence[str]
+    numbers: Sequence[Sequence[object]]
+    draw: Callable[[str, Path], None]
+
+    def show(self, file: Path | None, console: Console) -> None:
+        """Prints the tables and the notes. If there is a file, FILE.md, it also writes FILE.md, FILE.csv and FILE.png."""
+        console.print(self.title, style="bold")
+        places = [self.columns.index(name) for name in self.shown]
+        left = sum(place < self.words for place in places)
+        for run in dict.fromkeys(row[0] for row in self.rows):
+            table = narrow_table(run, [name.replace(" ", "\n") for name in self.shown], left)
+            for row in self.rows:
+                if row[0] == run:
+                    table.add_row(*narrow(row[place] for place in places))
+            console.print(table)
+        for note in self.notes:
+            console.print(note, style="dim")
+        if file is None:
+            return
+        with explain_full_disk(file.parent):
+            with atomic_write(file) as out:
+                lines = markdown_table(self.columns, self.rows, self.words)
+                out.write("\n".join([f"{self.title}.", "", *lines, "", *self.notes, ""]))
+            write_rows(file.with_suffix(".csv"), [str(name) for name in self.numbers[0]], self.numbers[1:])
+            self.draw(self.title, file.with_suffix(".png"))
+        print_line(f"wrote {file}, {file.with_suffix('.csv').name}, {file.with_suffix('.png').name}", console)
+
+
+@contextmanager
+def picture(rows: int, columns: int, title: str, path: Path, **shared: Any) -> Iterator[Any]:
+    """The panels of a picture, (rows, columns), to draw into. Then they get one legend and the title, and are written.
+
+    Args:
+        rows: Rows of panels, one for each run.
+        columns: Panels of a row.
+        title: Stands above.
+        path: The file.
+        shared: Which panels share an axis, as `subplots` takes it.
+    """
+    with mpl.rc_context({**STYLE, "axes.titlesize": 10}):
+        figure = Figure(figsize=(1.4 + 3.0 * max(2, columns), 1.4 + 2.5 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, **shared)
+        yield panels
+        known: dict[str, Any] = {}
+        for axes in panels[:, 0]:
+            handles, labels = axes.get_legend_handles_labels()
+            known |= dict(zip(labels, handles, strict=True))
+        figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known), frameon=False)
+        figure.suptitle(fill(title, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
+        save_picture(figure, path)
+
+
+def diverging(gains: dict[float, float] | Any) -> str:
+    """The rates at which the gain is not finite, for a note. Empty if there is none."""
+    return ", ".join(f"{rate:g}" for rate, gain in gains.items() if gain != gain)

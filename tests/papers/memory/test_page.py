@@ -1,0 +1,38 @@
+"""docs/papers/memory.md keeps its word: its commands are read, and its tracks, options and studies are there."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from papers.memory.study import study_names
+from regbench.cli.app import _parse
+from regbench.cli.arguments import given_settings
+from regbench.models.build import resolve_options, split_settings
+from regbench.tracks import track_names
+from regbench.training.options import resolve_training
+from regbench.utils import registry
+from tests.helpers.documents import blocks, commands
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "memory.md").read_text(encoding="utf-8")
+RUNS = sorted({line for _, block in blocks(PAGE) for line in block.splitlines() if line.startswith("regbench run ")})
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_what_filled_the_table_can_be_asked_for(command: str) -> None:
+    arguments = _parse(shlex.split(command)[1:])
+    assert arguments.track in track_names()
+    own, training = split_settings(given_settings(arguments))
+    cls = registry.load(registry.ARCHITECTURE, arguments.arch)
+    resolve_options(cls, own)
+    resolve_training(cls, training)
+    assert f"`{Path(arguments.out).name}`" in PAGE, "a row of the table names the run"
+
+
+def test_every_study_is_run_and_has_a_row() -> None:
+    assert len(RUNS) == 8
+    asked = {_parse(words).name for command in commands(PAGE) if (words := shlex.split(command)[1:])[0] == "study"}
+    assert asked == {None, *study_names()}
+    assert all(f"`{name}`" in PAGE for name in study_names())
