@@ -62,7 +62,7 @@ def regbench_score(request: pytest.FixtureRequest) -> RegbenchScore:
 class _Asked:
     """One call of the fixture, paths made absolute."""
 
-    arch: str | None
+    arch: str | type | None
     track: str | None
     seeds: Sequence[int] | None
     record_seeds: Sequence[int] | None
@@ -121,14 +121,11 @@ class RegbenchScore:
         Returns:
             The measurement beside its record. Under `--regbench-update` the record is the measurement.
         """
-        from regbench.utils import registry
         from regbench.utils.errors import UserError
 
         here = self._request.path.parent
-        if isinstance(arch, type):
-            arch = registry.name_of(registry.ARCHITECTURE, arch)
         asked = _Asked(
-            arch=_resolved(arch, here, ".py"),
+            arch=arch if isinstance(arch, type) else _resolved(arch, here, ".py"),
             track=_resolved(track, here, ".yaml", ".yml"),
             seeds=seeds,
             record_seeds=record_seeds,
@@ -183,7 +180,7 @@ class RegbenchScore:
         from regbench.utils.errors import UserError
         from regbench.utils.registry import short_name
 
-        named = None if asked.arch is None else short_name(asked.arch)
+        named = asked.arch.__name__ if isinstance(asked.arch, type) else asked.arch and short_name(asked.arch)
         if asked.folder is None:
             if named is None:
                 raise UserError("regbench_score needs an architecture, or folder= with a finished run")

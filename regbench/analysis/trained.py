@@ -118,9 +118,7 @@ def load(folder: str | Path, seed: int | None = None, arch: str | Path | type | 
     Raises:
         UserError: See `load_trained`.
     """
-    if isinstance(arch, type):
-        arch = registry.name_of(registry.ARCHITECTURE, arch)
-    return load_trained(folder, seed, architecture=None if arch is None else str(arch))
+    return load_trained(folder, seed, architecture=str(arch) if isinstance(arch, Path) else arch)
 
 
 def load_named(
@@ -213,7 +211,7 @@ def load_trained(
     seed: int | None = None,
     split: str = "validation",
     *,
-    architecture: str | None = None,
+    architecture: str | type | None = None,
     track: str | None = None,
 ) -> Trained:
     """The model of one seed of a run, on the CPU.

@@ -22,7 +22,6 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, exclusive, explain_full_disk
 from regbench.utils.folder import Folder
 from regbench.utils.guard import Refused
-from regbench.utils.imports import modules_beside
 
 
 @dataclass
@@ -125,14 +124,7 @@ def read_source(run: RunFolder, given: Path | None) -> bytes:
             "(--arch path/to/file.py), which is kept here"
         )
     try:
-        content = Folder(path.parent).read(path.name, SOURCE_BYTES)
-        if others := ", ".join(other.name for other in modules_beside(path)):
-            raise UserError(
-                f"{path} imports {others} beside it: an entry is one file, so put them into one and train it"
-            )
-        return content
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UserError(f"{path} is no Python that parses") from None
+        return Folder(path.parent).read(path.name, SOURCE_BYTES)
     except Refused as error:
         raise UserError(
             f"the architecture's source is kept with the entry: {error}; where it is: --source FILE"

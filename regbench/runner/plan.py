@@ -52,15 +52,24 @@ class Plan:
     code: Code
 
 
-def plan_of(config: Config, reporter: Reporter) -> Plan:
+def plan_of(
+    config: Config, reporter: Reporter, track: Track | None = None, architecture: type[Any] | None = None
+) -> Plan:
     """Resolves a configuration and runs every check that needs no training.
+
+    Args:
+        config: what was asked.
+        reporter: is told what is checked.
+        track: the track itself, where the caller has it. None: it is loaded by its name.
+        architecture: the same of the architecture.
 
     Raises:
         UserError: a name, an option or the budget is wrong, or the architecture or the task breaks its contract.
     """
     require_readable(config)  # at once: a run that cannot be read again would be trained for nothing
-    track = load_track(config.track)
-    name, cls = registry.short_name(config.architecture), registry.load(registry.ARCHITECTURE, config.architecture)
+    track = track or load_track(config.track)
+    name = registry.short_name(config.architecture)
+    cls = registry.load(registry.ARCHITECTURE, architecture or config.architecture)
     source, code = registry.source_digest(cls), describe_code()  # at once: files may be edited while it trains
     options, training = resolve_settings(cls, config.settings)
     device = find_device(config.device)

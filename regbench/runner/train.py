@@ -61,7 +61,7 @@ def run(
 
     Args:
         track: the name of a built-in track, the path of a YAML file, or a loaded track.
-        arch: a registered name, `path/to/file.py[:Class]`, or a class. Only the program that has the class can resume its run.
+        arch: a registered name, `path/to/file.py[:Class]`, or a class. A run of a class is resumed with `resume(arch=...)`.
         seeds: one model is trained for each. A single number is one seed.
         settings: options of the architecture by name, and training options as `training.NAME`.
         backend: the implementation of the ops; see `regbench.ops.backend`.
@@ -90,18 +90,27 @@ def run(
             device=device,
             trials=trials,
         )
-    return run_config(config, out, reporter)
+    return run_config(
+        config,
+        out,
+        reporter,
+        track=track if isinstance(track, Track) else None,
+        architecture=arch if isinstance(arch, type) else None,
+    )
 
 
 @_torch_as_it_was()
-def run_config(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Result:
-    """Does what a configuration asks for; see `run`.
-
-    Raises:
-        UserError: as `run`.
-    """
+def run_config(
+    config: Config,
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+    *,
+    track: Track | None = None,
+    architecture: type[Any] | None = None,
+) -> Result:
+    """Does what a configuration asks for; see `run`. A track or a class that the caller has is not looked for by its name."""
     with shown(reporter) as reporter:
-        plan, folder = _begin(config, out, reporter)
+        plan, folder = _begin(config, out, reporter, track, architecture)
         with explain_full_disk(folder), exclusive(folder):
             unused(folder)  # another run may have begun there meanwhile
             write_config(folder, config)
@@ -153,8 +162,13 @@ def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SIL
 
 
 @_torch_as_it_was()
-def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
+def resume(folder: str | Path, reporter: Reporter | None = None, *, arch: type[Any] | None = None) -> Result:
     """Goes on with an interrupted run. Of a finished one it returns the result.
+
+    Args:
+        folder: the run folder.
+        reporter: as in `run`.
+        arch: the class, where the run was of a class that a program has.
 
     Raises:
         UserError: no run is there, or what it is made from has changed since.
@@ -164,7 +178,7 @@ def resume(folder: str | Path, reporter: Reporter | None = None) -> Result:
     with shown(reporter) as reporter, explain_full_disk(folder), exclusive(folder):
         if (folder / "result.json").exists():
             return read_result(folder)
-        plan = _plan_again(config, folder, reporter)
+        plan = _plan_again(config, folder, reporter, arch)
         remove_leftovers(folder)
         check_begun(plan, folder)
         return _execute(plan, folder, reporter)
@@ -180,7 +194,7 @@ def check_seeds(folder: Path) -> None:
         check_begun(_plan_again(read_run(folder), folder, SILENT), folder)
 
 
-def _plan_again(config: Config, folder: Path, reporter: Reporter) -> Plan:
+def _plan_again(config: Config, folder: Path, reporter: Reporter, architecture: type[Any] | None = None) -> Plan:
     """The plan of a run that has begun, perhaps in another folder than the current one.
 
     Raises:
@@ -190,15 +204,21 @@ def _plan_again(config: Config, folder: Path, reporter: Reporter) -> Plan:
         if file is not None and not file.is_absolute() and not file.exists():
             where = "a relative path is seen from the folder where the run began, so go on there"
             raise Unavailable(f"{folder / 'config.yaml'} names {file}, which is not here: {where}")
-    return plan_of(config, reporter)
+    return plan_of(config, reporter, architecture=architecture)
 
 
-def _begin(config: Config, out: str | Path | None, reporter: Reporter) -> tuple[Plan, Path]:
+def _begin(
+    config: Config,
+    out: str | Path | None,
+    reporter: Reporter,
+    track: Track | None = None,
+    architecture: type[Any] | None = None,
+) -> tuple[Plan, Path]:
     """Checks everything before anything is written: what is refused leaves no folder behind."""
     if len(set(config.seeds)) < len(config.seeds):
         raise UserError(f"a seed is given twice: {' '.join(map(str, config.seeds))}")
     folder = unused(out, f"choose another --out, or go on with --resume {shlex.quote(str(out))}")
-    plan = plan_of(config, reporter)
+    plan = plan_of(config, reporter, track, architecture)
     require_scored(plan.track, "test")
     return plan, folder or new_folder(plan)
 

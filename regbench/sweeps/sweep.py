@@ -133,9 +133,9 @@ class Sweep:
     def _engine(self, folder: SweepFolder, divided: Share, on: On, address: str | None) -> Engine:
         if on == "local":
             return LocalEngine(divided, folder.path / "workers.log")
-        from regbench.sweeps.ray_engine import RayEngine, connect
+        from regbench.sweeps.ray_engine import RayEngine
 
-        return RayEngine(connect(address, divided), divided, folder.path)
+        return RayEngine(address, divided, folder.path)
 
 
 def _words(divided: Share, on: On) -> str:

@@ -157,7 +157,7 @@ class Task(base.Task):
         preset = PRESETS.get(p.source)
         if preset is None and p.expanded.exists():  # here, but not beside the track; `datasets` would load it
             raise UserError(f"no such file or folder: {p.place}; a relative source is seen from the track's folder")
-        name, config = (preset.dataset, p.config or preset.config) if preset else (p.source, p.config)
+        name, config = (preset[0], p.config or preset[1]) if preset else (p.source, p.config)
         limit = p.max_documents or DEFAULT_LIMIT
         return HubDataset(name, config, p.split, p.revision, p.text_field, p.topic_field, limit)
 
@@ -195,7 +195,7 @@ class Task(base.Task):
 
     def encode(self, text: str) -> IntArray:
         """The tokens (L,) of a text."""
-        return self.corpus.bpe.encode([text])[0].astype(np.int64)
+        return next(self.corpus.bpe.encode([text])).astype(np.int64)
 
     def decode(self, tokens: IntArray) -> str:
         """The text of tokens (L,). The separator and unused tokens are left out."""
@@ -229,13 +229,12 @@ class Task(base.Task):
         mean NLL (nats) of a model that knows the training text's frequencies, plus one.
         """
         flat = instances.tokens[instances.tokens != self.io.separator]
-        characters = np.append(self.corpus.bpe.characters, np.zeros(self.parameters.vocab_size))
         counts = self.corpus.frequencies + 1.0
         nats = np.log(counts.sum()) - np.log(counts)
         return super().statistics(instances) | {
             "documents": len(np.unique(instances.truth["document"])),
             "topics": len(np.unique(instances.truth["topic"])),
-            "characters_a_token": float(characters[flat].mean()),
+            "characters_a_token": len(self.decode(flat)) / len(flat),
             "unigram_nats": float(nats[flat].mean()),
         }
 

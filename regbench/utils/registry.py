@@ -23,26 +23,13 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from regbench.utils.errors import Unavailable, UserError, blame, nearest
-from regbench.utils.imports import (
-    files_of,
-    forget_modules_beside,
-    loaded_from,
-    modules_beside,
-    outermost_imports,
-    sources_of,
-)
+from regbench.utils.imports import sources_of
 
 _CLASS = "class:"
 """Begins the name of a class that has no other name."""
 
 _PLUGIN = "regbench_plugin_"
 """Begins the name of a module that was imported from a file."""
-
-_GIVEN: dict[str, type[Any]] = {}
-"""Classes that this program handed over, by "class:NAME"."""
-
-_FOLDERS: set[Path] = set()
-"""The folders of the files that were imported. Each is at the end of `sys.path`."""
 
 
 @dataclass(frozen=True)
@@ -132,16 +119,18 @@ def paper_commands(own: Mapping[str, str] = MappingProxyType({})) -> dict[str, s
     return found
 
 
-def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
+def load(kind: Kind, name: str | type[Any], folder: Path = Path()) -> type[Any]:
     """The class registered as `name`, or found in a file given as `path/to/file.py[:Class]`, as seen from `folder`.
+
+    A class is taken as it is.
 
     Raises:
         UserError: no such name or file, the file does not import, or it does not hold exactly one such class.
     """
+    if isinstance(name, type):
+        return _checked(kind, name, f"the class {name.__name__}")
     if name.startswith(_CLASS):
-        if name not in _GIVEN:
-            raise UserError(f"'{name}' is a class of the program that ran it: write it to a file, and give its path")
-        return _checked(kind, _GIVEN[name], f"the class {name.removeprefix(_CLASS)}")
+        raise UserError(f"'{name}' is a class of the program that ran it: write it to a file, and give its path")
     path, class_name = as_file(name)
     if path is not None:
         path = folder / path
@@ -164,13 +153,12 @@ def load(kind: Kind, name: str, folder: Path = Path()) -> type[Any]:
 
 
 def name_of(kind: Kind, cls: type[Any]) -> str:
-    """A name by which `load` finds a class that this program has: the registered one, or "class:NAME"."""
+    """What a configuration says of a class that a program hands over: its registered name, or "class:NAME"."""
     if is_built_in(kind, cls):
         name = cls.__module__.split(".")[len(kind.package.split("."))]
         if name in entries(kind) and load(kind, name) is cls:
             return name
-    _GIVEN[name := f"{_CLASS}{cls.__name__}"] = cls
-    return name
+    return f"{_CLASS}{cls.__name__}"
 
 
 def as_file(name: str) -> tuple[Path | None, str | None]:
@@ -200,14 +188,13 @@ def is_built_in(kind: Kind, cls: type[Any]) -> bool:
 def source_digest(cls: type[Any]) -> str:
     """SHA-256 of the files that `source_files` names: of the one file, or of the digests of several files.
 
-    A class that the program handed over may be in no file, as in a notebook. Then it is of the source of its methods and of
-    its plain attributes, and of those of the classes that it is derived from. Functions beside the class do not count.
-
-    Raises:
-        UserError: the source of such a class is not known, as of text that was given to `exec`.
+    A class of a notebook is in no file. Then it is of the source of its methods and of its plain attributes, and of those of
+    the classes that it is derived from. Functions beside the class do not count.
     """
-    if _GIVEN.get(f"{_CLASS}{cls.__name__}") is cls:
-        return hashlib.sha256("\n".join(_given_source(cls)).encode()).hexdigest()
+    try:
+        inspect.getfile(cls)
+    except (TypeError, OSError):
+        return hashlib.sha256("\n".join(_source_in_notebook(cls)).encode()).hexdigest()
     return digest_of([path.read_bytes() for path in source_files(cls)])
 
 
@@ -219,7 +206,7 @@ def digest_of(contents: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
 
-def _given_source(cls: type[Any]) -> Iterator[str]:
+def _source_in_notebook(cls: type[Any]) -> Iterator[str]:
     """The source of each method of a class and of its bases, and its plain attributes."""
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] in ("regbench", "torch", "pydantic", "builtins", "abc", "typing"):
@@ -227,7 +214,7 @@ def _given_source(cls: type[Any]) -> Iterator[str]:
         for name, value in sorted(vars(base).items()):
             function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
             if inspect.isclass(value) and value.__qualname__ == f"{base.__qualname__}.{name}":  # Options
-                yield from _given_source(value)
+                yield from _source_in_notebook(value)
             elif inspect.isfunction(function):
                 try:
                     yield inspect.getsource(function)
@@ -241,13 +228,7 @@ def _given_source(cls: type[Any]) -> Iterator[str]:
 
 
 def source_files(cls: type[Any]) -> list[Path]:
-    """The file that defines `cls` and those that it imports from its outermost package, sorted; see `sources_of`.
-
-    Of a file that is in no package, these are the modules and packages that lie beside it.
-    """
-    own = Path(inspect.getfile(cls))
-    if cls.__module__.startswith(_PLUGIN):
-        return sorted([own, *modules_beside(own)])
+    """The file that defines `cls` and those that it imports from its outermost package, sorted; see `sources_of`."""
     return sorted(sources_of(cls.__module__, _loaded))
 
 
@@ -316,33 +297,12 @@ def _import_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if str(resolved.parent) not in sys.path:  # at the end: what lies beside the file hides nothing that is installed
-        sys.path.append(str(resolved.parent))
-        _FOLDERS.add(resolved.parent)
-    forget_modules_beside(resolved)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{path} cannot be imported: {blame(error)}") from error
-    _refuse_modules_of_another_folder(resolved)
     return module
-
-
-def _refuse_modules_of_another_folder(path: Path) -> None:
-    """Two files that each import a module `layers` beside them would both get the first one's.
-
-    Raises:
-        UserError: A module that `path` imports was loaded from beside another file, and there is one of its name beside `path`.
-    """
-    for name in outermost_imports(path):
-        own = files_of(path.parent, name)
-        for folder in _FOLDERS - {path.parent} if own else ():
-            if loaded_from(name, folder):
-                theirs = files_of(folder, name)[0]
-                raise UserError(
-                    f"{path} imports '{name}', which is {theirs} in this process: give {own[0]} another name"
-                )
 
 
 def _pick(kind: Kind, module: ModuleType, class_name: str | None, where: str) -> type[Any]:

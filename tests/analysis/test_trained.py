@@ -25,7 +25,6 @@ from regbench.models.backbone import Backbone
 from regbench.models.build import build
 from regbench.tracks import Track
 from regbench.training.provenance import FILE
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 
 
@@ -214,7 +213,6 @@ def test_an_architecture_that_the_run_cannot_find_is_named(
     regbench.run(str(tiny_file), Parallel, settings=settings, out="class")
     Path("moved").mkdir()
     Path("same.py").rename("moved/same.py")
-    monkeypatch.setattr(registry, "_GIVEN", {})
     with pytest.raises(UserError, match=r"^file is of the architecture in same.py, which is not here: regbench.load\("):
         regbench.load("file")
     with pytest.raises(UserError, match="^'class:Parallel' is a class of the program that ran it"):

@@ -118,7 +118,7 @@ def test_a_task_of_ray(benchmark: Any, tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setenv("RAY_ADDRESS", "local")
     divided = Share(1, 1)
-    engine = ray_engine.RayEngine(ray_engine.connect(None, divided), divided, tmp_path)
+    engine = ray_engine.RayEngine(None, divided, tmp_path)
     try:
         monkeypatch.setattr(ray_engine, "code_here", lambda: "another")  # the task refuses, and that is all it does
         (group,) = expand(SweepFile(track="pfa-small-v1", grid={"arch": ["lstm"]}))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pickle
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -108,57 +105,3 @@ class InProcess:
 
     def close(self) -> None:
         self._queue.clear()
-
-
-class RayHere:
-    """As much of Ray as the engine uses, with one node: this process. A task runs when it is submitted.
-
-    What goes to a task and comes from it is pickled, as if it travelled.
-    """
-
-    util = SimpleNamespace(get_node_ip_address=lambda: "here")
-
-    def remote(self, *function: Any, **needs: Any) -> Any:
-        """A decorator, with or without needs."""
-        return self._submitted(*function) if function else self._submitted
-
-    def _submitted(self, function: Any) -> Any:
-        def run(*arguments: Any) -> Any:
-            if isinstance(function, type):
-                actor = function(*arguments)
-                methods = {name: self._submitted(getattr(actor, name)) for name in vars(function) if name[0] != "_"}
-                return SimpleNamespace(**methods)
-            there = [one if isinstance(one, SimpleNamespace) else pickle.loads(pickle.dumps(one)) for one in arguments]
-            with contextlib.chdir("."):
-                return Returned(pickle.dumps(function(*there)))
-
-        submitted = SimpleNamespace(remote=run)
-        submitted.options = lambda **_: submitted
-        return submitted
-
-    def get(self, returned: Returned, timeout: float | None = None) -> Any:
-        return pickle.loads(returned.value)
-
-    def wait(self, refs: list[Any], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
-        return refs[:num_returns], refs[num_returns:]
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [
-            {"Alive": True, "NodeID": "0" * 56, "NodeManagerAddress": "here", "Resources": self.cluster_resources()}
-        ]
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 1.0}
-
-    def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_node_id=lambda: "0" * 56)
-
-    def shutdown(self) -> None:
-        pass
-
-
-@dataclass(eq=False)
-class Returned:
-    """What a task returned, pickled."""
-
-    value: bytes

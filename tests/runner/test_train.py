@@ -67,7 +67,9 @@ def test_a_class_is_run_as_a_file_is(whole: regbench.Result, tiny_file: Path, tm
     assert (result.architecture.name, result.architecture.source) == ("Average", "tests.runner.test_train")
     assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["architecture"] == "class:Average"
     (tmp_path / "out" / "result.json").unlink()
-    assert runner.resume(tmp_path / "out").seeds == result.seeds
+    with pytest.raises(UserError, match="'class:Average' is a class of the program that ran it"):
+        regbench.resume(tmp_path / "out")
+    assert regbench.resume(tmp_path / "out", arch=Average).seeds == result.seeds
 
 
 def test_a_run_takes_what_python_has(whole: regbench.Result, tiny: Track, tiny_file: Path, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""The Ray engine, by default with what stands for Ray in this process; with the slow tests on real clusters of this machine."""
+"""The Ray engine, on real clusters of this machine."""
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -11,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from regbench.config import Config
 from regbench.sweeps import ray_engine
 from regbench.sweeps.local import Share
-from regbench.sweeps.ray_engine import RayEngine, connect
+from regbench.sweeps.ray_engine import RayEngine
 from regbench.sweeps.schedule import Counts
 from regbench.sweeps.sweep import Sweep
 from regbench.sweeps.work import Ended, Job
 from regbench.utils.errors import UserError
-from tests.helpers.sweeps import AVERAGE, Heard, InProcess, RayHere, cores_free, write_sweep
+from tests.helpers.sweeps import Heard, InProcess, cores_free, write_sweep
 
 TABLES = ("table.csv", "trials.csv", "best.yaml", "begun.json", "sweep.yaml")
 
@@ -42,12 +39,9 @@ def tables(sweep: Sweep, out: Path, watcher: Heard | None = None, **how: Any) ->
     return [(out / name).read_bytes() for name in TABLES]
 
 
-@pytest.mark.parametrize(
-    "cluster",
-    [pytest.param("pretended", marks=pytest.mark.ci), pytest.param("real", marks=pytest.mark.slow)],
-)
+@pytest.mark.ci
 def test_the_same_tables_where_nodes_share_no_disk(
-    cluster: str, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task works in a folder of its node, and what it makes comes back; what was begun elsewhere goes on."""
     grid = {"arch": ["average.py"], "training.learning_rate": [1e-3, 1e-2]}
@@ -59,7 +53,7 @@ def test_the_same_tables_where_nodes_share_no_disk(
         here = tables(sweep, tmp_path / "here")
 
     def engine(_: Sweep, out: Any, each: Share, on: str, address: str | None) -> RayEngine:
-        return RayEngine(RayHere() if cluster == "pretended" else connect(address, each), each, out.path, shared=False)
+        return RayEngine(address, each, out.path, shared=False)
 
     monkeypatch.setattr(Sweep, "_engine", engine)
     heard = Heard()
@@ -70,53 +64,6 @@ def test_the_same_tables_where_nodes_share_no_disk(
         path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("cells/*/*") if path.name != ".lock"
     )
     assert not (tmp_path / "there" / ".ray").exists()
-
-
-def test_the_modules_beside_a_file_are_sent_with_it(
-    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of an architecture and of a track's task, each beside its own file."""
-    monkeypatch.chdir(tmp_path)
-    write_sweep(tmp_path, "own/track-v1.yaml")
-    (tmp_path / "average.py").write_text(f"import layers_of_ray\n{AVERAGE}")
-    (tmp_path / "layers_of_ray.py").write_text("")
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "track-v1.yaml").write_text(tiny_file.read_text().replace("task: pfa", "task: task.py"))
-    (tmp_path / "own" / "task.py").write_text(
-        "import chains_of_ray\nfrom regbench.tasks import pfa\n\n\nclass Task(pfa.PFA):\n    pass\n"
-    )
-    (tmp_path / "own" / "chains_of_ray").mkdir()
-    (tmp_path / "own" / "chains_of_ray" / "__init__.py").write_text("")
-    config = Config(track="own/track-v1.yaml", architecture="average.py")
-    assert sorted(ray_engine._own_files(config)) == [
-        "average.py",
-        "layers_of_ray.py",
-        "own/chains_of_ray/__init__.py",
-        "own/task.py",
-        "own/track-v1.yaml",
-    ]
-
-
-def test_a_text_beside_a_track_is_sent_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the track sees it: from its own folder."""
-    monkeypatch.chdir(tmp_path)
-    track = {
-        "name": "mine-v1",
-        "task": "text",
-        "parameters": {"source": "texts"},
-        "splits": {"train": 8, "validation": 4, "test": 4, "seed": 1},
-        "budget": {"train_tokens": 1000},
-        "main_score": "nll",
-    }
-    (tmp_path / "own" / "texts" / "more").mkdir(parents=True)
-    for name in ("texts/a.txt", "texts/more/b.md", "texts/picture.png", "other.txt"):
-        (tmp_path / "own" / name).write_text("some words")
-    (tmp_path / "own" / "mine-v1.yaml").write_text(yaml.safe_dump(track))
-    config = Config(track="own/mine-v1.yaml", architecture="lstm")
-    assert sorted(ray_engine._own_files(config)) == ["own/mine-v1.yaml", "own/texts/a.txt", "own/texts/more/b.md"]
-    track["parameters"] = {"source": "other.txt"}
-    (tmp_path / "own" / "mine-v1.yaml").write_text(yaml.safe_dump(track))
-    assert sorted(ray_engine._own_files(config)) == ["own/mine-v1.yaml", "own/other.txt"]
 
 
 def test_hidden_files_are_not_sent(tmp_path: Path) -> None:
@@ -139,23 +86,23 @@ def test_nobody_answers(tmp_path: Path, tiny_file: Path, monkeypatch: pytest.Mon
         (tmp_path / "out" / "begun.json").write_text('{"regbench": "0.1.0", "groups": {}}')
         monkeypatch.setattr("regbench.sweeps.state.metadata.version", lambda _: "0.1.0")
         with pytest.raises(
-            UserError, match=rf"no Ray cluster answers at {address} within 10 s .*nothing is lost"
+            UserError, match=rf"the Ray cluster at {address} cannot be joined: .*nothing is lost"
         ) as caught:
             sweep.run(Heard(), out=tmp_path / "out", on="ray", address=address)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "out" / "cells" / "kept").exists()
 
 
-@pytest.mark.parametrize("address", ["host:port", "host", "ray://host:10001", ":6379"])
+@pytest.mark.parametrize("address", ["host:port", "host", ":6379"])
 def test_an_address_that_is_none(address: str) -> None:
-    with pytest.raises(UserError, match=f"'{address}' is no address of a Ray cluster: give HOST:PORT"):
-        connect(address, Share(0, 1))
+    with pytest.raises(UserError, match=f"the Ray cluster at {address} cannot be joined: give HOST:PORT"):
+        ray_engine._connect(address, {})
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'regbench\[ray\]'"):
-        connect(None, Share(0, 1))
+        ray_engine._connect(None, {})
 
 
 @dataclass
@@ -168,24 +115,12 @@ class FakeRay:
         return [{"Alive": True, "Resources": one} for one in self.resources]
 
 
-def test_more_than_the_cluster_has() -> None:
-    ray_engine._require(FakeRay([{"CPU": 4.0}, {"CPU": 4.0, "GPU": 2.0}]), Share(0, 4, 1.0))
-    with pytest.raises(
-        UserError, match="a run of 8 threads asked for, and the largest node of the cluster has 4 cores"
-    ):
-        ray_engine._require(FakeRay([{"CPU": 4.0}, {"CPU": 2.0}]), Share(0, 8))
-    with pytest.raises(UserError, match="a run with 1 GPU asked for, and there are 0 GPUs in the cluster"):
-        ray_engine._require(FakeRay([{"CPU": 4.0}]), Share(0, 1, 1.0))
-
-
-def test_a_node_goes_on_only_with_the_files_that_it_was_sent() -> None:
-    """A folder that a process left there is taken up again; not if the sweep has other files by now, such as more seeds."""
-    job = Job("finish", "/sweep/runs/a", Config(track="pfa-small-v1", architecture="lstm", seeds=(0,)), None, "lstm")
-    sent = {"config.yaml": b"seeds: [0]", "seed-0/scores.json": b"{}"}
-    place = ray_engine._place("/sweep", job, sent)
-    assert ray_engine._place("/sweep", job, dict(reversed(sent.items()))) == place
-    others = [{**sent, "config.yaml": b"seeds: [1]"}, {"config.yaml": sent["config.yaml"]}, {}]
-    assert len({place, *(ray_engine._place("/sweep", job, files) for files in others)}) == 4
+@pytest.mark.parametrize("needed", [Share(0, 8), Share(0, 1, 3.0)])
+def test_more_than_the_cluster_has(needed: Share) -> None:
+    cluster = FakeRay([{"CPU": 4.0}, {"CPU": 4.0, "GPU": 2.0}])
+    ray_engine._require(cluster, Share(0, 4, 1.0))
+    with pytest.raises(UserError, match=r"a run needs .* and the nodes of the cluster have at most 4 and 2"):
+        ray_engine._require(cluster, needed)
 
 
 def test_code_is_told_by_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -269,7 +204,5 @@ def test_a_task_refuses_other_code(tmp_path: Path, tiny_file: Path) -> None:
     sweep = Sweep.read(write_sweep(tmp_path, tiny_file))
     cell = sweep.groups[0].trials[0]
     job = Job("train", str(tmp_path / "cell"), cell.point.config((0,)), 0, "cell")
-    asked = {"code": "0" * 64, "token": "", "cwd": os.getcwd(), "home": str(tmp_path)}
-    message, refused, files = ray_engine._work(job.plain(), None, {}, asked, None)
-    assert Ended(message, refused) == Ended(f"the node {socket.gethostname()} has another regbench, Python or PyTorch")
-    assert files is None
+    there = ray_engine._work(job.plain(), "0" * 64, str(tmp_path), None, None)
+    assert there == (Ended(f"the node {socket.gethostname()} has another regbench, Python or PyTorch"), None)

@@ -16,7 +16,6 @@ from torch import Tensor
 import regbench
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blame, nearest
-from regbench.utils.imports import files_of
 from regbench.utils.registry import ARCHITECTURE, BASELINE, TASK, Kind
 
 MIXER = "import regbench\nclass {name}(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
@@ -135,90 +134,56 @@ def test_the_source_digest_of_a_package_covers_the_modules_that_it_imports(plugg
     assert len(digests) == 1 + len(found)
 
 
-def test_a_class_of_the_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_of_the_program_is_taken_as_it_is() -> None:
     class Mine(regbench.Mixer):
         def forward(self, x: Tensor) -> Tensor:
             return x
 
     name = registry.name_of(ARCHITECTURE, Mine)
     assert (name, registry.short_name(name), registry.is_file(name)) == ("class:Mine", "Mine", False)
-    assert registry.load(ARCHITECTURE, name) is Mine
-    before = registry.source_digest(Mine)
-    monkeypatch.setattr(Mine, "forward", lambda self, x: x + 1)
-    assert registry.source_digest(Mine) != before
-    before = registry.source_digest(Mine)
-    monkeypatch.setattr(Mine, "feed_forward", False)
-    assert registry.source_digest(Mine) != before
-
-    class Inherits(Mine):
-        pass
-
-    registry.name_of(ARCHITECTURE, Inherits)
-    before = registry.source_digest(Inherits)
-    monkeypatch.setattr(Mine, "forward", lambda self, x: x + 2)
-    assert registry.source_digest(Inherits) != before
-    made: dict[str, Any] = {"__name__": "made", "regbench": regbench}
-    exec("class Made(regbench.Mixer):\n    def forward(self, x):\n        return x", made)
-    registry.name_of(ARCHITECTURE, made["Made"])
-    with pytest.raises(UserError, match=r"the source of Made.forward is not known here: write the class to a file"):
-        registry.source_digest(made["Made"])
+    assert registry.load(ARCHITECTURE, Mine) is Mine
+    assert Path(__file__) in registry.source_files(Mine)
     inner = type("Inner", (Mine,), {"__module__": "architectures.cgt"})
     assert registry.name_of(ARCHITECTURE, inner) == "class:Inner", "not cgt itself"
     assert registry.name_of(ARCHITECTURE, registry.load(ARCHITECTURE, "mamba")) == "mamba"
     assert registry.name_of(TASK, registry.load(TASK, "pfa")) == "pfa"
-    with pytest.raises(UserError, match="'class:Other' is a class of the program that ran it: write it to a file"):
-        registry.load(ARCHITECTURE, "class:Other")
+    with pytest.raises(UserError, match="'class:Mine' is a class of the program that ran it: write it to a file"):
+        registry.load(ARCHITECTURE, name)
     with pytest.raises(UserError, match="the class int is no architecture: it must subclass regbench.Mixer"):
-        registry.load(ARCHITECTURE, registry.name_of(ARCHITECTURE, int))
+        registry.load(ARCHITECTURE, int)
 
 
-def test_a_file_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its digest covers the module. What is installed is not hidden, and no file gets the module of another folder."""
-    monkeypatch.setattr("sys.path", list(sys.path))
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
-        folder.mkdir()
-        (folder / "mine.py").write_text("import json\nfrom my_layers import WIDTH\n" + MIXER.format(name="Mine"))
-        (folder / "my_layers.py").write_text("WIDTH = 4\n")
-    (first / "json.py").write_text("1 / 0\n")
-    cls = registry.load(ARCHITECTURE, str(first / "mine.py"))
-    assert registry.source_files(cls) == [first / "mine.py", first / "my_layers.py"]
-    before = registry.source_digest(cls)
-    (first / "my_layers.py").write_text("WIDTH = 5\n")
-    assert registry.source_digest(cls) != before
-    with pytest.raises(
-        UserError, match=r"imports 'my_layers', which is .*first/my_layers.py in this process: give .*second"
-    ):
-        registry.load(ARCHITECTURE, str(second / "mine.py"))
-    (first / "my_layers.py").unlink()
-    assert registry.source_files(cls) == [first / "mine.py"]
+def test_the_source_digest_of_a_class_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in no file: its methods and plain attributes count, and those of its bases."""
+
+    class Mine(regbench.Mixer):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    class Inherits(Mine):
+        pass
+
+    for cls in (Mine, Inherits):
+        monkeypatch.setattr(cls, "__module__", "notebook")
+    digests = [registry.source_digest(Inherits)]
+    monkeypatch.setattr(Mine, "forward", lambda self, x: x + 1)
+    digests.append(registry.source_digest(Inherits))
+    monkeypatch.setattr(Mine, "feed_forward", False)
+    digests.append(registry.source_digest(Inherits))
+    assert len(set(digests)) == 3
+    made: dict[str, Any] = {"__name__": "made", "regbench": regbench}
+    exec("class Made(regbench.Mixer):\n    def forward(self, x):\n        return x", made)
+    with pytest.raises(UserError, match=r"the source of Made.forward is not known here: write the class to a file"):
+        registry.source_digest(made["Made"])
 
 
-def test_an_edited_module_beside_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module, a module that it imports, and a package without `__init__.py`: each counts, and what runs is what is digested."""
-    monkeypatch.setattr("sys.path", list(sys.path))
-    (tmp_path / "mine.py").write_text(
-        "from layers_a import A\nfrom layers_c.deep import C\n" + MIXER.format(name="Mine") + "    found = (A, C)\n"
-    )
-    (tmp_path / "layers_a.py").write_text("from layers_b import A\n")
-    (tmp_path / "layers_c").mkdir()
-    edited = [tmp_path / "layers_b.py", tmp_path / "layers_c" / "deep.py"]
-    digests = []
-    for size in (1, 22):  # another length: Python compares times in whole seconds, and lengths
-        for file, name in zip(edited, "AC", strict=True):
-            file.write_text(f"{name} = {size}\n")
-        cls = registry.load(ARCHITECTURE, str(tmp_path / "mine.py"))
-        assert cls.found == (size, size)
-        assert set(registry.source_files(cls)) == {tmp_path / "mine.py", tmp_path / "layers_a.py", *edited}
-        digests.append(registry.source_digest(cls))
-    assert digests[0] != digests[1]
-
-
-def test_regbench_beside_a_file_is_no_part_of_its_source() -> None:
-    """As beside a file in the root of a clone, where other packages do count."""
-    root = Path(__file__).resolve().parents[2]
-    assert files_of(root, "regbench") == []
-    assert Path(__file__) in files_of(root, "tests")
+def test_a_plug_in_is_one_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from my_layers import WIDTH\n" + MIXER.format(name="Mine"))
+    (tmp_path / "my_layers.py").write_text("WIDTH = 4\n")
+    path = list(sys.path)
+    with pytest.raises(UserError, match=r"mine.py:1: ModuleNotFoundError: No module named 'my_layers'"):
+        registry.load(ARCHITECTURE, str(tmp_path / "mine.py"))
+    assert sys.path == path
 
 
 def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:

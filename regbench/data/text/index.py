@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
-from typing import Any
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.data.text.bars import bar
-from regbench.data.text.sources import Document, Source
-from regbench.utils.arrays import IntArray
-from regbench.utils.errors import Unavailable, UserError
+from regbench.data.text.sources import Source
+from regbench.utils.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 SHARE = 20
@@ -37,29 +34,21 @@ _ID = 16  # bytes of a document's identity
 
 @dataclass(frozen=True)
 class Index:
-    """The D documents of a source that repeat no earlier one and that no later one quotes whole, in the order of the source.
-
-    Attributes:
-        source: The source's name, for people.
-        digest: SHA-256 of the source's name and of every document's name, topic and text.
-        names: The documents' names, D strings.
-        topics: The names of all topics, sorted.
-        topic: (D,) each document's topic, an index into `topics`.
-        split: (D,) each document's split, an index into SPLITS.
-        size: (D,) characters of each document.
-        identity: (D, 16) bytes, the beginning of the SHA-256 of each text.
-        place: (D,) each document's number in the source. Numbers that are missing are of documents that were left out.
-    """
+    """The D documents of a source that repeat no earlier one and that no later one quotes whole, in the order of the source."""
 
     source: str
+    """The source's name, for people."""
     digest: str
+    """SHA-256 of the source's name and of every document's name, topic and text."""
     names: tuple[str, ...]
     topics: tuple[str, ...]
+    """The names of all topics, sorted."""
     topic: NDArray[np.int32]
+    """(D,) each document's topic, an index into `topics`."""
     split: NDArray[np.int8]
-    size: IntArray
+    """(D,) each document's split, an index into SPLITS."""
     identity: NDArray[np.uint8]
-    place: IntArray
+    """(D, 16) bytes, the beginning of the SHA-256 of each text."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -70,42 +59,33 @@ class Index:
         return chosen
 
 
-def read_index(source: Source, limit: int | None = None) -> Index:
-    """Reads a source once.
+def read_index(source: Source, limit: int | None = None) -> tuple[Index, list[str]]:
+    """Reads a source once: the index, and the text of each document in it.
 
     Documents that repeat earlier ones are left out, and so are those that a later one quotes whole. What is kept may still be
     quoted in part by a longer one. Of the standard library a third of the documents is left out, most of it tables of encodings.
     Of its 56 documents for validation and test four have 10 to 22 % of their lines in training documents. While it reads, the
     hash of every line is kept, 110 to 130 bytes each.
-
-    Args:
-        source: Where the documents come from.
-        limit: The most documents that are read. None: all.
-
-    Raises:
-        UserError: The source cannot be read, or holds too few documents for three splits.
     """
     digest = hashlib.sha256(source.name.encode())
     seen: set[bytes] = set()  # asked for membership only
     lines = _Lines()
-    kept: list[tuple[str, str, int, bytes, int]] = []
+    kept: list[tuple[str, str, bytes, str]] = []
     quoted: set[int] = set()
-    with bar(f"reading {source.name}") as advance:
-        for place, document in enumerate(islice(source.documents(), limit)):
-            identity = identify(document)
-            for part in (document.name, document.topic):
-                digest.update(hashlib.sha256(part.encode("utf-8", errors="surrogatepass")).digest())
-            digest.update(identity)
-            advance(1)
-            shared, size = lines.shared(document.text)
-            if identity in seen or shared.total() > REPEATED * size:
-                continue
-            quoted.update(one for one, characters in shared.items() if characters > QUOTED * lines.sizes[one])
-            seen.add(identity)
-            lines.add(document.text)
-            kept.append((document.name, document.topic, len(document.text), identity, place))
+    for document in islice(source.documents(), limit):
+        identity = hashlib.sha256(document.text.encode("utf-8", errors="surrogatepass")).digest()[:_ID]
+        for part in (document.name, document.topic):
+            digest.update(hashlib.sha256(part.encode("utf-8", errors="surrogatepass")).digest())
+        digest.update(identity)
+        shared, size = lines.shared(document.text)
+        if identity in seen or shared.total() > REPEATED * size:
+            continue
+        quoted.update(one for one, characters in shared.items() if characters > QUOTED * lines.sizes[one])
+        seen.add(identity)
+        lines.add(document.text)
+        kept.append((document.name, document.topic, identity, document.text))
     kept = [one for number, one in enumerate(kept) if number not in quoted]
-    names, topics, sizes, identities, places = zip(*kept, strict=True) if kept else ((),) * 5
+    names, topics, identities, texts = zip(*kept, strict=True) if kept else ((),) * 4
     if len(names) < LEAST * len(SPLITS):
         raise UserError(
             f"{source.name} holds {len(names)} different documents, but {', '.join(SPLITS[:-1])} and {SPLITS[-1]} splits need "
@@ -113,22 +93,16 @@ def read_index(source: Source, limit: int | None = None) -> Index:
         )
     ordered = sorted(set(topics))
     number = {topic: i for i, topic in enumerate(ordered)}
-    return Index(
+    index = Index(
         source.name,
         digest.hexdigest(),
         names,
         tuple(ordered),
         np.array([number[topic] for topic in topics], np.int32),
         _divide(identities),
-        np.array(sizes, np.int64),
         np.frombuffer(b"".join(identities), np.uint8).reshape(-1, _ID),
-        np.array(places, np.int64),
     )
-
-
-def identify(document: Document) -> bytes:
-    """The beginning of the SHA-256 of a document's text. Documents with the same text are one document."""
-    return hashlib.sha256(document.text.encode("utf-8", errors="surrogatepass")).digest()[:_ID]
+    return index, list(texts)
 
 
 class _Lines:
@@ -173,27 +147,3 @@ def _divide(identities: Sequence[bytes]) -> NDArray[np.int8]:
     split[order[:held_out]] = SPLITS.index("test")
     split[order[held_out : 2 * held_out]] = SPLITS.index("validation")
     return split
-
-
-def texts(source: Source, index: Index, chosen: NDArray[Any]) -> Iterator[str]:
-    """Yields the texts of chosen documents. The source is read once, as far as needed.
-
-    Args:
-        source: The source of the index.
-        index: The index.
-        chosen: Numbers of documents in the index, rising.
-
-    Raises:
-        UserError: The source has changed since the index was made.
-    """
-    if not len(chosen):
-        return
-    documents = source.documents()
-    gaps = pairwise([-1, *index.place[chosen].tolist()])
-    for number, (before, place) in zip(chosen.tolist(), gaps, strict=True):
-        document = None
-        for _ in range(place - before):
-            document = next(documents, None)
-        if document is None or identify(document) != index.identity[number].tobytes():
-            raise Unavailable(f"{source.name} changed while it was read: start again")
-        yield document.text

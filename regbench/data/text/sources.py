@@ -11,7 +11,7 @@ import platform
 import sys
 import sysconfig
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,15 +25,10 @@ _TESTS = ("test", "tests", "idle_test")
 
 @dataclass(frozen=True)
 class Document:
-    """A document of a source.
-
-    Attributes:
-        name: Where it is in its source. Names of a source are unique.
-        topic: What it is about.
-        text: Its text.
-    """
+    """A document of a source."""
 
     name: str
+    """Where it is in its source. Names of a source are unique."""
     topic: str
     text: str
 
@@ -56,12 +51,10 @@ class StandardLibrary:
     """The standard library of the Python that runs: the source of every module, and the texts of its reference.
 
     A topic is a top-level module or package. Tests, installed packages and modules that are made for one machine are left out.
-
-    Attributes:
-        folder: The folder of the library. None: that of this Python.
     """
 
     folder: Path | None = None
+    """The folder of the library. None: that of this Python."""
 
     @property
     def name(self) -> str:
@@ -69,11 +62,7 @@ class StandardLibrary:
         return f"the standard library of Python {platform.python_version()}"
 
     def documents(self) -> Iterator[Document]:
-        """Yields modules by their paths, then the texts of the reference by their names.
-
-        Raises:
-            UserError: This Python has its library without the source, e.g. in a ZIP file.
-        """
+        """Yields modules by their paths, then the texts of the reference by their names."""
         folder = self.folder or Path(sysconfig.get_path("stdlib"))
         found = 0
         for path in self._modules(folder):
@@ -126,16 +115,12 @@ class Files:
 
     A .txt or .md file is one document. Its topic is the subfolder that it is in, or else its stem. Each line of a .jsonl file
     and each row of a .parquet file is a document.
-
-    Attributes:
-        path: The file or folder.
-        text_field: The field of a line's or row's text.
-        topic_field: The field of its topic. None: the topic is the file's stem.
     """
 
     path: Path
     text_field: str = "text"
     topic_field: str | None = None
+    """None: the topic is the file's stem."""
 
     @property
     def name(self) -> str:
@@ -143,11 +128,7 @@ class Files:
         return str(self.path)
 
     def documents(self) -> Iterator[Document]:
-        """Yields the documents that hold more than white space.
-
-        Raises:
-            UserError: There is nothing to read, or a file has a fault: the message names the file and its line.
-        """
+        """Yields the documents that hold more than white space."""
         path = self.path
         try:
             for path in self._paths():
@@ -187,9 +168,7 @@ class Files:
             topic = name.split("/")[0] if "/" in name else path.stem
             yield Document(name, topic, path.read_text(encoding=_UTF_8))
             return
-        fields = [self.text_field] + ([] if self.topic_field is None else [self.topic_field])
-        rows = _parquet_rows(path, fields) if suffix == ".parquet" else _json_rows(path)
-        for number, row in rows:
+        for number, row in _parquet_rows(path) if suffix == ".parquet" else _json_rows(path):
             where = f"{name}:{number}"
             text = field_of(row, self.text_field, where)
             topic = path.stem if self.topic_field is None else field_of(row, self.topic_field, where)
@@ -197,16 +176,7 @@ class Files:
 
 
 def field_of(row: Mapping[str, Any], field: str, where: str) -> str:
-    """The string in a field of a row. A number is written out.
-
-    Args:
-        row: The row.
-        field: The name of the field.
-        where: The place of the row, for messages.
-
-    Raises:
-        UserError: There is no such field, or it holds neither text nor a number.
-    """
+    """The string in a field of a row. A number is written out. `where` is the place of the row, for messages."""
     if field not in row:
         raise UserError(f"{where} has no field '{field}'{nearest(field, map(str, row))}")
     value = row[field]
@@ -232,21 +202,14 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             yield number, row
 
 
-def _parquet_rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a Parquet file, numbered from 1, with these columns only. One batch is in memory at a time."""
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a Parquet file, numbered from 1. One batch is in memory at a time."""
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError:
         raise Unavailable(f"{path.name} needs the package pyarrow: pip install 'regbench[text]'") from None
-    number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            for field in fields:
-                if field not in file.schema_arrow.names:
-                    raise UserError(f"{path} has no field '{field}'{nearest(field, file.schema_arrow.names)}")
-            for batch in file.iter_batches(batch_size=1024, columns=list(fields)):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+            yield from enumerate((row for batch in file.iter_batches() for row in batch.to_pylist()), 1)
     except ArrowInvalid as error:
         raise UserError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None

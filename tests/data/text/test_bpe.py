@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +28,7 @@ import sys
 from pathlib import Path
 from regbench.data.text.bpe import BPE
 from regbench.data.text.sources import Files
-print(BPE.train((d.text for d in Files(Path(sys.argv[1])).documents()), 400).digest)
+print(BPE.train((d.text for d in Files(Path(sys.argv[1])).documents()), 400).text)
 """
 
 
@@ -52,12 +51,10 @@ def trained() -> BPE:
     )
 )
 @settings(max_examples=300, deadline=None)
-def test_cutting_at_white_space_changes_nothing(text: str) -> None:
+def test_no_text_is_lost(text: str) -> None:
     bpe = trained()
-    tokens = bpe.encode([text])[0]
-    assert tokens.tolist() == bpe._tokenizer.encode(text).ids
-    assert bpe.decode(tokens) == text
-    assert int(bpe.characters[tokens].sum()) == len(text)
+    (tokens,) = bpe.encode([text])
+    assert bpe.decode(tokens.tolist()) == text
 
 
 def test_tokens_are_the_smallest_type_and_within_the_size(bpe: BPE) -> None:
@@ -75,9 +72,8 @@ def test_merges_are_of_the_most_frequent_pairs() -> None:
     pairs = Counter(pair for word in text.split() for pair in pairwise(word))
     assert pairs.most_common(1)[0] == (("a", "n"), 6)
     bpe = BPE.train([text], 257)
-    assert bpe.token_bytes[256] == b"an"
-    assert bpe.decode(bpe.encode(["banana"])[0]) == "banana"
-    assert [bpe.token_bytes[token] for token in bpe.encode(["banana"])[0]] == [b"b", b"an", b"an", b"a"]
+    (tokens,) = bpe.encode(["banana"])
+    assert [bpe.names[token] for token in tokens] == ["b", "an", "an", "a"]
 
 
 def test_a_small_text_has_no_more_tokens_than_it_has_pairs() -> None:
@@ -89,70 +85,26 @@ def test_a_small_text_has_no_more_tokens_than_it_has_pairs() -> None:
 def test_the_vocabulary_does_not_depend_on_the_order_or_the_process(tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "texts")
     texts = [document.text for document in Files(folder).documents()]
-    digest = BPE.train(texts, 400).digest
+    digest = BPE.train(texts, 400).text
     for seed in range(3):
         random.Random(seed).shuffle(texts)
-        assert BPE.train(texts, 400).digest == digest
+        assert BPE.train(texts, 400).text == digest
     for hash_seed, parallel in (("1", "true"), ("2", "false")):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "TOKENIZERS_PARALLELISM": parallel}
         done = subprocess.run(
             [sys.executable, "-c", DIGEST, str(folder)], capture_output=True, text=True, env=environment, check=True
         )
         assert done.stdout.strip() == digest
-    assert BPE.train(texts[:-1], 400).digest != digest
+    assert BPE.train(texts[:-1], 400).text != digest
 
 
 def test_it_comes_back_from_its_text(bpe: BPE) -> None:
     again = BPE(bpe.text)
-    assert again.digest == bpe.digest
+    assert again.text == bpe.text
     assert again.names == bpe.names
-    for damaged in ("", "{}", bpe.text[:-20]):
-        with pytest.raises(ValueError, match="."):
-            BPE(damaged)
 
 
 def test_names_are_readable_and_each_is_one_tokens(bpe: BPE) -> None:
-    by_bytes = dict(zip(bpe.token_bytes, bpe.names, strict=True))
     assert len(set(bpe.names)) == bpe.size
-    assert by_bytes[b"a"] == "a"
-    assert by_bytes[b" "] == "Ġ"
-    assert by_bytes[b"\n"] == "Ċ"
-    assert by_bytes[b"\t"] == "ĉ"
-    assert by_bytes[b"\xe2"] == "\\xe2"
-    assert by_bytes[b"\x00"] == "\\x00"
-    assert by_bytes[b" other"] == "Ġother"
+    assert {"a", "Ġ", "Ċ", "ĉ", "Ġother"} <= set(bpe.names)
     assert all(name.isprintable() and not any(c.isspace() for c in name) for name in bpe.names)
-
-
-def test_the_library_runs_in_one_thread_and_the_callers_setting_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def texts() -> Iterator[str]:
-        seen.append(os.environ["TOKENIZERS_PARALLELISM"])
-        yield TEXT
-
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
-    BPE.train(texts(), 260)
-    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
-    BPE.train(texts(), 260).encode([TEXT])
-    assert "TOKENIZERS_PARALLELISM" not in os.environ
-    assert seen == ["false", "false"]
-
-
-def test_what_is_remembered_is_bounded(bpe: BPE, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbench.data.text.bpe._MOST_KNOWN", 100)
-    first = bpe.encode([TEXT])[0]
-    for begin in range(0, 1000, 50):
-        bpe.encode([" ".join(map(str, range(begin, begin + 50)))])
-        assert len(bpe._known) <= 100 + 50
-    np.testing.assert_array_equal(bpe.encode([TEXT])[0], first)
-
-
-def test_long_pieces_are_not_remembered(bpe: BPE) -> None:
-    """As of scripts that write no spaces: they hardly ever come again, and would fill the memory."""
-    text = "".join(map(str, range(500)))
-    (tokens,) = bpe.encode([text])
-    assert bpe.decode(tokens.tolist()) == text
-    assert max(map(len, bpe._known), default=0) <= 32
-    np.testing.assert_array_equal(bpe.encode([f"{text} and {text}"])[0][: len(tokens)], tokens)

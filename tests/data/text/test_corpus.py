@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from regbench.data.text.bpe import BPE
 from regbench.data.text.corpus import Corpus
-from regbench.data.text.index import SPLITS, read_index, texts
+from regbench.data.text.index import SPLITS, read_index
 from regbench.data.text.sources import Document, Files, StandardLibrary
 from regbench.utils.errors import UserError
 
@@ -28,12 +27,12 @@ from pathlib import Path
 from regbench.data.text.corpus import Corpus
 from regbench.data.text.sources import Files
 corpus = Corpus(Files(Path(sys.argv[1])), 400)
-print(corpus.bpe.digest, corpus.packed.tokens.sum(), len(list(corpus.folder.glob(".0*"))))
+print(corpus.digest, corpus.packed.tokens.sum())
 """
 
 
 def test_every_document_is_in_one_split(folder: Path) -> None:
-    index = read_index(Files(folder))
+    index = read_index(Files(folder))[0]
     assert len(index) == 48
     assert index.topics == ("garden", "harbour", "kitchen", "orbit")
     masks = np.array([index.of_split(split) for split in SPLITS])
@@ -42,7 +41,6 @@ def test_every_document_is_in_one_split(folder: Path) -> None:
     assert len(np.unique(index.identity, axis=0)) == 48
     for i, document in enumerate(Files(folder).documents()):
         assert (index.names[i], index.topics[index.topic[i]]) == (document.name, document.topic)
-        assert index.size[i] == len(document.text)
 
 
 def test_shares_are_90_5_and_5_percent_by_hash(tmp_path: Path) -> None:
@@ -55,7 +53,7 @@ def test_shares_are_90_5_and_5_percent_by_hash(tmp_path: Path) -> None:
             def documents(self) -> Any:
                 return (Document(name, "t", f"text {name[::-1]}") for name in names)
 
-        index = read_index(Source())
+        index = read_index(Source())[0]
         return {split: sorted(np.array(index.names)[index.of_split(split)].tolist()) for split in SPLITS}
 
     names = [f"{i:03d}" for i in range(200)]
@@ -70,12 +68,11 @@ def test_the_same_text_twice_is_one_document(folder: Path, tmp_path: Path) -> No
     shutil.copytree(folder, copy)
     shutil.copytree(folder / "orbit", copy / "zzz")
     (copy / "zzz" / "own.txt").write_text("a text of its own")
-    index = read_index(Files(copy))
+    index, texts = read_index(Files(copy))
     assert len(index) == 49
     assert [name for name in index.names if name.startswith("zzz")] == ["zzz/own.txt"]
-    chosen = np.array([0, 30, 48])
     given = {document.name: document.text for document in Files(copy).documents()}
-    assert list(texts(Files(copy), index, chosen)) == [given[index.names[i]] for i in chosen]
+    assert texts == [given[name] for name in index.names]
 
 
 def test_what_repeats_others_is_left_out(tmp_path: Path) -> None:
@@ -93,7 +90,7 @@ def test_what_repeats_others_is_left_out(tmp_path: Path) -> None:
     for i in range(3):
         (tmp_path / f"own{i}.txt").write_text(f"own {i}")
     # `ab` repeats `a`; had it been taken, `d` would repeat it in turn.
-    names = [name.removesuffix(".txt") for name in read_index(Files(tmp_path)).names]
+    names = [name.removesuffix(".txt") for name in read_index(Files(tmp_path))[0].names]
     assert [name for name in names if not name.startswith("own")] == sorted(kept)
 
 
@@ -110,7 +107,7 @@ def test_nearly_equal_documents_are_left_out_in_any_script(tmp_path: Path, text:
     for i in range(6):
         for end in ("one", "other"):
             (tmp_path / f"{i}-{end}.txt").write_text(f"{text(i)} {end}", encoding="utf-8")
-    assert read_index(Files(tmp_path)).names == tuple(f"{i}-one.txt" for i in range(6))
+    assert read_index(Files(tmp_path))[0].names == tuple(f"{i}-one.txt" for i in range(6))
 
 
 def test_what_a_later_document_quotes_whole_is_left_out(tmp_path: Path) -> None:
@@ -121,7 +118,7 @@ def test_what_a_later_document_quotes_whole_is_left_out(tmp_path: Path) -> None:
         (tmp_path / f"b{i}.txt").write_text(
             "\n".join([*own, *(f"line number {j} of the short document {i}" for j in range(i))])
         )
-    names = read_index(Files(tmp_path)).names
+    names = read_index(Files(tmp_path))[0].names
     assert [name for name in names if name.startswith("a")] == [f"a{i}.txt" for i in range(5)]
     assert [name for name in names if name.startswith("b")] == [f"b{i}.txt" for i in range(6)]
 
@@ -129,9 +126,8 @@ def test_what_a_later_document_quotes_whole_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.ci
 def test_no_excerpt_of_the_librarys_test_documents_was_trained_on() -> None:
     """Windows of 300 characters; where documents were left out for being equal alone, 12 % stood in training documents."""
-    source = StandardLibrary()
-    index = read_index(source)
-    test, train = (list(texts(source, index, np.flatnonzero(index.of_split(name)))) for name in ("test", "train"))
+    index, texts = read_index(StandardLibrary())
+    test, train = ([texts[d] for d in np.flatnonzero(index.of_split(name))] for name in ("test", "train"))
     everything, rng = "\0".join(train), np.random.default_rng(0)
     long = [text for text in test if len(text) > 1600]
     found = 0
@@ -151,16 +147,16 @@ def test_too_few_documents_are_refused(tmp_path: Path) -> None:
         read_index(Files(tmp_path))
     assert "\n" not in str(caught.value)
     (tmp_path / "5.txt").write_text("5")
-    assert [int(read_index(Files(tmp_path)).of_split(split).sum()) for split in SPLITS] == [2, 2, 2]
+    assert [int(read_index(Files(tmp_path))[0].of_split(split).sum()) for split in SPLITS] == [2, 2, 2]
     (tmp_path / "6.txt").write_text("6")
-    assert len(read_index(Files(tmp_path), limit=6)) == 6
+    assert len(read_index(Files(tmp_path), limit=6)[0]) == 6
 
 
 def test_the_encoding_is_learned_from_training_documents_alone(folder: Path, tmp_path: Path, own_cache: Path) -> None:
     corpus = Corpus(Files(folder), 400)
-    index = corpus.index
-    train = np.flatnonzero(index.of_split("train"))
-    assert corpus.bpe.digest == BPE.train(texts(Files(folder), index, train), 400).digest
+    index, texts = read_index(Files(folder))
+    train = [texts[d] for d in np.flatnonzero(index.of_split("train"))]
+    assert corpus.bpe.text == BPE.train(train, 400).text
     copy = tmp_path / "texts"  # a word that only held-out documents have gets no token
     shutil.copytree(folder, copy)
     for number in range(200):
@@ -168,7 +164,8 @@ def test_the_encoding_is_learned_from_training_documents_alone(folder: Path, tmp
     other = Corpus(Files(copy), 400)
     rows = other.index.of_split("train")
     rows[[i for i, name in enumerate(other.index.names) if "/x" in name]] = False
-    without = BPE.train(texts(Files(copy), other.index, np.flatnonzero(rows)), 400)
+    texts = read_index(Files(copy))[1]
+    without = BPE.train([texts[d] for d in np.flatnonzero(rows)], 400)
     assert "zyzzyva" in "".join(other.bpe.names)
     assert "zyzzyva" not in "".join(without.names)
 
@@ -179,23 +176,23 @@ def test_packed_tokens_are_the_documents(folder: Path, own_cache: Path) -> None:
     for i, document in enumerate(Files(folder).documents()):
         assert corpus.bpe.decode(packed.tokens[packed.starts[i] : packed.starts[i + 1]]) == document.text
     assert corpus.frequencies.sum() == np.diff(packed.starts)[corpus.index.of_split("train")].sum()
-    assert sorted(path.name for path in corpus.folder.iterdir()) == [".lock", "00000.npz", "bpe.json"]
+    assert [path.name for path in (own_cache / "text").iterdir()] == [f"{corpus.digest}.npz"]
 
 
 def test_what_is_kept_is_used_and_mended(folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Corpus(Files(folder), 400)
-    assert first.packed.made == 1
+    tokens = first.packed.tokens
     trained = []
     train = BPE.train.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(BPE, "train", classmethod(lambda cls, *a: trained.append(1) or train(cls, *a)))
-    again = Corpus(Files(folder), 400)
-    assert (again.packed.made, trained) == (0, [])
-    path = first.folder / "bpe.json"
-    path.write_text(path.read_text().replace("and", "dna"))
-    mended = Corpus(Files(folder), 400)
-    assert mended.bpe.digest == first.bpe.digest
-    assert (mended.packed.made, trained) == (0, [1])
-    assert Corpus(Files(folder), 400).bpe.digest == first.bpe.digest
+    np.testing.assert_array_equal(Corpus(Files(folder), 400).packed.tokens, tokens)
+    assert trained == []
+    path = own_cache / "text" / f"{first.digest}.npz"
+    content = bytearray(path.read_bytes())
+    content[content.index(tokens.tobytes()[:64])] ^= 1
+    path.write_bytes(content)
+    np.testing.assert_array_equal(Corpus(Files(folder), 400).packed.tokens, tokens)
+    np.testing.assert_array_equal(Corpus(Files(folder), 400).packed.tokens, tokens)
     assert trained == [1]
 
 
@@ -220,41 +217,10 @@ def test_another_python_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         StandardLibrary, "documents", lambda self: (Document(str(i), "t", f"same text {i}") for i in range(9))
     )
-    here = read_index(StandardLibrary()).digest
-    assert read_index(StandardLibrary()).digest == here
+    here = read_index(StandardLibrary())[0].digest
+    assert read_index(StandardLibrary())[0].digest == here
     monkeypatch.setattr("platform.python_version", lambda: "3.99.0")
-    assert read_index(StandardLibrary()).digest != here
-
-
-def test_a_file_changed_in_between_is_noticed(tmp_path: Path, own_cache: Path) -> None:
-    folder = write_corpus(tmp_path / "texts")
-    corpus = Corpus(Files(folder), 400)
-    assert corpus.index
-    (folder / "garden" / "00.txt").write_text("something else")
-    with pytest.raises(UserError, match="changed while it was read"):
-        _ = corpus.packed
-
-
-def test_a_kill_while_tokenising_costs_the_shard_it_was_in(
-    folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("regbench.data.text.corpus.plan", lambda sizes: [(i, i + 6) for i in range(0, len(sizes), 6)])
-    encode, calls = BPE.encode, []
-
-    def killed(self: BPE, given: Sequence[str]) -> list[NDArray[Any]]:
-        calls.append(len(given))
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return encode(self, given)
-
-    monkeypatch.setattr(BPE, "encode", killed)
-    with pytest.raises(KeyboardInterrupt):
-        _ = Corpus(Files(folder), 400).packed
-    monkeypatch.setattr(BPE, "encode", encode)
-    resumed = Corpus(Files(folder), 400)
-    assert resumed.packed.made == 8 - 3
-    monkeypatch.setenv("REGBENCH_CACHE", str(own_cache / "other"))
-    np.testing.assert_array_equal(resumed.packed.tokens, Corpus(Files(folder), 400).packed.tokens)
+    assert read_index(StandardLibrary())[0].digest != here
 
 
 def test_two_processes_at_once_agree(folder: Path, own_cache: Path) -> None:
@@ -266,8 +232,7 @@ def test_two_processes_at_once_agree(folder: Path, own_cache: Path) -> None:
     assert all(process.returncode == 0 for process in processes)
     (line,) = said
     corpus = Corpus(Files(folder), 400)
-    assert line.split() == [corpus.bpe.digest, str(corpus.packed.tokens.sum()), "0"]
-    assert corpus.packed.made == 0
+    assert line.split() == [corpus.digest, str(corpus.packed.tokens.sum())]
 
 
 def test_a_cache_that_cannot_be_written_costs_time_alone(
@@ -276,5 +241,4 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("REGBENCH_CACHE", str(tmp_path / "file" / "cache"))
     corpora = [Corpus(Files(folder), 400) for _ in range(2)]
-    assert [corpus.packed.made for corpus in corpora] == [1, 1]
     np.testing.assert_array_equal(corpora[0].packed.tokens, corpora[1].packed.tokens)
