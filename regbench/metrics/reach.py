@@ -58,7 +58,7 @@ def reach_of(task: Task, curves: Mapping[str, Curve]) -> dict[str, Reach] | None
 def reach_words(result: Result) -> str:
     """The reach for people: "23 pairs", or by group "parity >= 256 steps, s3 14". Empty where there is no axis of sizes."""
     scores = list(result.seeds[0].reach or ())
-    words = []
+    words: list[str] = []
     for score in scores[len(scores) > 1 :]:  # the groups in the place of their mean
         curves = [seed.curves[score] for seed in result.seeds]
         group = "" if score == "area" else score.removesuffix("_area").replace("_", "-") + " "

@@ -128,9 +128,10 @@ def _likely_line(longest: int, m: int) -> FloatArray:
         after = np.zeros((m, m))
         for product in range(m):
             for number in range(m):
-                np.add.at(after, (np.arange(m), product * number % m), state[:, product] / m / _OPERATORS)
+                share = state[:, product] / m / _OPERATORS
+                after[:, product * number % m] += share
                 for term in (number, -number % m):
-                    np.add.at(after, (total[:, product], term), state[:, product] / m / _OPERATORS)
+                    after[total[:, product], term] += share  # a sum has one place for each sum before
         state = after
         found[n] = np.bincount(total.ravel(), state.ravel(), m)
     return found

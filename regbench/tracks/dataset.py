@@ -21,18 +21,20 @@ from regbench.utils.files import atomic_write, explain_full_disk
 
 
 class Item(TypedDict):
-    """One instance: tokens (L,) int64, or vectors (L, D) float32; and which positions count, (L,) bool."""
+    """One instance: tokens and targets (L,) int64, or vectors (L, D) float32; and which positions count, (L,) bool."""
 
     tokens: Tensor
+    targets: Tensor
     scored: Tensor
 
 
 class Batch(TypedDict):
-    """Instances padded to the longest of them. A model that maps `inputs` to logits (B, L, V) predicts `tokens`.
+    """Instances padded to the longest of them. A model that maps `inputs` to logits (B, L, V) predicts `targets`.
 
     Attributes:
         inputs: (B, L) int64, a separator and then every token but the last; of vectors (B, L, D).
         tokens: (B, L) int64, padded with the separator.
+        targets: (B, L) int64, the tokens, or what stands in the place of blanks.
         scored: (B, L) bool, the positions that count. Padding does not.
         lengths: (B,) int64.
     """
