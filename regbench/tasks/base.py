@@ -215,6 +215,14 @@ class Task(ABC):
         """
         raise UserError(f"{type(self).__module__.rpartition('.')[2]}: the true distributions are unknown")
 
+    def chance(self, instances: Instances) -> FloatArray | None:
+        """The probability of each scored token under the best predictor that has not read what it must remember.
+
+        Returns:
+            (N, L). Only scored positions count. None: the unigram model is chance.
+        """
+        return None
+
     @abstractmethod
     def identities(self, instances: Instances) -> list[bytes]:
         """What each instance is an instance of, e.g. its automaton in canonical form for `pfa`. No two splits share one.
