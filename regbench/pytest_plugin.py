@@ -71,7 +71,7 @@ class _Asked:
     folder: Path | None
     backend: str | None
     device: str | None
-    test: dict[str, float]
+    level: float | None
     name: str | None
 
 
@@ -98,7 +98,6 @@ class RegbenchScore:
         backend: str | None = None,
         device: str | None = None,
         level: float | None = None,
-        seed_noise: float | None = None,
         name: str | None = None,
     ) -> Outcome:
         """Fails the test if the score is worse than recorded, beyond the noise that `regbench.metrics.significance` states.
@@ -115,7 +114,6 @@ class RegbenchScore:
             metric: the score to compare; by default the track's main score.
             folder: a finished run to compare in place of training; then nothing that says how to train is given.
             level: how often the test may fail with nothing wrong; by default 0.001.
-            seed_noise: the spread over seeds expected beforehand, in the score's unit; by default 0.008 of the score.
             name: tells two calls of one test apart that share architecture and track.
 
         Returns:
@@ -134,7 +132,7 @@ class RegbenchScore:
             folder=None if folder is None else here / folder,
             backend=backend,
             device=device,
-            test={k: v for k, v in (("level", level), ("seed_noise", seed_noise)) if v is not None},
+            level=level,
             name=name,
         )
         try:
@@ -155,7 +153,8 @@ class RegbenchScore:
             plain_settings,
             read_record,
         )
-        from regbench.metrics.significance import require_noise
+        from regbench.leaderboard.spread import prior_of
+        from regbench.metrics.significance import LEVEL, require_level
         from regbench.tracks import load_track
         from regbench.utils.errors import UserError
 
@@ -165,14 +164,16 @@ class RegbenchScore:
         path = self._record_path(asked.name or f"{architecture}-{track.name}")
         record = None
         # Before anything is trained: what cannot be compared is said at once.
-        require_noise(**asked.test)
+        level = LEVEL if asked.level is None else asked.level
+        require_level(level)
         if not self._request.config.getoption("--regbench-update"):
             if not path.exists():
                 raise UserError(f"no score is recorded in {path}; record it with {UPDATE}")
             record = read_record(path)
             check_record(record, path, track, architecture, metric, settings)
         folder = asked.folder or self._train(asked, track_name, recording=record is None)
-        test = {"metrics": track.metrics, **asked.test}
+        prior = prior_of(track.definition.digest, track.metrics[metric])
+        test = {"metrics": track.metrics, "level": level, "prior": prior}
         return self._judge(record, measure(folder, track, metric, settings), path, folder, test)
 
     def _subject(self, asked: _Asked) -> tuple[str, str]:

@@ -128,10 +128,12 @@ def result_of(
 
 
 def _name_of(predictor: Any) -> str:
-    """The name of an object's class, or of a function. An array is called "predictions"."""
+    """The name of a function or of an object, of a published model its own, else its class. An array is called "predictions"."""
     if isinstance(predictor, np.ndarray | Tensor):
         return "predictions"
-    name = getattr(predictor, "__name__", None) or getattr(predictor, "name", None)
+    names = (getattr(predictor, key, None) for key in ("__name__", "name", "name_or_path"))
+    name = next(filter(None, names), None)
+    name = name.rstrip("/").rpartition("/")[2] if isinstance(name, str) else None
     named = isinstance(name, str) and name.isprintable() and name != "<lambda>"
     return str(name) if named else "callable" if name == "<lambda>" else type(predictor).__name__
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from regbench.checks.baseline import blaming_baseline, check_predictions, examin
 from regbench.checks.task import examine_task_once
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import CompactPredictions, Predictions, StoredPredictions, store
-from regbench.metrics.scores import SCORING_VERSION, Scores, score, score_records
+from regbench.metrics.scores import SCORING_VERSION, Scores, score, score_chance, score_records
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import BaselineRecord
 from regbench.tracks import Track
@@ -33,6 +33,9 @@ Announce = Callable[[str, int, int], None]
 
 _AT_ONCE = 25
 """How many instances are predicted between two reports of progress."""
+
+CHANCE = "chance"
+"""What chance is called among the baselines."""
 
 WORTH_KEEPING = 1.0
 """Seconds. Predictions that take less time are not kept: they are made again about as fast as they would be read."""
@@ -206,7 +209,19 @@ def score_baselines(
         The record of each baseline, by name.
     """
     wanted = [b for b in default_baselines(track, instances) if b.anchor is not None or not anchors]
-    return {b.name: _record(b, track, instances, announce) for b in wanted}
+    return with_chance({b.name: _record(b, track, instances, announce) for b in wanted}, track, instances)
+
+
+def with_chance(records: Mapping[str, BaselineRecord], track: Track, instances: Instances) -> dict[str, BaselineRecord]:
+    """Baselines, and chance among them if the task says what it is. The normalized score is then 0 there."""
+    chance = score_chance(track.task, instances)
+    if chance is None:
+        return dict(records)
+    scores, curves = score_records(chance)
+    others = {name: r.model_copy(update={"anchor": None}) if r.anchor == "start" else r for name, r in records.items()}
+    return others | {
+        CHANCE: BaselineRecord(scores=scores, curves=curves, options={}, seconds=0.0, anchor="start"),
+    }
 
 
 def _record(baseline: Baseline, track: Track, instances: Instances, announce: Callable[[str], None]) -> BaselineRecord:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines, defaults_of
-from regbench.metrics.significance import Sample
+from regbench.metrics.significance import Prior, Sample, default_prior
 from regbench.models.predictor import Baseline
 from regbench.results import Result, ScoreRecord, read_result
 from regbench.tracks import Track, load_track, track_names
@@ -53,11 +53,13 @@ class KnownScores:
         name: Its usual name.
         scores: By metric the mean over seeds. Its error is over seeds, or with one seed over instances.
         main: By the main score the scores of each seed, and the sums over each instance's positions.
+        result: What it was trained with. None of a baseline.
     """
 
     name: str
     scores: Mapping[str, ScoreRecord]
     main: Sample
+    result: Result | None = None
 
 
 class Board(Protocol):
@@ -68,6 +70,9 @@ class Board(Protocol):
 
     def names(self, track: Track) -> list[str]:
         """The names that there are."""
+
+    def prior(self, track: Track) -> Prior:
+        """What is expected of the seeds of the track's main score."""
 
     def track_of(self, file: str) -> str | None:
         """The name of the track that an entry's file is of. None where it is no such file."""
@@ -82,12 +87,14 @@ class Found:
         test: Its test split.
         compared: The predictors, as they were given.
         names: What each is called.
+        prior: What is expected of the seeds of the main score.
     """
 
     track: Track
     test: Instances
     compared: Sequence[ComparedPredictor]
     names: Sequence[str]
+    prior: Prior
 
 
 def find_predictors(predictors: Sequence[str], track: str | None, board: Board | None = None) -> Found:
@@ -111,7 +118,9 @@ def find_predictors(predictors: Sequence[str], track: str | None, board: Board |
         compared += [one for one in _find(spec, loaded, test, baselines, board) if not _is_among(one, compared)]
     if len(compared) < 2:
         raise UserError(f"a comparison needs at least two predictors, not {len(compared)}")
-    return Found(loaded, test, compared, _names(compared))
+    main = loaded.metrics[loaded.definition.main_score]
+    prior = default_prior(main) if board is None else board.prior(loaded)
+    return Found(loaded, test, compared, _names(compared), prior)
 
 
 def _is_among(one: ComparedPredictor, others: Sequence[ComparedPredictor]) -> bool:

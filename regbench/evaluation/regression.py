@@ -25,9 +25,10 @@ from regbench.metrics.scores import score
 from regbench.metrics.significance import (
     LEVEL,
     Change,
+    Prior,
     Sample,
     compare,
-    expected_spread,
+    default_prior,
     seed_error,
     student_quantile,
     worst_seed,
@@ -236,12 +237,14 @@ class Outcome:
         got: The measurement.
         change: How they differ.
         worst: How the worst seed differs from the recorded ones.
+        prior: What is expected of the seeds.
     """
 
     expected: Measurement
     got: Measurement
     change: Change
     worst: Change
+    prior: Prior
 
     @classmethod
     def of(
@@ -250,7 +253,7 @@ class Outcome:
         got: Measurement,
         metrics: Metrics = METRICS,
         level: float = LEVEL,
-        seed_noise: float | None = None,
+        prior: Prior | None = None,
     ) -> Outcome:
         """Compares two measurements of one metric.
 
@@ -259,25 +262,13 @@ class Outcome:
             got: The measurement.
             metrics: The scores of the track, by name.
             level: See `significance.compare`.
-            seed_noise: See `significance.compare`.
+            prior: What is expected of the seeds, by default as on a track without a board.
         """
-        change = compare(
-            expected.sample,
-            got.sample,
-            np.array(got.counts),
-            higher_is_better=metrics[got.metric].higher_is_better,
-            level=level,
-            seed_noise=seed_noise,
-        )
-        worst = worst_seed(
-            expected.sample,
-            got.sample.seeds,
-            np.array(got.counts),
-            higher_is_better=metrics[got.metric].higher_is_better,
-            level=level,
-            seed_noise=seed_noise,
-        )
-        return cls(expected, got, change, worst)
+        metric, counts, sample = metrics[got.metric], np.array(got.counts), expected.sample
+        prior, higher = prior or default_prior(metric), metric.higher_is_better
+        change = compare(sample, got.sample, counts, prior, higher_is_better=higher, level=level, same=True)
+        worst = worst_seed(sample, got.sample.seeds, counts, prior, higher_is_better=higher, level=level)
+        return cls(expected, got, change, worst, prior)
 
     @property
     def verdict(self) -> str:
@@ -308,7 +299,7 @@ class Outcome:
                 "noise",
                 f"{change.noise:.4f}, one standard error: {change.instances:.4f} from instances, {change.seeds:.4f} from seeds; "
                 f"allowed are {change.allowed / change.noise if change.noise else 0:.2f} of them "
-                f"(level {change.level:g}, {change.freedom} degrees of freedom)",
+                f"(level {change.level:g}, {change.freedom:.3g} degrees of freedom)",
             ),
             *([("one seed", self._one_seed())] if self.worst.worse else []),
             ("training", self.training()),
@@ -333,7 +324,7 @@ class Outcome:
         for i in range(number):
             for column, name in ((2, "validation"), (1, "training")):
                 old, new = ([row[column] for row in rows[i]] for rows in (then, now))
-                apart = _apart(old, new, 0.0, self.change.level)
+                apart = self._apart(old, new, default_prior(METRICS["nll"]))
                 if apart is not None:
                     step = round(statistics.fmean(row[0] for row in now[i]))
                     return (
@@ -354,13 +345,20 @@ class Outcome:
         total = sum(e.position_count)
         for i, (position, count) in enumerate(zip(e.position, e.position_count, strict=True)):
             old, new = ([seed.by_position[i] for seed in m.seeds] for m in (e, g))
-            apart = _apart(old, new, self.change.instances * (total / count) ** 0.5, self.change.level)
+            apart = self._apart(old, new, self.prior, self.change.instances * (total / count) ** 0.5)
             if apart is not None:
                 return (
                     f"the score is first apart around position {position:g} (bin {i + 1} of {len(e.position)}): "
                     f"expected {statistics.fmean(old):.4f}, got {statistics.fmean(new):.4f}, noise {apart:.4f}"
                 )
         return "no bin is apart by more than its noise"
+
+    def _apart(self, old: Sequence[float], new: Sequence[float], prior: Prior, instances: float = 0.0) -> float | None:
+        """The standard error of the difference of two means over seeds, or None where chance explains the difference."""
+        seeds, freedom = seed_error((old, new), prior, len(self.got.counts), same=True)
+        noise = float(np.hypot(seeds, instances))
+        away = abs(statistics.fmean(new) - statistics.fmean(old))
+        return noise if away > student_quantile(self.change.level, freedom) * noise else None
 
     def changed(self) -> list[str]:
         """Tells what changed since the record was made: the architecture's source, packages, the machine."""
@@ -415,11 +413,3 @@ def _seeds(measurement: Measurement) -> str:
 def _by_evaluation(measurement: Measurement) -> list[list[tuple[int, float, float]]]:
     """For each evaluation that every seed has, its row of the training curve for each seed."""
     return [list(rows) for rows in zip(*(seed.training for seed in measurement.seeds), strict=False)]
-
-
-def _apart(old: Sequence[float], new: Sequence[float], instances: float, level: float) -> float | None:
-    """The standard error of the difference of two means over seeds, or None where chance explains the difference."""
-    then, now = statistics.fmean(old), statistics.fmean(new)
-    seeds, freedom = seed_error(old, new, expected_spread(then, now))
-    noise = float(np.hypot(seeds, instances))
-    return noise if abs(now - then) > student_quantile(level, freedom) * noise else None

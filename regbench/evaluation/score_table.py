@@ -12,13 +12,10 @@ from regbench.evaluation.baselines import Announce, predict_baseline, score_stor
 from regbench.evaluation.find_predictors import ComparedPredictor, Found, KnownScores, Run
 from regbench.evaluation.predictions import read_scored
 from regbench.metrics.scores import Scores, by_problem, counted_positions, score
-from regbench.metrics.significance import Change, Sample, compare
+from regbench.metrics.significance import SIGNIFICANCE, Change, Sample, compare
 from regbench.models.predictor import Baseline
-from regbench.results import ScoreRecord
+from regbench.results import Result, ScoreRecord
 from regbench.tracks import Track
-
-SIGNIFICANCE = 0.05
-"""Two-sided. A difference with a larger p-value counts as chance."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +27,16 @@ class ScoreRow:
         seeds: How many trained models its scores are the mean of. 0 of a baseline.
         scores: By metric.
         change: The way from the first predictor that was given to this one, by the main score. None of the first.
+        learned: How many seeds have learned, where some have not. Else None.
+        result: What it was trained with. None of a baseline.
     """
 
     name: str
     seeds: int
     scores: Mapping[str, ScoreRecord]
     change: Change | None
+    learned: int | None = None
+    result: Result | None = None
 
     @property
     def verdict(self) -> str:
@@ -63,9 +64,12 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
         change = None
         if i != 0:
             higher = main.higher_is_better
-            change = compare(known[0].main, known[i].main, counts, higher_is_better=higher, level=SIGNIFICANCE / 2)
-        trained = len(known[i].main.seeds) if known[i].main.trained else 0
-        rows.append(ScoreRow(found.names[i], trained, known[i].scores, change))
+            pair = known[0].main, known[i].main
+            change = compare(*pair, counts, found.prior, higher_is_better=higher, level=SIGNIFICANCE / 2)
+        seeds = known[i].main.seeds if known[i].main.trained else []
+        cut = found.prior.gap_in(seeds)
+        learned = None if cut is None else sum(main.sign * (x - cut) > 0 for x in seeds)
+        rows.append(ScoreRow(found.names[i], len(seeds), known[i].scores, change, learned, known[i].result))
     return rows
 
 
@@ -76,7 +80,10 @@ def _known(one: ComparedPredictor, found: Found, announce: Announce) -> KnownSco
     if isinstance(one.source, Baseline):
         made = predict_baseline(one.source, found.track, found.test, partial(announce, one.name))
         return known_scores(one.name, [score_stored(found.track, found.test, made.stored)], found.track, trained=False)
-    return known_scores(one.name, _of_run(one.source, found), found.track, trained=one.source.result.evaluation is None)
+    result = one.source.result
+    return known_scores(
+        one.name, _of_run(one.source, found), found.track, trained=result.evaluation is None, result=result
+    )
 
 
 def _of_run(run: Run, found: Found) -> list[Scores]:
@@ -88,10 +95,13 @@ def _of_run(run: Run, found: Found) -> list[Scores]:
     return scored
 
 
-def known_scores(name: str, seeds: Sequence[Scores], track: Track, *, trained: bool) -> KnownScores:
+def known_scores(
+    name: str, seeds: Sequence[Scores], track: Track, *, trained: bool, result: Result | None = None
+) -> KnownScores:
     """Puts the scores of several seeds together. The error of a mean over seeds is their deviation over sqrt(n)."""
     main, records = track.definition.main_score, {}
     for metric in track.task.scores:
         records[metric] = ScoreRecord.over_seeds([one[metric] for one in seeds])
-    sums = np.mean([one.sums[main] for one in seeds], axis=0)
-    return KnownScores(name, records, Sample([one[main].value for one in seeds], sums, trained))
+    sums = np.array([one.sums[main] for one in seeds])
+    sample = Sample.of([one[main].value for one in seeds], sums, seeds[0].counts_of(main), trained)
+    return KnownScores(name, records, sample, result)

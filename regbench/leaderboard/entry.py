@@ -167,7 +167,8 @@ class Entry(Strict):
 
 def sample_of(seeds: Sequence[SeedRecord], instances: InstanceScores, metric: str) -> Sample:
     """A score of several seeds as the test of significance takes it."""
-    return Sample([seed.scores[metric].value for seed in seeds], instances.mean(metric))
+    sums = np.array([one[metric] for one in instances.sums], np.float64)
+    return Sample.of([seed.scores[metric].value for seed in seeds], sums, instances.counts_of(metric))
 
 
 def check_name(name: str) -> None:

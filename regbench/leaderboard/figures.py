@@ -14,6 +14,7 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
+from regbench.evaluation.baselines import CHANCE
 from regbench.leaderboard.case import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, canonical, rounded
 from regbench.metrics.metric import Metric
@@ -189,6 +190,11 @@ def baselines(case: Case) -> Iterator[str]:
     fields = type(case.reference.track.task).Parameters.model_fields
     defaults = {name: field.default for name, field in fields.items() if not field.is_required()}
     real = case.reference.baselines(case.announce) if case.baselines is None else case.baselines
+    if (
+        CHANCE in real and CHANCE not in case.result.baselines
+    ):  # before December 2026 the normalized score began at unigram
+        real = {n: r.model_copy(update={"anchor": "start"}) if n == "unigram" else r for n, r in real.items()}
+        del real[CHANCE]
     for name in sorted({*case.result.baselines, *real}):
         given, wanted = case.result.baselines.get(name), real.get(name)
         if wanted is None:

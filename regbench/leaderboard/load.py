@@ -21,6 +21,7 @@ from regbench.leaderboard.language_models import read_language_models
 from regbench.leaderboard.plausible import copies
 from regbench.leaderboard.rank import Board, rank
 from regbench.leaderboard.reference import find_reference, todays_track
+from regbench.leaderboard.spread import kept_spread
 from regbench.leaderboard.store import Stored, stored_entries
 from regbench.leaderboard.tiers import Evidence, check_evidence, read_evidence
 from regbench.leaderboard.verify import verify_entry
@@ -69,7 +70,7 @@ def load_boards(
             faults = copies(entries)
         models, wrong = read_language_models(folder, retired)
         faults += wrong
-        boards = [] if faults else rank(entries, track, evidence)
+        boards = [] if faults else rank(entries, track, evidence, kept_spread(folder))
         boards = [replace(b, language_models=tuple(models.get((b.track, b.digest), ()))) for b in boards]
     except UserError as error:
         return [], [*faults, str(error)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.rank import Board, Row
@@ -52,12 +52,14 @@ class Line:
         family: One of `regbench.models.mixer.FAMILIES`. With n-gram heads it is "counts".
         paper: Authors and year, or "".
         cells: Its cell on each track, in the order of the tracks. None where it has no entry.
+        common: The places of the tracks that means are over.
     """
 
     name: str
     family: str
     paper: str
     cells: tuple[Cell | None, ...]
+    common: tuple[int, ...] = ()
 
     @property
     def ranked(self) -> dict[int, Cell]:
@@ -66,14 +68,19 @@ class Line:
 
     @property
     def mean_rank(self) -> float | None:
-        """The mean of its ranks."""
-        return statistics.fmean(cell.rank for cell in self.ranked.values()) if self.ranked else None
+        """The mean of its ranks on the common tracks. None where it lacks one of them."""
+        return statistics.fmean(cell.rank for cell in self._counted) if self._counted else None
 
     @property
     def normalized(self) -> float | None:
         """The mean of their normalized scores, where tracks have one."""
-        known = [cell.row.normalized for cell in self.ranked.values() if cell.row.normalized is not None]
+        known = [cell.row.normalized for cell in self._counted if cell.row.normalized is not None]
         return statistics.fmean(known) if known else None
+
+    @property
+    def _counted(self) -> list[Cell]:
+        cells = [self.ranked[i] for i in self.common if i in self.ranked]
+        return cells if len(cells) == len(self.common) else []
 
 
 @dataclass(frozen=True)
@@ -82,12 +89,15 @@ class Overview:
 
     Attributes:
         boards: The boards of the columns.
-        lines: The architectures, by mean normalized score, best first; those on fewer than half of the tracks come last.
+        lines: The architectures, by mean normalized score, best first; those without one come last.
+        common: The tracks that means are over, for people. All architectures with a rank on half of the tracks or more have a
+            rank on these.
         findings: Sentences that follow from the entries.
     """
 
     boards: tuple[Board, ...]
     lines: tuple[Line, ...]
+    common: str
     findings: tuple[str, ...]
 
 
@@ -116,8 +126,12 @@ def overview(boards: Sequence[Board]) -> Overview:
         if heads:
             name, family = f"{name} + n-gram heads", COUNTS
         lines.append(Line(name, family, paper, tuple(cells)))
-    lines.sort(key=lambda line: (2 * len(line.ranked) < len(boards), -(line.normalized or 0.0), line.name))
-    return Overview(tuple(boards), tuple(lines), tuple(_findings(lines, boards)))
+    most = [line.ranked.keys() for line in lines if 2 * len(line.ranked) >= len(boards)]
+    common = tuple(place for place in range(len(boards)) if most and all(place in ranked for ranked in most))
+    lines = [replace(line, common=common) for line in lines]
+    lines.sort(key=lambda line: (line.normalized is None, -(line.normalized or 0.0), line.name))
+    named = _listed([boards[place].track for place in common]) if common else "no tracks"
+    return Overview(tuple(boards), tuple(lines), named, tuple(_findings(lines, boards)))
 
 
 def _task(board: Board) -> str:

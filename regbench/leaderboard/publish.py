@@ -143,7 +143,7 @@ def markdown(board: Board) -> str:
         f"# {board.track}\n\n{retired}{board.summary}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
         f"Entries are ranked by the mean of {main} over their seeds. Their ± is the standard error of that mean over seeds. "
         f"Baselines are in italics and have no rank. Their ± is the standard error over the {board.n_instances:,} test instances."
-        f"{normalized}\n\n{TIES}\n\n{ABOUT_TIERS} {FIRST}\n{_language_models(board)}"
+        f"{normalized}\n\n{TIES} {board.about_spread}\n\n{ABOUT_TIERS} {FIRST}\n{_language_models(board)}"
     )
 
 
@@ -254,7 +254,7 @@ def _set(cell: str, row: Row, form: str, escape: dict[int, str]) -> str:
 
 def _cells(board: Board, row: Row) -> dict[str, str]:
     """A row's cells for people, by column."""
-    cells = {"rank": row.place, "predictor": row.name + (f" ({row.mark})" if row.mark else "")}
+    cells = {"rank": row.place, "predictor": row.title}
     cells |= {board.known[m].heading: str(row.scores[m]) for m in board.metrics}
     cells["normalized score"] = in_hundredths(row.normalized)
     result = row.entry.result if row.entry is not None else None
@@ -294,6 +294,7 @@ def _record(board: Board, row: Row) -> dict[str, object]:
             "device": result.environment.device,
             "trials": result.selection.trials,
             "commit": result.code.commit,
+            "learns": row.learns,
             "standing": row.mark or ("" if row.rank is None else "provisional" if row.provisional else "ranked"),
             "tier": row.tier,
             "evidence": row.evidence.about if row.evidence is not None else None,

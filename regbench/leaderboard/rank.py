@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
+from regbench.evaluation.baselines import with_chance
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.language_models import LanguageModelEntry
 from regbench.leaderboard.reference import todays_track
+from regbench.leaderboard.spread import Priors, fit_priors
 from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
-from regbench.metrics.significance import compare
+from regbench.metrics.significance import SIGNIFICANCE, Prior, ahead, default_prior
 from regbench.results import BaselineRecord, Result, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, track_names
 from regbench.utils.errors import UserError
-
-SIGNIFICANCE = 0.05
-"""Two-sided. Two entries are tied unless their difference has a smaller p-value."""
 
 FULL = 0.9
 """The least share of the track's training tokens with which an entry is ranked: others are held against full trainings."""
 
 TIES = (
-    "A rank such as 9–11 is a tie: the entry can have any of these ranks. Two entries are tied unless a two-sided test of the "
-    f"difference of their means gives p < {SIGNIFICANCE:g}. The test counts the noise of seeds and of instances. It is not "
-    "corrected for the number of pairs."
+    "A rank such as 9–11 is a tie: the entry can have any of these ranks. The test counts the noise of seeds and of instances. "
+    f"With a probability of {100 * (1 - SIGNIFICANCE):g} % all ranges of a board are right."
 )
 """Explains ranges of ranks, on the page and in the tables."""
 
@@ -55,12 +56,13 @@ class Row:
         name: The name in tables.
         scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
             its standard error over instances.
-        normalized: The normalized score by the main score: 0 unigram, 1 oracle. None where the track has no such baselines.
+        normalized: The normalized score by the main score: 0 chance, 1 oracle. None where the track has no such baselines.
         rank: 1 for the best mean. None of a baseline, of an entry with less than the full budget, and of a claimed entry on a
             board with higher tiers.
-        ties: The best and the worst rank that the test leaves open: 1 + the number of significantly better entries, and the
-            number of entries that are not significantly worse. Both are `rank` without a tie. None without a rank.
-        better: The names of the ranked entries that are significantly better. They need not be the first ones.
+        ties: The best and the worst rank that the test leaves open: 1 + the number of entries that are ahead, and the number of
+            entries that are not behind. Both are `rank` without a tie. None without a rank.
+        better: The names of the ranked entries that are ahead of it. They need not be the first ones.
+        learned: How many seeds of an entry have learned, and of how many, where some have not. Else None.
         entry: The entry. None of a baseline.
         baseline: The baseline's record. None of an entry.
         evidence: What stands behind an entry. None of a baseline.
@@ -74,6 +76,7 @@ class Row:
     rank: int | None = None
     ties: tuple[int, int] | None = None
     better: frozenset[str] = frozenset()
+    learned: tuple[int, int] | None = None
     entry: Entry | None = None
     baseline: BaselineRecord | None = None
     evidence: Evidence | None = None
@@ -97,7 +100,7 @@ class Row:
 
     @property
     def anchor(self) -> Literal["start", "end"] | None:
-        """Whether the normalized score is 0 here ("start", the unigram model) or 1 ("end", the oracle)."""
+        """Whether the normalized score is 0 here ("start", chance) or 1 ("end", the oracle)."""
         return self.baseline.anchor if self.baseline is not None else None
 
     @property
@@ -124,6 +127,17 @@ class Row:
             return "would be first: not reproduced yet"
         return f"{percent(self.budget_share)} % of the budget" if self.budget_share < FULL else ""
 
+    @property
+    def learns(self) -> str:
+        """In how many of its seeds an entry learns, where it does not in all. Else empty."""
+        return "learns in {} of {} seeds".format(*self.learned) if self.learned else ""
+
+    @property
+    def title(self) -> str:
+        """The name, and in brackets what there is to say of the entry."""
+        notes = "; ".join(filter(None, (self.mark, self.learns)))
+        return f"{self.name} ({notes})" if notes else self.name
+
 
 @dataclass(frozen=True)
 class Board:
@@ -139,6 +153,7 @@ class Board:
         n_instances: The size of the test split.
         retired: Why the track takes no more entries. None of a current track.
         rows: The predictors.
+        priors: What is expected of the seeds, by score. Empty where there are too few entries to fit it.
         language_models: Those that were scored on this track, best first. They have no rank.
     """
 
@@ -151,6 +166,7 @@ class Board:
     n_instances: int
     retired: str | None
     rows: tuple[Row, ...]
+    priors: Priors = field(default_factory=dict)
     language_models: tuple[LanguageModelEntry, ...] = ()
 
     @property
@@ -170,6 +186,19 @@ class Board:
         return {row.name: row.baseline for row in self.rows if row.baseline is not None}
 
     @property
+    def about_spread(self) -> str:
+        """What is expected of the seeds, and whether they fall on both sides of a gap."""
+        main, rows = self.known[self.main_score], [row for row in self.rows if row.entry is not None]
+        prior, two = self.priors.get(main.name) or default_prior(main), sum(row.learned is not None for row in rows)
+        middle = statistics.median(row.scores[main.name].value for row in rows)
+        return (
+            f"Seeds are expected to spread by {prior.at(middle, self.n_instances):.2g} at {middle:.3f}, the median {main.label}. "
+            f"This counts as {prior.freedom:g} degrees of freedom. It was fitted to "
+            + ("the entries of this board." if self.priors else "all boards, as few entries are here.")
+            + f" In {two} entries some seeds learn and some do not. There five seeds tell more than three." * (two > 0)
+        )
+
+    @property
     def file_stem(self) -> str:
         """The name of the board's files: the track's name, and the digest if the name now means another definition."""
         frozen = frozen_tracks().get(self.track)
@@ -178,7 +207,10 @@ class Board:
 
 
 def rank(
-    entries: Sequence[Entry], own: Track | None = None, evidence: Mapping[str, Evidence] | None = None
+    entries: Sequence[Entry],
+    own: Track | None = None,
+    evidence: Mapping[str, Evidence] | None = None,
+    spread: Mapping[str, Priors] | None = None,
 ) -> list[Board]:
     """A board for each track that has entries: current tracks first, then the retired, each by name.
 
@@ -186,6 +218,7 @@ def rank(
         entries: The entries, in any order.
         own: A track of your own, which counts as current.
         evidence: By the digest of an entry what stands behind it. Other entries are claimed.
+        spread: By the digest of a track's definition what is expected of the seeds. Else it is fitted to the entries.
 
     Raises:
         UserError: Two entries of a track have one name or one configuration, or were not measured by the same.
@@ -193,7 +226,7 @@ def rank(
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: e.name):
         groups.setdefault((entry.track, entry.result.track.digest), []).append(entry)
-    boards = [_board(group, own, evidence or {}) for group in groups.values()]
+    boards = [_board(group, own, evidence or {}, spread or {}) for group in groups.values()]
     return sorted(boards, key=lambda board: (board.retired is not None, board.track, board.digest))
 
 
@@ -217,7 +250,9 @@ def retirement(track: str, digest: str) -> str | None:
     return None if newest == track else f"{newest} has taken its place"
 
 
-def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, Evidence]) -> Board:
+def _board(
+    entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, Evidence], spread: Mapping[str, Priors]
+) -> Board:
     _check_agreement(entries)
     first = entries[0]
     digest, main = first.result.track.digest, first.result.track.main_score
@@ -226,6 +261,10 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
     known = Metrics({name: described[name] for name in first.metrics})
     track, sign = todays_track(first.track, digest, own), known[main].sign
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
+    if track is not None:
+        baselines = with_chance(baselines, track, track.instances("test"))
+    priors = spread.get(digest) or fit_priors(entries, known, baselines)
+    prior = priors.get(main) or default_prior(known[main])
 
     def row(name: str, scores: Mapping[str, ScoreRecord], **more: Any) -> Row:
         return Row(name, scores, normalized_scores(scores, baselines).get(main), **more)
@@ -237,11 +276,12 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
             entry=e,
             evidence=evidence.get(e.digest, Evidence(entry=e.digest)),
             budget_share=budget_share(e.result, track),
+            learned=_learned([seed.scores[main].value for seed in e.result.seeds], prior, known[main]),
         )
         for e in entries
     ]
     rows.sort(key=lambda one: (-sign * one.scores[main].value, one.name))
-    rows = _with_ranks(rows, known[main])
+    rows = _with_ranks(rows, known[main], prior)
     higher = any(one.rank is not None and one.tier != "claimed" for one in rows)
     rows += [row(name, record.scores, baseline=record) for name, record in baselines.items()]
     rows.sort(
@@ -266,15 +306,22 @@ def _board(entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, E
         n_instances=len(first.instances.counts),
         retired=None if current else retirement(first.track, digest),
         rows=tuple(rows),
+        priors=priors,
     )
 
 
-def _with_ranks(rows: Sequence[Row], main: Metric) -> list[Row]:
+def _learned(seeds: Sequence[float], prior: Prior, metric: Metric) -> tuple[int, int] | None:
+    """How many seeds are on the better side of a gap, and of how many. None where all have learned the same."""
+    cut = prior.gap_in(seeds)
+    return None if cut is None else (sum(metric.sign * (x - cut) > 0 for x in seeds), len(seeds))
+
+
+def _with_ranks(rows: Sequence[Row], main: Metric, prior: Prior) -> list[Row]:
     """The rows of entries, best first, with ranks for those of the whole budget. Claimed ones get none beside a higher tier."""
     whole = [row for row in rows if row.budget_share >= FULL]
     ranked = [row for row in whole if row.tier != "claimed"] or whole
     provisional = all(row.tier != "reproduced" for row in ranked)
-    ties = _ties([row.entry for row in ranked if row.entry is not None], main)
+    ties = _ties([row.entry for row in ranked if row.entry is not None], main, prior)
     places: dict[str, dict[str, Any]] = {
         row.name: {"rank": i, "ties": tie, "better": better, "provisional": provisional}
         for i, (row, (tie, better)) in enumerate(zip(ranked, ties, strict=True), 1)
@@ -294,20 +341,20 @@ def percent(share: float) -> int:
     return math.floor(100 * share + 1e-9) if share < FULL else round(100 * share)
 
 
-def _ties(ordered: Sequence[Entry], main: Metric) -> list[tuple[tuple[int, int], frozenset[str]]]:
-    """The best and the worst rank that noise leaves open to each entry, and which are better; `ordered`: best first."""
+def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tuple[int, int], frozenset[str]]]:
+    """The best and the worst rank that noise leaves open to each entry, and which are ahead; `ordered`: best first."""
     if not ordered:
         return []
     samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in ordered]
-    counts, higher = ordered[0].instances.counts_of(main.name), main.higher_is_better
-    better: list[set[str]] = [set() for _ in ordered]
-    worse = [0] * len(ordered)
-    for i, upper in enumerate(samples):
-        for j, lower in enumerate(samples[i + 1 :], i + 1):
-            if compare(upper, lower, counts, higher_is_better=higher, level=SIGNIFICANCE / 2).worse:
-                better[j].add(ordered[i].name)
-                worse[i] += 1
-    return [((1 + len(better[i]), len(ordered) - worse[i]), frozenset(better[i])) for i in range(len(ordered))]
+    counts = ordered[0].instances.counts_of(main.name)
+    found = ahead(samples, counts, prior, higher_is_better=main.higher_is_better)
+    return [
+        (
+            (1 + found[:, i].sum(), len(ordered) - found[i].sum()),
+            frozenset(ordered[j].name for j in np.flatnonzero(found[:, i])),
+        )
+        for i in range(len(ordered))
+    ]
 
 
 def _check_agreement(entries: Sequence[Entry]) -> None:

@@ -21,6 +21,7 @@ from regbench.leaderboard.origin import is_built_in, is_todays, same_configurati
 from regbench.leaderboard.past import Past, past_of
 from regbench.leaderboard.reference import find_reference
 from regbench.leaderboard.run_folder import RunFolder
+from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import (
     SAME,
@@ -297,11 +298,19 @@ def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | No
     for metric in entry.result.metrics:
         then = sample_of(entry.result.seeds, entry.instances, metric)
         now = sample_of(result.seeds, again, metric)
-        better = reference.track.metrics[metric].higher_is_better
-        changes[metric] = compare(then, now, entry.instances.counts_of(metric), higher_is_better=better, level=SAME)
+        known = reference.track.metrics[metric]
+        changes[metric] = compare(
+            then,
+            now,
+            entry.instances.counts_of(metric),
+            prior_of(entry.result.track.digest, known),
+            higher_is_better=known.higher_is_better,
+            level=SAME,
+            same=True,
+        )
         means[metric] = (then.mean, now.mean)
         errors[metric] = again.over_seeds(metric).stderr
-    far = is_far(entry, [seed.scores[entry.metrics[0]].value for seed in result.seeds])
+    far = is_far(entry, reference.track, [seed.scores[entry.metrics[0]].value for seed in result.seeds])
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)
     return Reproduction(stored, result, folder, changes, far, means, identical, errors)

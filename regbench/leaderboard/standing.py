@@ -11,8 +11,10 @@ from pathlib import Path
 from regbench.evaluation.find_predictors import KnownScores
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.rank import FULL, budget_share
+from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, find_entry, stored_in
 from regbench.metrics.metric import METRICS
+from regbench.metrics.significance import Prior
 from regbench.results import Result, ScoreRecord, TrackRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -81,7 +83,12 @@ class Entries:
                 f"{stored.path} is an entry of {entry.track}, not of {track.name}; give --track {entry.track}"
             )
         scores = {metric: entry.result.score(metric) for metric in entry.metrics}
-        return KnownScores(entry.name, scores, sample_of(entry.result.seeds, entry.instances, record.main_score))
+        main = sample_of(entry.result.seeds, entry.instances, record.main_score)
+        return KnownScores(entry.name, scores, main, entry.result)
+
+    def prior(self, track: Track) -> Prior:
+        """What is expected of the seeds of the track's main score."""
+        return prior_of(track.definition.digest, track.metrics[track.definition.main_score])
 
 
 def _is_file(name: str) -> bool:

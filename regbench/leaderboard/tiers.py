@@ -16,9 +16,10 @@ import pydantic
 
 from regbench.data.instances import Instances
 from regbench.leaderboard.entry import Entry, canonical, sample_of
+from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import Stored
 from regbench.metrics.metric import METRICS
-from regbench.metrics.significance import Change, compare_splits, expected_spread, seed_error, worst_seed
+from regbench.metrics.significance import Change, compare_splits, seed_error, worst_seed
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
@@ -242,7 +243,7 @@ def evidence_faults(entry: Entry, evidence: Evidence, track: Track | None) -> It
             expected = challenge.expected or _claimed(entry, challenge.scores)
             yield from differing(judge(entry, challenge.scores, expected, track))
     if (again := evidence.reproduced) is not None:
-        yield from _reproduction_faults(entry, again)
+        yield from _reproduction_faults(entry, again, track)
         if evidence.challenge is None and not is_built_in(entry.result.architecture):
             yield "it was reproduced before it was verified, and it is not built in"
         if evidence.submitted is not None and same_person(again.by, evidence.submitted.by):
@@ -271,7 +272,7 @@ def _drawn_so(entry: Entry, challenge: Challenge, track: Track | None) -> bool:
     return fresh.fingerprint == challenge.fingerprint
 
 
-def _reproduction_faults(entry: Entry, again: Reproduced) -> Iterator[str]:
+def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -> Iterator[str]:
     """Where a second training is not of all seeds, or its scores are beyond noise.
 
     The scores of its instances are not kept, so their noise is the sum of both errors. It is never less than the paired one by
@@ -292,15 +293,16 @@ def _reproduction_faults(entry: Entry, again: Reproduced) -> Iterator[str]:
         then = [seed.scores[metric].value for seed in entry.result.seeds]
         now = [scores[metric] for scores in again.scores]
         first, second = statistics.fmean(then), statistics.fmean(now)
-        error, freedom = seed_error(then, now, expected_spread(first, second))
+        prior = prior_of(entry.result.track.digest, (METRICS if track is None else track.metrics)[metric])
+        error, freedom = seed_error((then, now), prior, len(entry.instances.counts), same=True)
         one = entry.instances.over_seeds(metric).stderr
         noise = math.sqrt(2) * one if again.errors is None else one + again.errors[metric]
         change = Change(second - first, noise, error, freedom, SAME)
-        if change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, now)):
+        if change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, track, now)):
             yield f"the {metric} of the second training is {second:.4f}, and that of the entry {first:.4f}"
 
 
-def is_far(entry: Entry, scores: Sequence[float]) -> bool:
+def is_far(entry: Entry, track: Track | None, scores: Sequence[float]) -> bool:
     """Whether the mean main score of a second training is far from the entry's, by the noise of the entry alone.
 
     Seeds that collapse would otherwise excuse themselves by their spread. Other scores may be near their best, such as an NLL
@@ -308,12 +310,14 @@ def is_far(entry: Entry, scores: Sequence[float]) -> bool:
 
     Args:
         entry: The entry.
+        track: Its track. None where it is gone.
         scores: The main score of each seed of the second training.
     """
     main = entry.metrics[0]
     then, counts = sample_of(entry.result.seeds, entry.instances, main), entry.instances.counts_of(main)
     mean = [statistics.fmean(scores)]
-    return any(worst_seed(then, mean, counts, higher_is_better=way, level=SAME).worse for way in (True, False))
+    prior = prior_of(entry.result.track.digest, (METRICS if track is None else track.metrics)[main])
+    return any(worst_seed(then, mean, counts, prior, higher_is_better=way, level=SAME).worse for way in (True, False))
 
 
 def fresh_seed(entry: Entry, number: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -141,6 +141,39 @@ def score(
         UserError: Predictions of a wrong shape, rows that are not distributions, vectors that are not finite.
         TypeError: The task asks for a metric that needs a truth, and does not know its truth.
     """
+    return _add_up(task, instances, _by_batch(task, instances, predictions), apart=apart)
+
+
+def score_chance(task: Task, instances: Instances) -> Scores | None:
+    """Scores chance, as the task says what it is: see `Task.chance`. None where it is the unigram model, or has no distributions."""
+    probability = task.chance(instances)
+    known = {"token_accuracy", "nll", "area"}
+    if probability is None or not {task.metric_and_group(score)[0] for score in task.scores} <= known:
+        return None
+    values = {"token_accuracy": probability, "nll": -np.log(probability), "area": np.zeros_like(probability)}
+    return _add_up(task, instances, [values])
+
+
+def _by_batch(
+    task: Task, instances: Instances, predictions: Iterable[FloatArray | TokenPrediction]
+) -> Iterator[dict[str, FloatArray]]:
+    """Every metric at every position, a batch at a time."""
+    start = 0
+    for predicted in predictions:
+        part = instances[start : start + len(predicted)]
+        wide = part.scored.shape[1]
+        if isinstance(predicted, TokenPrediction):
+            predicted = TokenPrediction(predicted.probability[:, :wide], predicted.most_likely[:, :wide])
+        else:
+            predicted = predicted[:, :wide]
+        yield _position_scores(task, part, predicted)
+        start += len(predicted)
+
+
+def _add_up(
+    task: Task, instances: Instances, batches: Iterable[Mapping[str, FloatArray]], *, apart: bool = False
+) -> Scores:
+    """The scores from every metric at every position; see `score`."""
     n, length = instances.scored.shape
     counted = counted_positions(task, instances)
     steps = task.progress(instances)
@@ -148,15 +181,9 @@ def score(
     sums = {m: np.zeros(n) for m in task.scores}
     by_position = {m: np.zeros(length) for m in task.scores}
     start = 0
-    for predicted in predictions:
-        rows = slice(start, start + len(predicted))
-        part = instances[rows]
-        wide = part.scored.shape[1]
-        if isinstance(predicted, TokenPrediction):
-            predicted = TokenPrediction(predicted.probability[:, :wide], predicted.most_likely[:, :wide])
-        else:
-            predicted = predicted[:, :wide]
-        metrics = _position_scores(task, part, predicted)
+    for metrics in batches:
+        size, wide = next(iter(metrics.values())).shape
+        rows = slice(start, start + size)
         for score_name in task.scores:
             metric, _ = task.metric_and_group(score_name)
             values = np.where(counted[score_name][rows, :wide], metrics[metric], 0.0)
@@ -166,7 +193,7 @@ def score(
                 step = steps[rows, :wide]
                 at = np.arange(len(values))[:, None], np.maximum(step, 0)
                 np.add.at(by_step[score_name].sums[rows], at, np.where(step >= 0, values, 0.0))
-        start += len(predicted)
+        start += size
     if start != n:
         raise UserError(f"{start} predictions for {n} instances")
     groups = {m: counted[m] for m in task.scores if m in task.group_scores}
@@ -348,10 +375,10 @@ def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Cur
 
 
 def normalized_scores(scores: Mapping[str, ScoreRecord], baselines: Mapping[str, BaselineRecord]) -> dict[str, float]:
-    """How far every score has come from that of the unigram model (0) to that of the oracle (1).
+    """How far every score has come from chance (0) to the oracle (1).
 
-    On tracks of vectors the predictor that always says zero takes the place of the unigram model. The result is empty where the
-    baselines lack one of the two.
+    Chance is what the task says it is. Else it is the unigram model, and on tracks of vectors the predictor that always says
+    zero. The result is empty where the baselines lack one of the two.
     """
     start, end = (
         next((baseline.scores for baseline in baselines.values() if baseline.anchor == anchor), None)

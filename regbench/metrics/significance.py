@@ -2,15 +2,21 @@
 
 Two things vary even where nothing was changed. Both are in the standard error of the change, as the root of the sum of squares.
 
-*Seeds.* Two trainings that differ in a seed, or in the rounding of one sum, end at different scores. With K and K' trainings
-the means differ by s sqrt(1/K + 1/K'). A handful of seeds tells little about their spread s, and one seed tells nothing. So the
-spread found is pooled with one expected beforehand, which counts as `SEED_NOISE_WEIGHT` degrees of freedom (the moderated t of
-Smyth 2004, "Linear models and empirical Bayes methods", section 3). Thanks to this weight, seeds that agree by chance do not
-make every change significant, and the spread never counts as zero.
+*Seeds.* Two trainings that differ in a seed, or in the rounding of one sum, end at different scores. A handful of seeds tells
+little about their spread. So the variance found is averaged with one that is expected beforehand. Each counts as much as it has
+degrees of freedom: the moderated t of Smyth 2004, "Linear models and empirical Bayes methods", section 3. What is expected, and
+how much it counts, is fitted to the seeds of all entries of a board (`regbench.leaderboard.spread`). The scale is one on which
+spreads are alike: the logit of an accuracy, the logarithm of an error.
 
-*Instances.* Every instance is answered then and now. The error is that of the mean of the paired differences, which is far less
-than that of either score. It counts although the split stays the same: a change may help some instances as much as it hurts
-others. Part of the seeds' effect on single instances is counted twice in this way, on the safe side.
+Each side has a spread of its own, as two architectures need not spread alike. The test takes the smaller degrees of freedom of
+the two: the sum of two such estimates has heavier tails than one with all of them. Of two trainings of one configuration
+(`same`) the spread is one, and all seeds estimate it.
+
+*Two modes.* Where some seeds learn and some do not, neighbours are further apart than `Prior.gap`. No normal spread describes
+this. So the variance of such seeds is at least the one that was found, and what was expected adds no degrees of freedom.
+
+*Instances.* Every instance is answered then and now. The error is that of the mean of the paired differences. The part of it that
+is the seeds' own is left out where it is known (`Sample.own`): the spread of the scores has it already.
 
 *A seed alone.* Where a seed collapses, the spread over seeds grows with it, and the mean would excuse its own fall. So
 `worst_seed` holds each new seed against the earlier ones alone: against their mean, and with the noise of their seeds and
@@ -18,43 +24,73 @@ instances.
 
 A change counts when it is more standard errors away from 0 than Student's t reaches with probability `level`, on one side.
 Seeds are not paired: one changed bit is enough to make two trainings with the same seed as different as any others.
+`docs/verdicts.md` has the simulated rates of false alarms, and the differences that are found.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import betainc, betaincinv, stdtr, stdtrit
 
+from regbench.metrics.metric import Metric
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
+from regbench.utils.settings import Strict
+
+SIGNIFICANCE = 0.05
+"""Two-sided. A difference with a larger p-value counts as chance."""
 
 LEVEL = 0.001
-"""How often a test may fail although nothing is wrong, if its seeds spread as expected: once in a thousand."""
+"""How often a test may fail although nothing is wrong: once in a thousand."""
 
-SEED_NOISE = 0.008
-"""The spread over seeds that is expected beforehand: a standard deviation, as a share of the score.
 
-It is the largest of three that were measured on `pfa-small-v1`, root mean squares over four scores: 0.006 for 24 LSTMs and 0.008
-for 12 Mambas of width 32 trained on 250,000 tokens (single scores 0.004 to 0.010), 0.006 for architectures trained on all 8
-million. Then such LSTMs and Mambas were drawn and compared, one with one or three with three. At level 0.05 between 0 and 6 % of
-the tests failed, depending on the score. At level 0.001 none of 1,500 failed.
-"""
+class Prior(Strict):
+    """What is expected of the seeds of one score on one track, before any is seen.
 
-SEED_NOISE_WEIGHT = 8
-"""How many degrees of freedom the expected spread counts as.
+    Attributes:
+        logit: Whether the scale is the logit of the score. Else it is the logarithm.
+        spread: The standard deviation over seeds, on this scale.
+        freedom: How many degrees of freedom it counts as.
+        gap: Two neighbouring seeds that are further apart, in the score's unit, have not learned the same. None: it is not known.
+        learning: a. The probability that a seed learns is drawn from Beta(a, a). Near 0 nearly always all seeds learn, or none.
+    """
 
-One seed against one may then fall by 6.4 times the expected spread (5 % of the score), three against three by 3.1 times (2.5 %).
-A test also fails for its worst seed. If the true spread is twice the expected one, one test in 80 fails for nothing with one
-seed, and one in 56 with three. If it is three times the expected one, one in 16 fails with either. Half the weight would let one
-seed fall by 10 times the spread. Twice the weight would more than double the false alarms at twice the expected spread.
-"""
+    logit: bool
+    spread: float
+    freedom: float
+    gap: float | None = None
+    learning: float = 0.5
+
+    def at(self, score: float, instances: int) -> float:
+        """The spread at a score, in its unit. On the scale of the logit half an instance is right and half an instance is wrong.
+
+        So the spread has a floor where all is solved.
+        """
+        if not self.logit:
+            return self.spread * abs(score)
+        score = (score * instances + 0.5) / (instances + 1)
+        return self.spread * score * (1.0 - score)
+
+    def gap_in(self, seeds: Sequence[float]) -> float | None:
+        """The middle of the widest gap between neighbouring seeds. None where all seeds have learned the same."""
+        wide, low = max(((b - a, a) for a, b in itertools.pairwise(sorted(seeds))), default=(0.0, 0.0))
+        return low + wide / 2 if self.gap is not None and wide > self.gap else None
+
+
+def default_prior(metric: Metric) -> Prior:
+    """What is expected on a track whose board has few entries or none: fitted to the main scores of all boards together."""
+    if metric.limits == (0.0, 1.0):
+        return Prior(logit=True, spread=0.02, freedom=0.5, gap=1 / 3)
+    return Prior(logit=False, spread=0.005, freedom=0.9)
 
 
 @dataclass(frozen=True)
@@ -65,11 +101,23 @@ class Sample:
         seeds: (K,), the score of each seed.
         instances: (N,), the sum over each instance's positions, averaged over seeds.
         trained: Whether another seed would give another score. False of a baseline.
+        own: The part of the squared error over instances that is the seeds' own. 0 where it is not known.
     """
 
     seeds: Sequence[float]
     instances: NDArray[np.float64]
     trained: bool = True
+    own: float = 0.0
+
+    @classmethod
+    def of(
+        cls, seeds: Sequence[float], sums: FloatArray, counts: NDArray[np.integer[Any]], trained: bool = True
+    ) -> Self:
+        """A sample with the part that is the seeds' own; `sums` (K, N) are those of each seed, `counts` (N,) the positions."""
+        mean = sums.mean(0)
+        errors = [_paired_error(one - mean, counts) for one in sums] if len(sums) > 1 and trained else []
+        own = sum(error**2 for error in errors) / (len(sums) * max(1, len(sums) - 1))
+        return cls(seeds, mean, trained, own if math.isfinite(own) else 0.0)
 
     @property
     def mean(self) -> float:
@@ -92,7 +140,7 @@ class Change:
     change: float
     instances: float
     seeds: float
-    freedom: int
+    freedom: float
     level: float
 
     @property
@@ -127,10 +175,11 @@ def compare(
     expected: Sample,
     got: Sample,
     counts: NDArray[np.integer[Any]],
+    prior: Prior,
     *,
     higher_is_better: bool,
     level: float = LEVEL,
-    seed_noise: float | None = None,
+    same: bool = False,
 ) -> Change:
     """Compares two scores that are means over the positions of the same instances.
 
@@ -139,42 +188,35 @@ def compare(
         got: The models trained now.
         counts: (N,), the number of positions of each instance. Those without any do not count. Of one instance nothing is
             significant.
+        prior: What is expected of the seeds.
         higher_is_better: Whether the score is better when it is higher.
         level: The probability with which chance alone may be called a change, on one side.
-        seed_noise: The spread over seeds that is expected beforehand, in the score's unit. By default it is the
-            `expected_spread` of the scores that were trained.
-
-    Raises:
-        UserError: The level is no probability below one half, or seed_noise is negative.
+        same: Whether both are trainings of one configuration, whose seeds spread alike.
     """
-    require_noise(level, seed_noise)
-    change = got.mean - expected.mean
-    of_trained = [sample.mean for sample in (expected, got) if sample.trained]
-    prior = expected_spread(*of_trained) if seed_noise is None else seed_noise
+    change, n = got.mean - expected.mean, np.count_nonzero(counts)
     # The spread of what was not trained, such as over a language model's draws of tokens, says nothing about trainings.
-    then, now = (sample.seeds if sample.trained else [sample.mean] for sample in (expected, got))
-    seeds, freedom = seed_error(then, now, prior)
-    parts = [(1 / len(then), expected.trained), (1 / len(now), got.trained)]
-    seeds *= math.sqrt(sum(part for part, trained in parts if trained) / sum(part for part, _ in parts))
+    seeds, freedom = seed_error([one.seeds for one in (expected, got) if one.trained], prior, n, same=same)
     instances = _paired_error(got.instances - expected.instances, counts)
     if math.isinf(instances):  # one instance tells nothing of others
         return Change(change if higher_is_better else -change, instances, seeds, 1, level)
     exponent = math.frexp(max(seeds, instances))[1]  # fourth powers of a very large score would overflow
+    own = math.ldexp(expected.own, -2 * exponent) + math.ldexp(got.own, -2 * exponent)
     one, other = math.ldexp(seeds, -exponent), math.ldexp(instances, -exponent)
+    other = math.sqrt(max(0.0, other**2 - own))
     total = one**2 + other**2
     if total > 0.0:  # of a sum of two variances, by Satterthwaite
-        freedom = max(1, int(total**2 / (one**4 / freedom + other**4 / (np.count_nonzero(counts) - 1))))
-    return Change(change if higher_is_better else -change, instances, seeds, freedom, level)
+        freedom = total**2 / (one**4 / freedom + other**4 / (n - 1))
+    return Change(change if higher_is_better else -change, math.ldexp(other, exponent), seeds, freedom, level)
 
 
 def worst_seed(
     expected: Sample,
     got: Sequence[float],
     counts: NDArray[np.integer[Any]],
+    prior: Prior,
     *,
     higher_is_better: bool,
     level: float = LEVEL,
-    seed_noise: float | None = None,
 ) -> Change:
     """Compares the worst of some seeds with the earlier ones. Its own score does not count as noise.
 
@@ -182,32 +224,69 @@ def worst_seed(
         expected: The models trained then.
         got: The score of each seed now.
         counts: (N,), the number of positions of each instance.
+        prior: What is expected of the seeds.
         higher_is_better: Whether the score is better when it is higher.
         level: The probability with which chance alone may call any of the seeds worse.
-        seed_noise: As in `compare`.
-
-    Raises:
-        UserError: As in `compare`.
     """
-    require_noise(level, seed_noise)
     mean = expected.mean
-    prior = expected_spread(mean) if seed_noise is None else seed_noise
-    seeds, freedom = seed_error(expected.seeds, [mean], prior)
+    variance, freedom = _variance([expected.seeds], prior, np.count_nonzero(counts))
+    seeds = math.sqrt(variance * (1 + 1 / len(expected.seeds)))
     change = min(x - mean if higher_is_better else mean - x for x in got)
     # A score near its best, such as an NLL near 0, is that of a few instances: there seeds differ by more than a share of it.
     return Change(change, _paired_error(expected.instances, counts), seeds, freedom, level / len(got))
 
 
-def require_noise(level: float = LEVEL, seed_noise: float | None = None) -> None:
-    """Checks what a caller of `compare` says of the noise.
+def ahead(
+    samples: Sequence[Sample], counts: NDArray[np.integer[Any]], prior: Prior, *, higher_is_better: bool
+) -> NDArray[np.bool_]:
+    """Which of the E entries of a board are ahead of which: (E, E), whether i is ahead of j.
+
+    All pairs are tested together by the steps of Holm 1979. So with a probability of at most `SIGNIFICANCE` any of those that are
+    equal is called ahead, and the ranges of ranks that follow hold for all entries at once (Mogstad, Romano, Shaikh and Wilhelm
+    2024, "Inference for Ranks").
+
+    Two entries on either side of a gap must also differ in how often a seed learns: with three seeds each, one in 32 pairs of
+    coin tosses has 3 of 3 against 0 of 3. How likely that is on this board, its `Prior.learning` says.
+    """
+    pairs = list(itertools.combinations(range(len(samples)), 2))
+    changes = [compare(samples[i], samples[j], counts, prior, higher_is_better=higher_is_better) for i, j in pairs]
+    found = np.zeros((len(samples), len(samples)), bool)
+    for left, n in zip(
+        range(len(pairs), 0, -1), np.argsort([change.p for change in changes], kind="stable"), strict=True
+    ):
+        if changes[n].p > SIGNIFICANCE / left:
+            break
+        worse, better = pairs[n] if changes[n].change > 0 else pairs[n][::-1]
+        found[better, worse] = 2 * _unsure(samples[better].seeds, samples[worse].seeds, prior) < SIGNIFICANCE
+    return found
+
+
+def _unsure(better: Sequence[float], worse: Sequence[float], prior: Prior) -> float:
+    """The probability that the entry with more seeds on the better side of a gap does not learn more often. 0 without a gap."""
+    cut = prior.gap_in([*better, *worse])
+    if cut is None:
+        return 0.0
+    above = [sum(x > cut for x in seeds) for seeds in (better, worse)]
+    if statistics.fmean(better) < statistics.fmean(worse):  # of an error less is better
+        above = [len(better) - above[0], len(worse) - above[1]]
+    return _not_more_often(prior.learning, above[0], len(better), above[1], len(worse))
+
+
+@lru_cache(maxsize=1024)
+def _not_more_often(a: float, more: int, of: int, fewer: int, of_fewer: int) -> float:
+    """P(p <= q): `more` of `of` seeds learned with probability p, and `fewer` of `of_fewer` with q, both from Beta(a, a)."""
+    q = betaincinv(a + fewer, a + of_fewer - fewer, (np.arange(1000) + 0.5) / 1000)
+    return float(betainc(a + more, a + of - more, q).mean())
+
+
+def require_level(level: float) -> None:
+    """Checks a caller's level.
 
     Raises:
-        UserError: The level is no probability below one half, or seed_noise is negative.
+        UserError: It is no probability below one half.
     """
     if not 0.0 < level < 0.5:
         raise UserError(f"level must be above 0 and below 0.5, not {level}")
-    if seed_noise is not None and not (seed_noise >= 0.0 and math.isfinite(seed_noise)):
-        raise UserError(f"seed_noise must be 0 or more, not {seed_noise}")
 
 
 @dataclass(frozen=True)
@@ -262,29 +341,32 @@ def compare_splits(
     return Change(change if higher_is_better else -change, expected[1], 0.0, max(1, instances - 1), level)
 
 
-def expected_spread(*scores: float) -> float:
-    """The spread over seeds that is expected beforehand: `SEED_NOISE` times the mean size of the scores, or 0 without any.
-
-    All scores count alike, so that a comparison has the same p whichever of them is named first.
-    """
-    return SEED_NOISE * float(np.mean(np.abs(scores))) if scores else 0.0
-
-
-def seed_error(expected: Sequence[float], got: Sequence[float], prior: float) -> tuple[float, int]:
+def seed_error(sides: Sequence[Sequence[float]], prior: Prior, instances: int, *, same: bool) -> tuple[float, float]:
     """Estimates the standard error of the difference of two means over seeds.
 
     Args:
-        expected: The score of each seed then.
-        got: The score of each seed now.
-        prior: The spread over seeds that is expected beforehand, in the score's unit.
+        sides: The scores of each seed, for each of the two that was trained.
+        prior: What is expected of the seeds.
+        instances: How many instances the scores are over.
+        same: Whether both are trainings of one configuration, whose seeds spread alike.
 
     Returns:
         The standard error and its degrees of freedom.
     """
-    freedom = len(expected) + len(got) - 2
-    squares = sum((x - statistics.fmean(part)) ** 2 for part in (expected, got) for x in part)
-    variance = (SEED_NOISE_WEIGHT * prior**2 + squares) / (SEED_NOISE_WEIGHT + freedom)
-    return math.sqrt(variance * (1 / len(expected) + 1 / len(got))), SEED_NOISE_WEIGHT + freedom
+    found = [_variance(sides if same else [side], prior, instances) for side in sides]
+    error = math.sqrt(sum(variance / len(side) for (variance, _), side in zip(found, sides, strict=True)))
+    return error, min((freedom for _, freedom in found), default=math.inf)
+
+
+def _variance(sides: Sequence[Sequence[float]], prior: Prior, instances: int) -> tuple[float, float]:
+    """The variance over seeds that these have in common, and its degrees of freedom."""
+    freedom = sum(len(seeds) - 1 for seeds in sides)
+    squares = sum((x - statistics.fmean(seeds)) ** 2 for seeds in sides for x in seeds)
+    expected = prior.at(statistics.fmean(statistics.fmean(seeds) for seeds in sides), instances) ** 2
+    variance = (prior.freedom * expected + squares) / (prior.freedom + freedom)
+    if any(prior.gap_in(seeds) is not None for seeds in sides):
+        return max(variance, squares / freedom), freedom
+    return variance, prior.freedom + freedom
 
 
 def student_quantile(level: float, freedom: int) -> float:

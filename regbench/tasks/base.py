@@ -213,13 +213,6 @@ class Task(ABC):
         """The largest size in training, of such a task."""
         return None
 
-    def chance(self, instances: Instances) -> FloatArray | None:
-        """How often the best predictor is right that has not read what it must remember, (N, L).
-
-        It is the zero of the area and of the normalized score. None: the unigram model is.
-        """
-        return None
-
     def truth(self, instances: Instances) -> FloatArray:
         """The true next-token distributions of instances.
 
@@ -231,6 +224,16 @@ class Task(ABC):
             UserError: The task has no known truth (`knows_truth`).
         """
         raise UserError(f"{type(self).__module__.rpartition('.')[2]}: the true distributions are unknown")
+
+    def chance(self, instances: Instances) -> FloatArray | None:
+        """The probability of each target under the best predictor that has not read what it must remember.
+
+        It is the zero of the normalized score, and of the area.
+
+        Returns:
+            (N, L). Only scored positions count. None: the unigram model is chance.
+        """
+        return None
 
     @abstractmethod
     def identities(self, instances: Instances) -> list[bytes]:

@@ -145,6 +145,10 @@ class MQAR(task.Task):
         sources = self._sources(instances)[instances.scored]
         return task.certain(instances, self.io.vocab_size, instances.tokens[rows, sources + 1])
 
+    def chance(self, instances: Instances) -> FloatArray:
+        """The values of all pairs are equally likely."""
+        return np.full(instances.tokens.shape, 1.0 / self.parameters.n_pairs)
+
     def identities(self, instances: Instances) -> list[bytes]:
         """The pairs of each instance."""
         return [row.tobytes() for row in instances.tokens[:, : 2 * self.parameters.n_pairs]]

@@ -185,6 +185,10 @@ class StateTracking(task.Task):
         """(N, L, V): where a state is named, its name has probability 1."""
         return task.certain(instances, self.io.vocab_size, self._run(instances)[0][instances.scored])
 
+    def chance(self, instances: Instances) -> FloatArray:
+        """All states of a group are equally likely."""
+        return 1.0 / self._layout[self._owner[instances.tokens, 0], 1]
+
     def identities(self, instances: Instances) -> list[bytes]:
         """The tokens of each instance."""
         return instances.as_bytes()

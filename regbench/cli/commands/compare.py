@@ -79,9 +79,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the scores and the distances; draws and writes what is asked for."""
     from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
     from regbench.evaluation.find_predictors import find_predictors
-    from regbench.evaluation.score_table import SIGNIFICANCE, score_table
+    from regbench.evaluation.score_table import score_table
     from regbench.leaderboard.standing import Entries
     from regbench.leaderboard.store import without_evidence
+    from regbench.metrics.significance import SIGNIFICANCE
     from regbench.utils.errors import UserError
     from regbench.utils.files import require_writable_files
 
@@ -110,8 +111,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     print_fitting(_scores(rows, found), console)
     console.print(
         f"difference: from {found.names[0]}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the "
-        "noise of instances and seeds",
+        "noise of instances and seeds; each row is tested by itself",
     )
+    shares = {row.name: f"{100 * share:.0f} %" for row in rows if (share := _share(row, found)) is not None}
+    if len(set(shares.values())) > 1:
+        print_line(f"budgets differ: {', '.join(f'{name} used {share}' for name, share in shares.items())}", console)
     if compared is None:
         print_line(f"no distances: {why_not}", console)
         return 0
@@ -171,6 +175,9 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
         table.add_column(head, no_wrap=True, justify="left" if head == "verdict" else "right")
     for metric in others:
         table.add_column(heads[metric], justify="right", no_wrap=True)
+    learned = any(row.learned is not None for row in rows)
+    for head in ("parameters", "state", "training tokens", "of the budget", *(["learns in"] if learned else [])):
+        table.add_column(fill(head, 8, break_long_words=False), justify="right", no_wrap=True)
     first = next(row.scores[main] for row in rows if row.change is None)
     for row in rows:
         record, gap, p = row.scores[main], "", ""
@@ -183,8 +190,28 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
             str(row.seeds or ""),
             *cells,
             *(f"{row.scores[metric].value:.3f}" for metric in others),
+            *_costs(row, found),
+            *([f"{row.learned} of {row.seeds}" if row.learned is not None else ""] if learned else []),
         )
     return table
+
+
+def _share(row: ScoreRow, found: Found) -> float | None:
+    """The share of the track's training tokens that a row's training used. None of what was not trained on the track."""
+    if row.result is None or row.result.evaluation is not None:
+        return None
+    return row.result.tokens / found.track.definition.budget.train_tokens
+
+
+def _costs(row: ScoreRow, found: Found) -> tuple[str, ...]:
+    """Parameters, state, training tokens, and the share of the budget that they are. Empty of a baseline."""
+    from regbench.report.content import human_state
+
+    if row.result is None:
+        return ("",) * 4
+    share, architecture = _share(row, found), row.result.architecture
+    tokens = ("", "") if share is None else (f"{row.result.tokens:,}", f"{100 * share:.0f} %")
+    return (f"{architecture.parameters:,}", human_state(architecture), *tokens)
 
 
 def _show_distances(found: Comparison, arguments: argparse.Namespace, console: Console) -> None:

@@ -33,6 +33,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the ranking of every track, or what disagrees."""
     from regbench.leaderboard.load import BASELINES, baselines_file, load_boards
     from regbench.leaderboard.publish import outdated, render, write
+    from regbench.leaderboard.spread import SPREAD, spread_file
     from regbench.leaderboard.store import find_board
 
     folder = find_board(arguments.board)
@@ -44,7 +45,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         line = f"{len(faults)} fault{'s' * (len(faults) > 1)} in the entries: `regbench verify {folder}` says more"
         print_line(line, console)
         return 1
-    files = {**render(boards), BASELINES: baselines_file(folder, boards, track, announce)}
+    files = {
+        **render(boards),
+        BASELINES: baselines_file(folder, boards, track, announce),
+        SPREAD: spread_file(folder, {board.digest: board.priors for board in boards}),
+    }
     changed = outdated(folder, files)
     if arguments.check:
         for name in changed:
@@ -70,6 +75,5 @@ def _table(board: Board) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for row in board.rows:
         scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
-        name = f"{row.name} ({row.mark})" if row.mark else row.name
-        table.add_row(row.place, folded(name), *scores, style=None if row.kind == "entry" else "dim")
+        table.add_row(row.place, folded(row.title), *scores, style=None if row.kind == "entry" else "dim")
     return table
