@@ -145,7 +145,7 @@ def score(
 
 
 def score_chance(task: Task, instances: Instances) -> Scores | None:
-    """Scores chance, as the task says what it is: see `Task.chance`. None where it is the unigram model, or has no distributions."""
+    """Scores chance, as the task says what it is: see `Task.chance`. None where it is the unigram model, or more is asked."""
     probability = task.chance(instances)
     known = {"token_accuracy", "nll", "area"}
     if probability is None or not {task.metric_and_group(score)[0] for score in task.scores} <= known:
