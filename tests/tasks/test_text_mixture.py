@@ -307,7 +307,7 @@ def test_data_says_with_which_python(
     assert cli.main(["data", "text-mixture-small-v1"]) == 0
     said = capsys.readouterr()
     assert f"text: the standard library of Python {sys.version.split()[0]}" in said.out
-    for text in ("unigram nats", "characters a token", "train and test 0", "cut before token", "excerpt 2: topic"):
+    for text in ("unigram nats", "characters a token", "train and test 0", "excerpt 2: topic"):
         assert text in said.out
     assert said.err == ""
     assert cli.main(["ls", "tracks"]) == 0
