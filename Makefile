@@ -42,8 +42,9 @@ figures: $(INSTALLED)  ## draw docs/figures: scores by position from entries, by
 	$(BIN)/python docs/figures/instances.py
 	$(BIN)/python docs/figures/probes.py
 
-docs: $(INSTALLED)  ## build the site of docs/ in site/; a broken link is an error
+docs: $(INSTALLED)  ## build the site of docs/ in site/, with the page of the leaderboard; a broken link is an error
 	$(BIN)/zensical build --clean --strict
+	$(BIN)/regbench leaderboard --page site/leaderboard.html
 
 TRACKS := pfa-small-v1 pfa-v1 pfa-reference-v1
 baselines: $(INSTALLED)  ## score the baselines and measure what time buys Bayes, into baselines/README.md: 25 minutes of a core

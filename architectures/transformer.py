@@ -50,7 +50,6 @@ class Transformer(Mixer):
     family = "attention"
     paper = Paper("Attention Is All You Need", "Vaswani et al.", 2017, "1706.03762")
     training_defaults: ClassVar = {"learning_rate": 2.5e-3}
-    simulator = "architectures.tint.explicit"
 
     def __init__(self, options: Transformer.Options) -> None:
         super().__init__(options)

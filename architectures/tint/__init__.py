@@ -19,7 +19,7 @@ Paper: *Trainable Transformer in Transformer* (Panigrahi, Malladi, Xia, Arora 20
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -82,7 +82,6 @@ class TinT(Model):
 
     family = "attention"
     paper = Paper("Trainable Transformer in Transformer", "Panigrahi et al.", 2023, "2307.01189")
-    simulator: ClassVar[str | None] = "architectures.tint.explicit"
 
     def __init__(self, options: TinT.Options, io: TokenIO) -> None:
         super().__init__(options, io)

@@ -21,33 +21,19 @@ SEGMENTS_A_COMPONENT = 5
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """The predictions of a cross-validated linear probe, in standard deviations of each target.
+    """The predictions of a cross-validated linear probe, in standard deviations of each target."""
 
-    Attributes:
-        names: The K targets.
-        targets: Normalised targets, (S, K).
-        predictions: Each predicted by a map that was fitted to other instances, (S, K).
-        error: Mean absolute error, (K,).
-        r_squared: Share of variance explained, (K,).
-        row: The instance of each segment, (S,).
-        fitted: Smallest number of segments that a map was fitted to.
-    """
-
-    names: list[str]
-    targets: FloatArray
-    predictions: FloatArray
-    error: FloatArray
-    r_squared: FloatArray
-    row: IntArray
-    fitted: int
+    names: list[str]  # the K targets
+    targets: FloatArray  # normalised targets, (S, K)
+    predictions: FloatArray  # each predicted by a map that was fitted to other instances, (S, K)
+    error: FloatArray  # mean absolute error, (K,)
+    r_squared: FloatArray  # share of variance explained, (K,)
+    row: IntArray  # the instance of each segment, (S,)
+    fitted: int  # smallest number of segments that a map was fitted to
 
 
 def require_scikit_learn() -> None:
-    """Refuses to go on without scikit-learn, before anything is measured.
-
-    Raises:
-        UserError: It is not installed.
-    """
+    """Refuses to go on without scikit-learn, before anything is measured."""
     if importlib.util.find_spec("sklearn") is None:
         raise UserError("this analysis needs the package scikit-learn: pip install 'regbench[analysis]'")
 
@@ -111,9 +97,6 @@ def linear_probe(
         names: Names of the K targets.
         targets: (S, K).
         seed: Of places and folds.
-
-    Raises:
-        UserError: scikit-learn is not installed.
     """
     require_scikit_learn()
     from sklearn.linear_model import LinearRegression

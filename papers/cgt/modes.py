@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from architectures.cgt.slow import SlowModel
 from papers.cgt.segments import Segments, windows
 from regbench.data.instances import Instances
 from regbench.metrics.metric import score_positions, score_vectors
@@ -39,41 +40,18 @@ PAIRS = 200
 KINDS = ("the donor's alone", "both texts'", "its own alone", "neither text's")
 
 
-class ContextModel(Protocol):
-    """A model with a summary y of its context. An architecture with these methods can use this analysis."""
-
-    io: Any
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """(B, L) -> (B, L, V) logits; for vectors (B, L, D_in) -> (B, L, D_out)."""
-
-    def context(self, tokens: Tensor) -> Tensor:
-        """The summary y at every position: [b, t] summarises tokens[b, :t]. (B, L) -> (B, L, d)."""
-
-    def summary(self, prefix: Tensor) -> Tensor:
-        """The summary y of whole prefixes, (B, c) -> (B, d)."""
-
-    def with_context(self, tokens: Tensor, y: Tensor) -> Tensor:
-        """The output for a given y: (B, L), and (B, L, d) or for a constant y (B, d) -> (B, L, V)."""
-
-
 def has_summary(model: Any) -> bool:
-    """Whether a model is a `ContextModel`."""
+    """Whether a model has a summary y of its context, as `SlowModel` has."""
     return all(hasattr(model, method) for method in ("context", "summary", "with_context"))
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Metrics after the prompts.
+    """Metrics after the prompts."""
 
-    Attributes:
-        values: By mode and metric, (S, W). W is the distance from the cut.
-        scored: Which positions are scored, (S, W) bool.
-        unit: What errors are over, for each segment, (S,): its instance, or the problem that instances share.
-    """
-
-    values: Mapping[str, Mapping[str, FloatArray]]
-    scored: NDArray[np.bool_]
+    values: Mapping[str, Mapping[str, FloatArray]]  # by mode and metric, (S, W). W is the distance from the cut
+    scored: NDArray[np.bool_]  # which positions are scored, (S, W) bool
+    # what errors are over, for each segment, (S,): its instance, or the problem that instances share
     unit: NDArray[np.integer]
 
     @property
@@ -83,7 +61,7 @@ class Outcomes:
 
     def score(self, mode: str, metric: str) -> ScoreRecord:
         """The mean over scored positions, with its standard error over units."""
-        return self._mean(self.values[mode][metric], self.scored)
+        return mean_by_unit(self.values[mode][metric], self.scored, self.unit)
 
     def difference(
         self, mode: str, other: str, metric: str, distance: FloatArray
@@ -91,12 +69,6 @@ class Outcomes:
         """The metric of `mode` minus that of `other`, by distance from the cut.
 
         Distances with few scored positions are left out as noise: fewer than 20, or than a 20th of those at the first distance.
-
-        Args:
-            mode: One of the modes.
-            other: The mode to subtract.
-            metric: One of the metrics.
-            distance: Of each position, (S, W).
 
         Returns:
             The K distances, the mean differences and their standard errors, (K,) each.
@@ -109,7 +81,7 @@ class Outcomes:
             most = most or int(counted.sum())
             if counted.sum() < max(20, most // 20):
                 continue
-            score = self._mean(gap, counted)
+            score = mean_by_unit(gap, counted, self.unit)
             found.append(float(at))
             mean.append(score.value)
             error.append(score.stderr)
@@ -118,46 +90,26 @@ class Outcomes:
     def first_tokens(self, mode: str, other: str, metric: str, tokens: int) -> ScoreRecord | None:
         """`difference` over the first tokens after the cut. None if none of them is scored."""
         counted = self.scored & (np.arange(self.scored.shape[1]) < tokens)
-        return self._mean(self.values[mode][metric] - self.values[other][metric], counted) if counted.any() else None
-
-    def _mean(self, values: FloatArray, counted: NDArray[np.bool_]) -> ScoreRecord:
-        """The mean over counted positions, (S, W), with its standard error over units."""
-        return mean_by_unit(values, counted, self.unit)
+        gap = self.values[mode][metric] - self.values[other][metric]
+        return mean_by_unit(gap, counted, self.unit) if counted.any() else None
 
 
 def mean_by_unit(values: FloatArray, counted: NDArray[np.bool_], unit: NDArray[np.integer]) -> ScoreRecord:
-    """The mean over counted values with its standard error over units.
-
-    Args:
-        values: (S, W).
-        counted: (S, W).
-        unit: Of each segment its instance, or the problem that instances share, (S,); see `Instances.units`.
-    """
+    """The mean over counted values, (S, W), with its standard error over units, (S,); see `Instances.units`."""
     return mean_over((values * counted).sum(1), counted.sum(1), unit)
 
 
 @torch.no_grad()
 def read_in_modes(
-    model: ContextModel,
+    model: SlowModel,
     task: Task,
     instances: Instances,
     segments: Segments,
     rate: float,
-    batch_size: int = 32,
     modes: Sequence[str] = MODES,
 ) -> Outcomes:
-    """Every metric of the task after the prompts.
-
-    Args:
-        model: For the modes "dynamic" and "unprompted" alone, any callable will do.
-        task: The task.
-        instances: Its instances.
-        segments: Segments of these instances.
-        rate: Of the moving average.
-        batch_size: Segments at a time, or fewer if the vocabulary is large.
-        modes: Which modes.
-    """
-    batch_size = rows_at_once(task.io, instances.tokens.shape[1], batch_size)
+    """Every metric of the task after the prompts."""
+    batch_size = rows_at_once(task.io, instances.tokens.shape[1], 32)
     index, inside = windows(segments.cut, segments.end)
     scored = inside & instances.scored[segments.row[:, None], index]
     values: dict[str, dict[str, FloatArray]] = {mode: {} for mode in modes}
@@ -188,7 +140,7 @@ def _scores(task: Task, out: Tensor, truth: FloatArray | None, tokens: NDArray[n
 
 
 def _outputs(
-    model: ContextModel, tokens: Tensor, part: Segments, at: NDArray[np.integer], rate: float, modes: Sequence[str]
+    model: SlowModel, tokens: Tensor, part: Segments, at: NDArray[np.integer], rate: float, modes: Sequence[str]
 ) -> Iterator[tuple[str, Tensor]]:
     """The model's output for tokens[at] in each mode: (B, L), (B, W) -> (B, W, V), one mode at a time."""
     there = torch.arange(len(part))[:, None]
@@ -232,32 +184,19 @@ def moving_average(first: Tensor, y: Tensor, rate: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Patching:
-    """How predictions change when y comes from another text, the donor's.
+    """How predictions change when y comes from another text, the donor's."""
 
-    Attributes:
-        by_kind: Mean rise of the log probability in nats, over the tokens in the donor's prompt alone, in both prompts, in the
-            text's own prompt alone, and in neither.
-        rises: Mean rise of each token's log probability, over pairs and positions, in nats, (V,).
-        total_variation: Mean total variation distance between the two predictions.
-        pairs: Number of pairs.
-    """
-
-    by_kind: dict[str, float]
-    rises: FloatArray
-    total_variation: float
-    pairs: int
+    by_kind: dict[str, float]  # mean rise of the log probability in nats, over the tokens in prompts of `KINDS`
+    rises: FloatArray  # mean rise of each token's log probability, over pairs and positions, in nats, (V,)
+    total_variation: float  # mean total variation distance between the two predictions
+    pairs: int  # number of pairs
 
 
 @torch.no_grad()
-def activation_patching(model: ContextModel, instances: Instances, segments: Segments) -> Patching:
+def activation_patching(model: SlowModel, instances: Instances, segments: Segments) -> Patching:
     """Reads the text of each segment with its own y and with that of a donor (CGT D.3). For tasks of tokens.
 
     The donor is the next segment of another instance. Both y are those of the cuts, and constant. Only scored positions count.
-
-    Args:
-        model: The model.
-        instances: Instances of the task.
-        segments: Segments of these instances.
     """
     size = model.io.vocab_size
     sums, counts = np.zeros(len(KINDS)), np.zeros(len(KINDS))
@@ -285,7 +224,7 @@ def activation_patching(model: ContextModel, instances: Instances, segments: Seg
     return Patching(by_kind, mean, float(np.mean(distances)) if distances else 0.0, len(rises))
 
 
-def _summary(model: ContextModel, instances: Instances, segment: Segments) -> Tensor:
+def _summary(model: SlowModel, instances: Instances, segment: Segments) -> Tensor:
     """The y of the cut, after the whole sequence before it: (1, d)."""
     prefix = instances.tokens[segment.row[0], : segment.cut[0]]
     return model.summary(token_tensor(prefix[None]))

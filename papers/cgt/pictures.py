@@ -48,17 +48,6 @@ def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, w
         save_picture(figure, path)
 
 
-def plot_spectrum(power: FloatArray, path: Path) -> None:
-    """Shares of the power of y at the harmonics 1, 2, ... of an instance, (K,) (2024, Fig. 15a)."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 3.9), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(np.arange(1, len(power) + 1), power, "-o", color=COLOURS[0], markersize=3)
-        axes.set(title="Spectrum of y", xlabel="harmonic: periods in an instance", ylabel="share of the power")
-        axes.set_ylim(bottom=0)
-        save_picture(figure, path)
-
-
 def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
     """Predictions of a linear probe against the truth, a panel for each of the first four targets."""
     shown = min(4, len(probe.names))
@@ -76,39 +65,20 @@ def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
         save_picture(figure, path)
 
 
-def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int | None], path: Path, what: str) -> None:
-    """Every component of y over one sequence.
-
-    Args:
-        y: (L, d).
-        boundaries: Where a new context begins.
-        moved: After how many tokens y has moved at each of these. None: it has not.
-        path: For the picture.
-        what: What the sequence is.
-    """
+def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int | None], path: Path) -> None:
+    """Every component of y over one sequence, (L, d), and how soon it has moved where a new context begins."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 5.6), layout="constrained")
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-        centred = y - y.mean(0)
+        figure = Figure(figsize=(10, 4.4), layout="constrained")
+        axes, centred = figure.subplots(), y - y.mean(0)
         limit = float(np.quantile(np.abs(centred), 0.99)) or 1.0
-        image = above.imshow(
-            centred.T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", origin="lower"
-        )
-        above.set(title=f"y minus its mean: {what}", ylabel="component")
-        order = np.argsort(-y.var(0), kind="stable")[:6]
-        for colour, component in zip(COLOURS, order, strict=False):
-            below.plot(y[:, component], color=colour, linewidth=1.2, label=str(component))
-        below.set(title="the six components with the largest variance", xlabel="position (tokens read)", ylabel="value")
-        below.legend(
-            ncols=6, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=9, borderaxespad=0.1
-        )
-        figure.colorbar(image, ax=(above, below), label="y minus its mean", shrink=0.6, anchor=(0.0, 1.0))
-        below.margins(x=0)
-        for axes in (above, below):
-            for at, after in zip(boundaries, moved, strict=True):
-                axes.axvline(at, color="black", linewidth=1.4)
-                if after is not None:
-                    axes.axvline(at + after, color="black", linewidth=1.0, linestyle=(0, (2, 2)))
+        scale: Any = {"vmin": -limit, "vmax": limit, "cmap": "RdBu_r"}
+        image = axes.imshow(centred.T, aspect="auto", interpolation="nearest", origin="lower", **scale)
+        figure.colorbar(image, label="y minus its mean", shrink=0.8)
+        for at, after in zip(boundaries, moved, strict=True):
+            axes.axvline(at, color="black", linewidth=1.4)
+            if after is not None:
+                axes.axvline(at + after, color="black", linewidth=1.0, linestyle=(0, (2, 2)))
+        axes.set(title="y minus its mean, over one instance", ylabel="component", xlabel="position (tokens read)")
         figure.supxlabel(
             "solid: a new context begins; dashed: y is past the middle between its old and its new place\n"
             "(only where y goes farther than at 95 % of boundaries inside one context)",
@@ -118,15 +88,7 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
 
 
 def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what: str, names: Sequence[str]) -> None:
-    """Texts in the plane; each topic has its colour and shape.
-
-    Args:
-        places: (T, 2).
-        topics: Of each text, (T,).
-        path: For the picture.
-        what: What the texts are.
-        names: Names of the topics; empty if they have none.
-    """
+    """Texts in the plane; each topic has its colour and shape."""
     markers = ("o", "s", "^", "D", "v", "P", "X", "*")
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 5.6), layout="constrained")
@@ -148,15 +110,7 @@ def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what:
 def plot_by_distance(
     curves: Mapping[str, tuple[FloatArray, FloatArray, FloatArray]], base: str, metric: str, unit: str, path: Path
 ) -> None:
-    """Loss of each mode minus that of the mode `base`, by distance from the cut.
-
-    Args:
-        curves: Distances, means and standard errors for each mode, (K,) each.
-        base: The mode that was subtracted.
-        metric: The loss.
-        unit: Of distances: "tokens" or "examples".
-        path: For the picture.
-    """
+    """Loss of each mode minus that of the mode `base`, by distance from the cut."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(8, 4.4), layout="constrained")
         axes = figure.subplots()
@@ -246,21 +200,3 @@ def _curve(axes: Any, points: Mapping[int, Any], name: str, colour: str, *, band
     axes.plot(step, mean, color=colour, label=name or None, **{"linewidth": 1.6, **style})
     if band:
         axes.fill_between(step, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
-
-
-def plot_patching(rises: FloatArray, names: Sequence[str], path: Path) -> None:
-    """The tokens whose log probability activation patching raises and lowers most, (V,) in nats."""
-    order = np.argsort(-rises, kind="stable")
-    chosen = order if len(order) <= 24 else np.concatenate([order[:12], order[-12:]])
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6, 1.2 + 0.22 * len(chosen)), layout="constrained")
-        axes = figure.subplots()
-        colours = [COLOURS[1] if rises[i] > 0 else COLOURS[0] for i in chosen]
-        axes.barh(range(len(chosen)), rises[chosen], color=colours)
-        axes.set_yticks(range(len(chosen)), [names[i] for i in chosen])
-        axes.invert_yaxis()
-        axes.axvline(0.0, color="black", linewidth=0.8)
-        title = "Activation patching: mean change of log probability with another text's y"
-        axes.set_title(title, loc="left", fontsize=9)
-        axes.set(xlabel="nats", ylabel="token")
-        save_picture(figure, path)

@@ -22,7 +22,7 @@ from regbench.utils import registry
 from regbench.utils.errors import UserError, nearest
 
 COLDEST = 1e-3
-"""The smallest temperature above 0. Lower ones give the results of 0, and still lower ones divide by 0."""
+"""Lower temperatures are taken as 0, because they give its results, or divide by 0."""
 MANY = 64
 """An error message lists all tokens of a task only if there are at most this many."""
 
@@ -33,15 +33,8 @@ def read_prompt(path: Path, task: Any) -> Tensor:
     For a task of written text the file is plain text; line breaks at its end do not count. Otherwise it has the names of tokens,
     with white space between them. Names of one character need no white space. For vectors, each line is a vector.
 
-    Args:
-        path: The file.
-        task: A task of written text has `encode` and `decode`.
-
     Returns:
         (c,) int64, or for vectors (c, D_in) float32.
-
-    Raises:
-        UserError: The file is missing or empty, or it has something that is no token of the task.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -96,46 +89,27 @@ def _vectors(text: str, io: VectorIO, path: Path) -> Tensor:
 
 @dataclass(frozen=True)
 class Cost:
-    """What it costs to read a text after a prompt.
+    """What it costs to read a text after a prompt."""
 
-    Attributes:
-        parameters: Of the model.
-        flops: Operations per token of the text.
-        state_bytes: State of one sequence after the text.
-    """
-
-    parameters: int
-    flops: float
-    state_bytes: int
+    parameters: int  # of the model
+    flops: float  # operations per token of the text
+    state_bytes: int  # state of one sequence after the text
 
 
 @dataclass(frozen=True)
 class Specialisation:
-    """A specialised model beside the whole model, which reads the prompt too.
+    """A specialised model beside the whole model, which reads the prompt too."""
 
-    Attributes:
-        model: The specialised model.
-        with_prompt: Cost of the whole model.
-        alone: Cost of the specialised model.
-        text: Tokens of the text.
-        difference: Largest difference between its output and that of the whole model with a constant y, divided by the largest
-            output (or by 1).
-    """
-
-    model: Model
-    with_prompt: Cost
-    alone: Cost
-    text: int
-    difference: float
+    model: Model  # the specialised model
+    with_prompt: Cost  # cost of the whole model
+    alone: Cost  # cost of the specialised model
+    text: int  # tokens of the text
+    difference: float  # largest one to the whole model with a constant y, as a share of the largest output
 
 
 @torch.no_grad()
 def specialise(trained: Trained, prompt: Tensor) -> Specialisation:
-    """The model specialised to a prompt (c,), measured on a random text. Both together have the task's largest length.
-
-    Raises:
-        UserError: The prompt leaves no room for a text, its numbers are too large, or y makes no weights of this model.
-    """
+    """The model specialised to a prompt (c,), measured on a random text. Both together have the task's largest length."""
     model: Any = trained.model
     if not hasattr(model, "specialize"):
         raise UserError(
@@ -204,37 +178,6 @@ def load_specialised(path: str | Path) -> Model:
     return model.eval()
 
 
-def check_temperature(temperature: float) -> None:
-    """Refuses a temperature that is neither 0 nor a finite number of at least `COLDEST`.
-
-    Raises:
-        UserError: It is such a temperature.
-    """
-    if temperature != 0.0 and not COLDEST <= temperature < float("inf"):
-        raise UserError(
-            f"--temperature {temperature:g} is neither 0, the most likely, nor a finite {COLDEST:g} or more"
-        )
-
-
-def check_generation(trained: Trained, tokens: int) -> None:
-    """Refuses a number of tokens that cannot be generated, before anything is done.
-
-    Raises:
-        UserError: It is below 1, the task is one of vectors, or the model has not learned so many positions.
-    """
-    io = trained.track.task.io
-    if isinstance(io, VectorIO):
-        raise UserError(f"{trained.track.name} is a task of vectors: only tokens are generated")
-    if tokens < 1:
-        raise UserError(f"--generate {tokens} is not a number of tokens: 1 or more")
-    if tokens > io.max_length:
-        try:  # only the model knows its positions
-            with torch.no_grad():
-                trained.model(torch.zeros(1, tokens, dtype=torch.int64))
-        except UserError as error:
-            raise UserError(f"--generate {tokens} is too many: {error}") from None
-
-
 @torch.no_grad()
 def generate(
     trained: Trained, special: Any, prompt: Tensor, count: int, rate: float | None, temperature: float
@@ -248,9 +191,6 @@ def generate(
         count: How many tokens.
         rate: Of a moving average of y, with which the whole model generates. It starts at the y of the prompt.
         temperature: 0 or above.
-
-    Raises:
-        UserError: The text is at the end of the learned positions.
     """
     model: Any = special if rate is None else trained.model
     state = model.init_state(1) if rate is None else model.init_state(1, model.summary(prompt[None]), rate)
@@ -258,7 +198,7 @@ def generate(
     last = torch.tensor([trained.track.task.io.separator])
     for _ in range(count):
         logits, state = model.step(last, state)
-        if temperature == 0.0:
+        if temperature < COLDEST:
             last = logits.argmax(-1)
         else:
             last = torch.multinomial((logits[0].double() / temperature).softmax(-1), 1, generator=generator)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from architectures.cgt.slow import SlowModel
 from papers.cgt.linear_probe import require_scikit_learn
-from papers.cgt.modes import ContextModel
 from papers.cgt.segments import Segments, windows
 from regbench.data.instances import Instances
 from regbench.models.model import token_tensor
@@ -30,7 +29,7 @@ UNUSED = 0.01
 
 
 @torch.no_grad()
-def contexts(model: ContextModel, tokens: NDArray[Any], batch_size: int = 32) -> FloatArray:
+def contexts(model: SlowModel, tokens: NDArray[Any], batch_size: int = 32) -> FloatArray:
     """The summary y at every position, (N, L) -> (N, L, d) float64."""
     parts = [
         model.context(token_tensor(tokens[i : i + batch_size])).double().numpy()
@@ -45,10 +44,6 @@ def variation(y: FloatArray, segments: Segments) -> float:
     z is y minus its mean over all positions of all segments, divided by the root of its mean squared distance from that mean. The
     text of the paper has lost the formula. It says "the total variation of y" over the last two examples, "normalized across all
     examples". The total variation of a segment is this mean times the number of steps.
-
-    Args:
-        y: (N, L, d).
-        segments: Segments of the N instances.
     """
     steps, late = step_lengths(y, segments)
     return float(steps[late].mean())
@@ -56,10 +51,6 @@ def variation(y: FloatArray, segments: Segments) -> float:
 
 def step_lengths(y: FloatArray, segments: Segments) -> tuple[FloatArray, NDArray[np.bool_]]:
     """|z_t - z_{t-1}| of `variation` for all positions of each segment but its first.
-
-    Args:
-        y: (N, L, d).
-        segments: S segments of the N instances.
 
     Returns:
         The lengths of the steps, (S, W), and which of them are after the prompt, (S, W) bool.
@@ -73,13 +64,7 @@ def step_lengths(y: FloatArray, segments: Segments) -> tuple[FloatArray, NDArray
 
 
 def variation_by_example(y: FloatArray, segments: Segments, progress: NDArray[np.integer]) -> dict[int, float]:
-    """The mean of |z_t - z_{t-1}| of `variation` within each example, by the number of examples before it.
-
-    Args:
-        y: (N, L, d).
-        segments: Segments of the N instances.
-        progress: Number of examples before that of each position, (N, L).
-    """
+    """The mean of |z_t - z_{t-1}| of `variation` within each example, by the number of examples before it."""
     steps, _ = step_lengths(y, segments)
     index, inside = windows(segments.start, segments.end)
     example = progress[segments.row[:, None], index]
@@ -97,19 +82,12 @@ def fast_part(y: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """How the power of y is shared among the harmonics of an instance (2024, Fig. 15a).
+    """How the power of y is shared among the harmonics of an instance (2024, Fig. 15a)."""
 
-    Attributes:
-        power: Shares of the harmonics 1 .. L // 2, (K,). Harmonic k has k periods in an instance.
-        slow: Share of the first three.
-        peak: The harmonic with the largest share.
-        at_contexts: Share of the multiples of the number of contexts in an instance. None: there is one
-            context, or contexts change at other places in other instances.
-    """
-
-    power: FloatArray
-    slow: float
-    peak: int
+    power: FloatArray  # shares of the harmonics 1 .. L // 2, (K,). Harmonic k has k periods in an instance
+    slow: float  # share of the first three
+    peak: int  # the harmonic with the largest share
+    # share of the multiples of the number of contexts. None: there is one, or they change at other places in other instances
     at_contexts: float | None
 
 
@@ -117,11 +95,6 @@ def spectrum(y: FloatArray, instances: Instances, segments: Segments) -> Spectru
     """The spectrum of y, a mean over components and instances, or a line that says why there is none.
 
     Each component has its mean over the instance taken off. So a constant y has no spectrum. Instances must have one length.
-
-    Args:
-        y: (N, L, d).
-        instances: The N instances.
-        segments: Segments of these instances, for the number of contexts.
     """
     lengths = instances.lengths[:SPECTRA]
     if not (lengths == lengths[0]).all():
@@ -140,30 +113,17 @@ def spectrum(y: FloatArray, instances: Instances, segments: Segments) -> Spectru
 
 @dataclass(frozen=True)
 class Encoder:
-    """The distribution of y in the VAE form.
+    """The distribution of y in the VAE form."""
 
-    Attributes:
-        spread: Mean standard deviation of y, as a share of the prior's.
-        divergence: From the prior, in nats a token, summed over components.
-        least: The smallest that an encoder with independent positions can have (2024, section 3.3).
-        unused: Share of components whose divergence is above their minimum by less than 0.01 nats a token.
-    """
-
-    spread: float
-    divergence: float
-    least: float
-    unused: float
+    spread: float  # mean standard deviation of y, as a share of the prior's
+    divergence: float  # from the prior, in nats a token, summed over components
+    least: float  # the smallest that an encoder with independent positions can have (2024, section 3.3)
+    unused: float  # share of components whose divergence is above their minimum by less than 0.01 nats a token
 
 
 @torch.no_grad()
 def encoder(model: Any, instances: Instances, batch_size: int = 32) -> Encoder | None:
-    """What the encoder of y says. None if y is no sample.
-
-    Args:
-        model: A model with `encode` and `prior`, if it has a VAE form.
-        instances: Instances of the task.
-        batch_size: Instances at a time.
-    """
+    """What the encoder of y says. None if y is no sample."""
     encode = getattr(model, "encode", None)
     if encode is None or encode(token_tensor(instances.tokens[:1])) is None:
         return None
@@ -192,32 +152,20 @@ def dot_products(y: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The text nearest to each text, by the angle between their mean y. Texts of the same document do not count.
+    """The text nearest to each text, by the angle between their mean y. Texts of the same document do not count."""
 
-    Attributes:
-        same: Share of texts whose nearest has the same topic.
-        chance: This share if the nearest text were drawn at random.
-        documents: Number of documents.
-    """
-
-    same: float
-    chance: float
-    documents: int
+    same: float  # share of texts whose nearest has the same topic
+    chance: float  # this share if the nearest text were drawn at random
+    documents: int  # number of documents
 
 
 @dataclass(frozen=True)
 class Documents:
-    """T texts, each read on its own.
+    """T texts, each read on its own."""
 
-    Attributes:
-        means: The mean of y over each text, (T, d).
-        topics: Its topic, (T,).
-        document: Its document, (T,).
-    """
-
-    means: FloatArray
-    topics: NDArray[np.int64]
-    document: NDArray[np.int64]
+    means: FloatArray  # the mean of y over each text, (T, d)
+    topics: NDArray[np.int64]  # its topic, (T,)
+    document: NDArray[np.int64]  # its document, (T,)
 
     def neighbours(self) -> Neighbours | None:
         """The nearest texts. None if all texts are of one document."""
@@ -233,48 +181,26 @@ class Documents:
         return Neighbours(float(found.mean()), float(chance.mean()), len(np.unique(self.document)))
 
 
-def documents(
-    model: ContextModel, instances: Instances, segments: Segments, topics: int = 8, pieces: int = 8
-) -> Documents:
-    """Means of y over texts with topics.
+def documents(model: SlowModel, instances: Instances, segments: Segments, topics: int = 8) -> Documents | None:
+    """Means of y over texts with topics. None if the truth has no "topic".
 
-    If the truth has a "topic" for each instance, (N,), each instance is a text. If it has several, (N, E), the texts of an
-    instance are read on their own, and only the most frequent topics are used. Without topics the longest segments stand for
-    topics, and pieces of equal length of a segment are its texts. If the truth has a "document", in the shape of "topic", texts
-    with the same number are of one document. Otherwise each text is a document.
-
-    Args:
-        model: The model.
-        instances: Instances of the task.
-        segments: Segments of these instances.
-        topics: Largest number of topics.
-        pieces: Texts of each segment.
+    If it has one for each instance, (N,), each instance is a text. If it has several, (N, E), the texts of an instance are read
+    on their own, and only the most frequent topics are used. Without a "document" in the truth each text is one.
     """
-    labels: Mapping[str, Any] = instances.truth
-    if "topic" in labels:
-        topic = np.asarray(labels["topic"], dtype=np.int64)
-        document = np.asarray(labels.get("document", np.arange(topic.size).reshape(topic.shape)), dtype=np.int64)
-        if topic.ndim == 2:
-            return _halves(model, instances, segments, topic, document, topics)
-        y = contexts(model, instances.tokens)
-        means = [row[: max(1, length)].mean(0) for row, length in zip(y, instances.lengths, strict=True)]
-        return Documents(np.array(means), topic, document)
-    chosen = np.argsort(segments.start - segments.end, kind="stable")[:topics]
-    texts, numbers = [], []
-    for number, k in enumerate(np.sort(chosen)):
-        length = max(1, int(segments.end[k] - segments.start[k]) // pieces)
-        for i in range(pieces):
-            begin = int(segments.start[k]) + i * length
-            texts.append(
-                contexts(model, instances.tokens[segments.row[k] : segments.row[k] + 1, begin : begin + length])
-            )
-            numbers.append(number)
-    means = [y[0, 1:].mean(0) if y.shape[1] > 1 else y[0, 0] for y in texts]
-    return Documents(np.array(means), np.array(numbers), np.arange(len(texts)))
+    if "topic" not in instances.truth:
+        return None
+    topic = np.asarray(instances.truth["topic"], dtype=np.int64)
+    alone = np.arange(topic.size).reshape(topic.shape)
+    document = np.asarray(instances.truth.get("document", alone), dtype=np.int64)
+    if topic.ndim == 2:
+        return _halves(model, instances, segments, topic, document, topics)
+    y = contexts(model, instances.tokens)
+    means = [row[: max(1, length)].mean(0) for row, length in zip(y, instances.lengths, strict=True)]
+    return Documents(np.array(means), topic, document)
 
 
 def _halves(
-    model: ContextModel,
+    model: SlowModel,
     instances: Instances,
     segments: Segments,
     topic: NDArray[np.int64],
@@ -300,9 +226,6 @@ def tsne(points: FloatArray) -> FloatArray:
     """Points in the plane by t-SNE (van der Maaten and Hinton 2008), the same in every call: (N, d) -> (N, 2).
 
     The perplexity is 15, or (N - 1) / 3 if that is smaller. N is at least 4.
-
-    Raises:
-        UserError: scikit-learn is not installed.
     """
     require_scikit_learn()
     from sklearn.manifold import TSNE

@@ -16,21 +16,13 @@ from regbench.utils.arrays import IntArray
 
 @dataclass(frozen=True)
 class Segments:
-    """S segments.
+    """S segments."""
 
-    Attributes:
-        row: The instance of each segment, (S,).
-        start: Its first position, (S,).
-        cut: The first position of its second part, (S,).
-        end: The position after its last, (S,).
-        number: Its number among the segments of its instance, from 0, (S,).
-    """
-
-    row: IntArray
-    start: IntArray
-    cut: IntArray
-    end: IntArray
-    number: IntArray
+    row: IntArray  # the instance of each segment, (S,)
+    start: IntArray  # its first position, (S,)
+    cut: IntArray  # the first position of its second part, (S,)
+    end: IntArray  # the position after its last, (S,)
+    number: IntArray  # its number among the segments of its instance, from 0, (S,)
 
     def __len__(self) -> int:
         """S."""
@@ -121,10 +113,6 @@ def _middle(task: Task, tokens: NDArray[Any]) -> int:
 
 def windows(begin: IntArray, end: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
     """The positions begin..end of each segment, padded to the longest with end - 1.
-
-    Args:
-        begin: (S,).
-        end: (S,).
 
     Returns:
         The positions, (S, W), and which of them are no padding, (S, W) bool.

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from architectures.cgt.slow import SlowModel
 from papers.cgt import pictures
 from papers.cgt.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
 from papers.cgt.modes import (
     MODES,
-    ContextModel,
     Outcomes,
     activation_patching,
     read_in_modes,
@@ -50,21 +50,11 @@ DISTANCE_BIN = 4
 
 @dataclass
 class Study:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        folder: For pictures and `analysis.json`.
-        findings: The content of `analysis.json`.
-        lines: The same for the terminal, (what, value).
-    """
-
-    folder: Path
-    findings: dict[str, Any] = field(default_factory=dict)
-    lines: list[tuple[str, str]] = field(default_factory=list)
-
-    def add_line(self, what: str, value: str) -> None:
-        """Adds a line for the terminal."""
-        self.lines.append((what, value))
+    folder: Path  # for pictures and `analysis.json`
+    findings: dict[str, Any] = field(default_factory=dict)  # the content of `analysis.json`
+    lines: dict[str, str] = field(default_factory=dict)  # the same for the terminal
 
 
 def study(
@@ -77,20 +67,7 @@ def study(
     against: Trained | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Study:
-    """Measures everything and writes `analysis.json` and the pictures.
-
-    Args:
-        trained: A model with a summary of its context.
-        folder: For the files.
-        split: The split to read.
-        limit: How many of its instances.
-        rate: Of the moving average of y.
-        against: Another model on the same track, which reads the texts alone, to compare with.
-        announce: Is told what comes next.
-
-    Raises:
-        UserError: No instance can be cut in two, the other model is of another track, or scikit-learn is not installed.
-    """
+    """Measures everything and writes `analysis.json` and the pictures."""
     require_scikit_learn()
     model: Any = trained.model
     task = trained.track.task
@@ -108,10 +85,17 @@ def study(
         "instances": len(instances),
         "segments": len(read),
         "moving_average_rate": rate,
+        **dict.fromkeys(
+            ("variation_by_example", "linear_probe", "spectrum", "encoder", "tokens_until_moved", "topics")
+        ),
     }
     announce("scoring the texts, with their prompts and without")
     outcomes = read_in_modes(model, task, instances, read, rate)
-    _scores(found, outcomes)
+    found.findings["after_the_prompt"] = table = {}
+    for mode in MODES:
+        scores = {metric: outcomes.score(mode, metric) for metric in outcomes.values[mode]}
+        table[mode] = {m: {"value": s.value, "stderr": s.stderr} for m, s in scores.items()}
+        found.lines[mode] = "  ".join(f"{m} {s}" for m, s in scores.items())
     _distances(found, outcomes, task, instances, read)
     if against is not None:
         announce(f"scoring {against.folder.name}, which reads the texts alone")
@@ -121,7 +105,7 @@ def study(
     _variation_and_probe(found, y, task, instances, read)
     _spectrum(found, model, y, instances, parts)
     _products(found, y, instances, parts)
-    _transitions(found, model, y, instances, read)
+    _transitions(found, y, instances, read)
     announce("placing texts by t-SNE")
     _topics(found, model, instances, parts, task.topic_names)
     if isinstance(task.io, TokenIO):
@@ -129,15 +113,6 @@ def study(
         _patching(found, model, instances, read, task.io.names)
     write_json(folder / "analysis.json", found.findings)
     return found
-
-
-def _scores(found: Study, outcomes: Outcomes) -> None:
-    table: dict[str, Any] = {}
-    for mode in MODES:
-        scores = {metric: outcomes.score(mode, metric) for metric in outcomes.values[mode]}
-        table[mode] = {m: {"value": s.value, "stderr": s.stderr} for m, s in scores.items()}
-        found.add_line(mode, "  ".join(f"{m} {s}" for m, s in scores.items()))
-    found.findings["after_the_prompt"] = table
 
 
 def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instances, read: Segments) -> None:
@@ -163,7 +138,7 @@ def _distances(found: Study, outcomes: Outcomes, task: Task, instances: Instance
         words = f"the specialised model is never ahead by {_errors_at(len(mean)):.1f} standard errors"
     else:
         words = "not within the texts" if caught is None else f"after {caught:g} {unit}"
-    found.add_line("the unprompted model catches up with the specialised one", words)
+    found.lines["the unprompted model catches up with the specialised one"] = words
 
 
 def _against(
@@ -194,7 +169,7 @@ def _against(
     words += f" in the first {FIRST} tokens"
     if caught is not None:
         words += f"; it catches up after {caught:g} {unit}"
-    found.add_line(f"specialised, less {name} with the text alone", words)
+    found.lines[f"specialised, less {name} with the text alone"] = words
 
 
 def _as_json(curves: Mapping[str, tuple[FloatArray, FloatArray, FloatArray]]) -> dict[str, dict[str, list[float]]]:
@@ -220,15 +195,9 @@ def distance_from_cut(task: Task, instances: Instances, read: Segments) -> tuple
 
 
 def caught_up_after(distance: FloatArray, mean: FloatArray, error: FloatArray) -> float | None:
-    """The first distance after which the mode is nowhere significantly ahead of the other model.
+    """The first of K ascending distances after which the mode is nowhere significantly ahead of the other model.
 
-    Args:
-        distance: In ascending order, (K,).
-        mean: The mode's loss minus that of the other model, (K,).
-        error: Standard errors, (K,).
-
-    Returns:
-        None if the mode is nowhere ahead, or if it is still ahead at the end.
+    `mean` is its loss minus that of the other model. None if the mode is nowhere ahead, or if it is still ahead at the end.
     """
     ahead = np.flatnonzero(mean < -_errors_at(len(mean)) * error)
     if not len(ahead):
@@ -242,48 +211,37 @@ def _errors_at(count: int) -> float:
     return NormalDist().inv_cdf(1 - CHANCE / max(count, 1))
 
 
-def _variation_and_probe(found: Study, y: Any, task: Task, instances: Instances, read: Segments) -> None:
+def _variation_and_probe(found: Study, y: FloatArray, task: Task, instances: Instances, read: Segments) -> None:
     found.findings["variation"] = variation(y, read)
-    found.add_line("variation of y, per token (CGT Eq. 4)", f"{found.findings['variation']:.4f}")
+    found.lines["variation of y, per token (CGT Eq. 4)"] = f"{found.findings['variation']:.4f}"
     progress = examples_before(task, instances)
-    found.findings["variation_by_example"] = None
     if progress is not None:
         by_example = variation_by_example(y, read, progress)
         found.findings["variation_by_example"] = {str(n): value for n, value in by_example.items()}
-        found.add_line("within each example", "  ".join(f"{value:.3f}" for value in by_example.values()))
-    probe = probe_hidden(y, instances, read)
-    found.findings["linear_probe"] = None
+        found.lines["within each example"] = "  ".join(f"{value:.3f}" for value in by_example.values())
+    probe, fast = (probe_hidden(part, instances, read) for part in (y, fast_part(y)))
     if isinstance(probe, str):
-        found.add_line("linear probe of y", probe)
-    if not isinstance(probe, LinearProbe):
+        found.lines["linear probe of y"] = probe
+    if not isinstance(probe, LinearProbe) or not isinstance(fast, LinearProbe):
         return
     pictures.plot_linear_probe(probe, found.folder / "linear_probe.png")
-    found.findings["linear_probe"] = {
-        "segments": len(probe.row),
-        "fitted_to": probe.fitted,
-        "targets": {
-            name: {"error": float(probe.error[k]), "r_squared": float(probe.r_squared[k])}
-            for k, name in enumerate(probe.names)
-        },
-    }
-    fast = probe_hidden(fast_part(y), instances, read)
-    assert isinstance(fast, LinearProbe)
-    for k, name in enumerate(probe.names):
-        found.findings["linear_probe"]["targets"][name]["fast_part_error"] = float(fast.error[k])
-    for k, name in enumerate(probe.names[:4]):
-        text = f"error {probe.error[k]:.3f} standard deviations, R² {probe.r_squared[k]:.3f}"
-        found.add_line(f"linear probe of y for {name}", f"{text} ({len(probe.row)} segments)")
-    errors = "  ".join(f"{name} {error:.3f}" for name, error in zip(fast.names[:4], fast.error, strict=False))
-    found.add_line("fit, fast part: y without its mean over 8 tokens", f"error {errors}")
+    figures = zip(probe.error.tolist(), probe.r_squared.tolist(), fast.error.tolist(), strict=True)
+    names = ("error", "r_squared", "fast_part_error")
+    targets = {name: dict(zip(names, own, strict=True)) for name, own in zip(probe.names, figures, strict=True)}
+    found.findings["linear_probe"] = {"segments": len(probe.row), "fitted_to": probe.fitted, "targets": targets}
+    shown = dict(list(targets.items())[:4])
+    for name, own in shown.items():
+        text = f"error {own['error']:.3f} standard deviations, R² {own['r_squared']:.3f} ({len(probe.row)} segments)"
+        found.lines[f"linear probe of y for {name}"] = text
+    errors = "  ".join(f"{name} {own['fast_part_error']:.3f}" for name, own in shown.items())
+    found.lines["fit, fast part: y without its mean over 8 tokens"] = f"error {errors}"
 
 
-def _spectrum(found: Study, model: ContextModel, y: Any, instances: Instances, parts: Segments) -> None:
+def _spectrum(found: Study, model: SlowModel, y: FloatArray, instances: Instances, parts: Segments) -> None:
     seen = spectrum(y, instances, parts)
-    found.findings["spectrum"] = None
     if isinstance(seen, str):
-        found.add_line("spectrum of y", seen)
+        found.lines["spectrum of y"] = seen
     else:
-        pictures.plot_spectrum(seen.power, found.folder / "spectrum.png")
         found.findings["spectrum"] = {
             "power": seen.power.tolist(),
             "up_to_3": seen.slow,
@@ -293,39 +251,31 @@ def _spectrum(found: Study, model: ContextModel, y: Any, instances: Instances, p
         text = f"{seen.slow:.2f} of the power up to harmonic 3, most at harmonic {seen.peak}"
         if seen.at_contexts is not None:
             text += f", {seen.at_contexts:.2f} at multiples of {parts.per_row}, the contexts of an instance"
-        found.add_line("spectrum of y", text)
+        found.lines["spectrum of y"] = text
     code = encoder(model, instances)
-    found.findings["encoder"] = None
     if code is not None:
         found.findings["encoder"] = asdict(code)
         text = f"divergence {code.divergence:.3f} nats a token (least possible {code.least:.3f})"
         text += f", spread {code.spread:.2f} of the prior's, {code.unused:.0%} of the components unused"
-        found.add_line("encoder of y", text)
+        found.lines["encoder of y"] = text
 
 
-def _products(found: Study, y: Any, instances: Instances, parts: Segments) -> None:
+def _products(found: Study, y: FloatArray, instances: Instances, parts: Segments) -> None:
     """The mean over all instances if their contexts begin at the same positions, else the first instance."""
-    if "cut" in instances.truth:
-        row = int(parts.row[0])
-        at = parts.cut[parts.row == row].tolist()
-        shown = y[row : row + 1, : instances.lengths[row]]
-        pictures.plot_dot_products(dot_products(shown), at, found.folder / "dot_products.png", "one instance")
-        return
-    first = parts[parts.row == parts.row[0]]
-    aligned = all(np.array_equal(parts.start[parts.row == row], first.start) for row in np.unique(parts.row))
-    aligned = aligned and bool((instances.lengths == instances.lengths[0]).all())
-    length = int(instances.lengths[parts.row[0]])
-    shown = y[:, :length] if aligned else y[parts.row[:1], :length]
-    what = f"mean over {len(shown)} instances" if aligned else "one instance"
-    pictures.plot_dot_products(dot_products(shown), first.start[1:].tolist(), found.folder / "dot_products.png", what)
+    rows = [parts[parts.row == row] for row in np.unique(parts.row)]
+    alike = all(np.array_equal(own.start, rows[0].start) for own in rows) and "cut" not in instances.truth
+    lengths = instances.lengths[[int(own.row[0]) for own in rows]]
+    shown = y[:, : lengths[0]] if alike and (lengths == lengths[0]).all() else y[parts.row[:1], : lengths[0]]
+    what = f"mean over {len(shown)} instances" if len(shown) > 1 else "one instance"
+    begins = rows[0].cut if "cut" in instances.truth else rows[0].start[1:]
+    pictures.plot_dot_products(dot_products(shown), begins.tolist(), found.folder / "dot_products.png", what)
 
 
-def _transitions(found: Study, model: ContextModel, y: Any, instances: Instances, read: Segments) -> None:
-    seen = transitions(model, y, instances, read)
+def _transitions(found: Study, y: FloatArray, instances: Instances, read: Segments) -> None:
+    seen = transitions(y, instances, read)
     if seen is None:
-        found.findings["tokens_until_moved"] = None
         return
-    pictures.plot_context(seen.shown, seen.boundaries, seen.moved, found.folder / "context.png", seen.what)
+    pictures.plot_context(seen.shown, seen.boundaries, seen.moved, found.folder / "context.png")
     took, changes = seen.tokens(), len(seen.changes)
     distance, control = (float(np.median([m.distance for m in moves])) for moves in (seen.changes, seen.controls))
     found.findings["tokens_until_moved"] = {
@@ -337,25 +287,21 @@ def _transitions(found: Study, model: ContextModel, y: Any, instances: Instances
         "quartiles": np.quantile(took, (0.25, 0.75)).tolist() if took else None,
         "distance": {"changes": distance, "controls": control, "far": seen.far},
     }
-    share = f"{len(took) / changes:.0%} of {changes} changes of context"
     far = f"farther than at 95 % of {len(seen.controls)} places inside one context"
-    found.add_line("y moves at", f"{share} ({far})")
+    found.lines["y moves at"] = f"{len(took) / changes:.0%} of {changes} changes of context ({far})"
     places = f"{distance:.2f} at a change, {control:.2f} inside one context"
-    found.add_line("how far (median, in the spread of y)", places)
+    found.lines["how far (median, in the spread of y)"] = places
     if took:
-        found.add_line("y has moved after", f"{np.median(took):.0f} tokens (median of {len(took)} changes)")
+        found.lines["y has moved after"] = f"{np.median(took):.0f} tokens (median of {len(took)} changes)"
 
 
-def _topics(found: Study, model: ContextModel, instances: Instances, parts: Segments, names: Sequence[str]) -> None:
+def _topics(found: Study, model: SlowModel, instances: Instances, parts: Segments, names: Sequence[str]) -> None:
     texts = documents(model, instances, parts)
-    near = texts.neighbours() if len(texts.means) >= 4 else None
-    if near is None:
-        found.findings["topics"] = None
+    near = texts.neighbours() if texts is not None and len(texts.means) >= 4 else None
+    if texts is None or near is None:
         return
-    count = len(texts.means)
-    pictures.plot_topics(
-        tsne(texts.means), texts.topics, found.folder / "topics.png", f"{count} texts read on their own", names
-    )
+    count, path = len(texts.means), found.folder / "topics.png"
+    pictures.plot_topics(tsne(texts.means), texts.topics, path, f"{count} texts read on their own", names)
     found.findings["topics"] = {
         "texts": count,
         "documents": near.documents,
@@ -363,19 +309,19 @@ def _topics(found: Study, model: ContextModel, instances: Instances, parts: Segm
         "by_chance": near.chance,
     }
     words = f"{near.same:.2f} of {count} texts of {near.documents} documents (by chance {near.chance:.2f})"
-    found.add_line("nearest text of another document has the same topic", words)
+    found.lines["nearest text of another document has the same topic"] = words
 
 
-def _patching(found: Study, model: ContextModel, instances: Instances, parts: Segments, names: tuple[str, ...]) -> None:
+def _patching(found: Study, model: SlowModel, instances: Instances, parts: Segments, names: tuple[str, ...]) -> None:
     effect = activation_patching(model, instances, parts)
-    pictures.plot_patching(effect.rises, names, found.folder / "activation_patching.png")
-    top = np.argsort(-effect.rises, kind="stable")[:10]
+    order = np.argsort(-effect.rises, kind="stable")
+    ends = {"most_raised": order[:10], "most_lowered": order[:-11:-1]}
     found.findings["activation_patching"] = {
         "pairs": effect.pairs,
         "total_variation": effect.total_variation,
         "rise_by_kind_of_token": effect.by_kind,
-        "most_raised": {names[i]: float(effect.rises[i]) for i in top},
+        **{what: {names[i]: float(effect.rises[i]) for i in tokens} for what, tokens in ends.items()},
     }
     kinds = ", ".join(f"{kind} {rise:+.2f}" for kind, rise in effect.by_kind.items())
     words = f"{kinds} (nats; TVD {effect.total_variation:.2f})"
-    found.add_line("activation patching: change of log probability, tokens of", words)
+    found.lines["activation patching: change of log probability, tokens of"] = words

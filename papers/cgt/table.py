@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from papers.cgt.linear_probe import LinearProbe, probe_hidden, require_scikit_learn
 from papers.cgt.modes import Outcomes, has_summary, mean_by_unit, read_in_modes
@@ -44,17 +43,11 @@ VARIATION, LINEAR_PROBE = "variation", "linear_probe"
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds.
+    """A mean over seeds."""
 
-    Attributes:
-        value: The mean.
-        stderr: Its standard error over seeds. For one seed, or a baseline, over instances.
-        by_seed: The value of each seed.
-    """
-
-    value: float
-    stderr: float
-    by_seed: tuple[float, ...]
+    value: float  # the mean
+    stderr: float  # its standard error over seeds. For one seed, or a baseline, over instances
+    by_seed: tuple[float, ...]  # the value of each seed
 
     @classmethod
     def of(cls, scores: Sequence[ScoreRecord]) -> Mean:
@@ -68,48 +61,30 @@ class Mean:
 
 @dataclass(frozen=True)
 class Row:
-    """One run, or a baseline, at one cut.
+    """One run, or a baseline, at one cut."""
 
-    Attributes:
-        name: Of the run or the baseline.
-        architecture: Of the run.
-        seeds: Of the run; none for a baseline.
-        cut: After how many examples. None: where the task has its cut.
-        scores: By mode and metric.
-        y: `VARIATION` and `LINEAR_PROBE`, if they can be measured.
-        by_example: By mode, the track's metric at each number of examples before.
-    """
-
-    name: str
-    architecture: str
-    seeds: tuple[int, ...]
-    cut: int | None
-    scores: Mapping[str, Mapping[str, Mean]]
-    y: Mapping[str, Mean] = field(default_factory=dict)
+    name: str  # of the run or the baseline
+    architecture: str  # of the run
+    seeds: tuple[int, ...]  # of the run; none for a baseline
+    cut: int | None  # after how many examples. None: where the task has its cut
+    scores: Mapping[str, Mapping[str, Mean]]  # by mode and metric
+    y: Mapping[str, Mean] = field(default_factory=dict)  # `VARIATION` and `LINEAR_PROBE`, if they can be measured
+    # by mode, the track's metric at each number of examples before
     by_example: Mapping[str, Mapping[int, Mean]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """The whole table.
+    """The whole table."""
 
-    Attributes:
-        track: Name of the track.
-        split: The split that was read.
-        instances: How many of its instances.
-        metric: The track's main score. If that is over a group of positions (`last_two_accuracy`), its metric (`token_accuracy`).
-        label: What `by_example` counts.
-        rows: Runs and baselines.
-        segments: Number of segments.
-    """
-
-    track: str
-    split: str
-    instances: int
+    track: str  # name of the track
+    split: str  # the split that was read
+    instances: int  # how many of its instances
+    # the track's main score. If that is over a group of positions (`last_two_accuracy`), its metric (`token_accuracy`)
     metric: str
-    label: str
-    rows: tuple[Row, ...]
-    segments: int
+    label: str  # what `by_example` counts
+    rows: tuple[Row, ...]  # runs and baselines
+    segments: int  # number of segments
 
 
 @dataclass(frozen=True)
@@ -132,20 +107,7 @@ def tabulate(
     announce: Callable[[str], None] = lambda _: None,
     track: str | None = None,
 ) -> RunTable:
-    """Measures every seed of finished runs.
-
-    Args:
-        folders: The run folders.
-        split: The split to read.
-        limit: How many of its instances.
-        cuts: After how many examples each segment is cut. Empty: where the task has its cut.
-        announce: Is told what comes next.
-        track: The YAML file, if the runs are on a track whose task is a file.
-
-    Raises:
-        UserError: A folder is given twice, a run is not finished, the runs are of different tracks, a cut leaves nothing on one
-            side, or scikit-learn is not installed.
-    """
+    """Measures every seed of finished runs."""
     require_scikit_learn()
     runs = _runs(folders, split, track)
     read = next(iter(runs.values()))[0].track
@@ -169,16 +131,7 @@ def tabulate(
 
 
 def cut_after(parts: Segments, progress: IntArray, examples: int) -> Segments:
-    """The same segments with their cut after a number of examples.
-
-    Args:
-        parts: The segments.
-        progress: Number of examples before that of each position, (N, L).
-        examples: Number of examples before the cut.
-
-    Raises:
-        UserError: Nothing would be on one side of the cut.
-    """
+    """The same segments with their cut after a number of examples."""
     index, inside = windows(parts.start, parts.end)
     before = progress[parts.row[:, None], index]
     most = int(before[inside].max()) + 1
@@ -294,20 +247,8 @@ def _about_y(y: FloatArray, place: _Place) -> dict[str, ScoreRecord]:
     return found
 
 
-class _Predicts(nn.Module):
-    """A predictor in the form of a model: (B, L, D) -> (B, L, D_out)."""
-
-    def __init__(self, predictor: Predictor) -> None:
-        super().__init__()
-        self.predictor = predictor
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D_out)."""
-        return torch.from_numpy(self.predictor.predict(tokens.numpy()))
-
-
 def _baseline_row(name: str, predictor: Predictor, place: _Place) -> Row:
     """The row of a baseline of vectors, which reads the whole sequence."""
-    model: Any = _Predicts(predictor)
+    model: Any = lambda tokens: torch.from_numpy(predictor.predict(tokens.numpy()))  # noqa: E731
     outcomes = read_in_modes(model, place.task, place.instances, place.parts, rate=0.0, modes=(DYNAMIC,))
     return Row(name, "", (), place.cut, _scores([outcomes]), {}, _by_example([outcomes], place))

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from papers.cgt.linear_probe import FOLDS, SEGMENTS_A_COMPONENT
 from papers.cgt.table import DYNAMIC, FROZEN, LINEAR_PROBE, VARIATION, Mean, Row, RunTable
-from regbench.analysis.tables import markdown_table, narrow
+from regbench.analysis.tables import markdown_table, narrow, narrow_table
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
 
 NONE = "—"
 CUT = "cut after"
-WIDE = 110
-"""Width of a terminal on which every mean and its ± fit on one line."""
-NARROW = {"specialised": "special-\nised", "unprompted": "un-\nprompted", "linear-probe": "linear-\nprobe"}
-"""Line breaks in headings on narrower terminals."""
 
 
 def heading(found: RunTable) -> str:
@@ -66,28 +61,20 @@ def cells(found: RunTable, row: Row) -> list[str]:
     return [row.name, str(len(row.seeds) or NONE), *cut, *map(_cell, means)]
 
 
-def terminal(found: RunTable, width: int = WIDE) -> Table:
-    """For a terminal of this width. Below `WIDE`, each ± is under its mean. Each cut has a line of its own."""
-    table = Table(title=heading(found), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown = [number for number, name in enumerate(columns(found)) if name != CUT]
-    for number in shown:
-        name = columns(found)[number]
-        if number == 0:
-            table.add_column(name, overflow="fold")
-        else:
-            for whole, parted in NARROW.items() if width < WIDE else ():
-                name = name.replace(whole, parted)
-            table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
-    cut = None
-    for row in found.rows:
-        if row.cut != cut:
+def terminal(found: RunTable) -> Table:
+    """For a terminal of 80 columns: each ± is under its mean, and each cut has a line of its own."""
+    heads = [name.replace(" ", "\n") for name in columns(found)]
+    for whole, parted in (("specialised", "special-\nised"), ("unprompted", "un-\nprompted"), ("r-probe", "r-\nprobe")):
+        heads = [head.replace(whole, parted) for head in heads]
+    cut_at = heads.index(CUT.replace(" ", "\n")) if _has_cuts(found) else len(heads)
+    table = narrow_table(heading(found), heads[:cut_at] + heads[cut_at + 1 :], 1)
+    for cut in dict.fromkeys(row.cut for row in found.rows):
+        if cut is not None:
             table.add_section()
-            table.add_row(f"after {row.cut}", style="italic")
-            cut = row.cut
-        parts = cells(found, row)
-        if width < WIDE:
-            parts = [parts[0], *(part.replace(" ±", "\n±") for part in parts[1:])]
-        table.add_row(*narrow(parts[number] for number in shown), style=None if row.seeds else "dim")
+            table.add_row(f"after {cut}", style="italic")
+        for row in (row for row in found.rows if row.cut == cut):
+            parts = narrow(part.replace(" ±", "\n±") for part in cells(found, row))
+            table.add_row(*parts[:cut_at], *parts[cut_at + 1 :], style=None if row.seeds else "dim")
     return table
 
 

@@ -41,36 +41,18 @@ PLACES: tuple[Place, ...] = ("separator", "query")
 
 @dataclass(frozen=True)
 class TaskVectors:
-    """What one run gains from task vectors.
+    """What one run gains from task vectors."""
 
-    Attributes:
-        metric: The track's main metric, over the texts.
-        prompted: The model reads the whole sequence.
-        unprompted: The model reads the text only.
-        validation: By place and block, the score on the validation split.
-        block: By place, the block that is best there, from 1.
-        scores: By place, the score on the split that was asked for, with this block.
-    """
-
-    metric: str
-    prompted: ScoreRecord
-    unprompted: ScoreRecord
-    validation: Mapping[Place, Mapping[int, ScoreRecord]]
-    block: Mapping[Place, int]
-    scores: Mapping[Place, ScoreRecord]
+    metric: str  # the track's main metric, over the texts
+    prompted: ScoreRecord  # the model reads the whole sequence
+    unprompted: ScoreRecord  # the model reads the text only
+    validation: Mapping[Place, Mapping[int, ScoreRecord]]  # by place and block, the score on the validation split
+    block: Mapping[Place, int]  # by place, the block that is best there, from 1
+    scores: Mapping[Place, ScoreRecord]  # by place, the score on the split that was asked for, with this block
 
 
 def task_vectors(trained: Trained, split: str, limit: int) -> TaskVectors:
-    """Measures task vectors of one model.
-
-    Args:
-        trained: A model with blocks, on a track of examples.
-        split: The split to read.
-        limit: How many instances of it, and of validation.
-
-    Raises:
-        UserError: The model has no or only one block, or the task has no examples of tokens that can be cut.
-    """
+    """Measures task vectors of one model."""
     count = len(_blocks(trained.model))
     if count < 2:
         raise UserError(f"{trained.folder} has one block: a task vector is put after a block and read by the next")

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from papers.memory import study
-from papers.memory.study import Curve, Expectation, Panel, Rows, Study
+from papers.memory.study import Curve, Expectation, Options, Panel, Rows, Study
 from regbench.utils.arrays import FloatArray
 
 N_TOKENS = 50
@@ -29,10 +29,6 @@ UPDATE_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 TOP_DOWN = ("o2", "k2", "k1")
 SYMBOLS = LENGTH = 16
 SEEDS = 3
-
-
-class Options(study.Options):
-    """The options of the study: those of every study."""
 
 
 def run(options: Options) -> Study:
@@ -159,21 +155,13 @@ def update_lengths(rng: np.random.Generator, d: int, pairs: int = 10) -> tuple[f
 
 
 class Head(NamedTuple):
-    """The frozen parts of the simplified model.
+    """The frozen parts of the simplified model."""
 
-    Attributes:
-        e: (N, d), tokens.
-        p: (T, d), positions.
-        u: (N, d), unembeddings.
-        first: (N, d), tokens as the first layer's values, W_O1 W_V1 e.
-        second: (N, d), tokens as the second layer's values, W_V2 e.
-    """
-
-    e: Tensor
-    p: Tensor
-    u: Tensor
-    first: Tensor
-    second: Tensor
+    e: Tensor  # (N, d), tokens
+    p: Tensor  # (T, d), positions
+    u: Tensor  # (N, d), unembeddings
+    first: Tensor  # (N, d), tokens as the first layer's values, W_O1 W_V1 e
+    second: Tensor  # (N, d), tokens as the second layer's values, W_V2 e
 
     @classmethod
     def draw(cls, rng: np.random.Generator, d: int, orthonormal: bool) -> Head:

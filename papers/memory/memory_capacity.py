@@ -14,10 +14,9 @@ The error is of uniform tokens.
 from __future__ import annotations
 
 import numpy as np
-import pydantic
 
 from papers.memory import study
-from papers.memory.study import Curve, Panel, Rows, Study
+from papers.memory.study import Curve, Options, Panel, Rows, Study
 from regbench.utils.arrays import FloatArray
 
 TOKENS = (100, 200, 500, 1000, 2000)
@@ -25,18 +24,6 @@ LOOKUPS = ("linear", "MLP, b = 0.3", "MLP, b = 0.5", "attention, beta = 10", "ne
 TABLE = ((200, 32), (200, 128), (1000, 32), (1000, 64), (1000, 128), (1000, 256))
 LIMIT = 0.05
 _RATIO = 2**0.25
-
-
-class Options(study.Options):
-    """The options of the study.
-
-    Attributes:
-        draws: How many times embeddings are drawn.
-        most_tokens: The largest number of tokens.
-    """
-
-    draws: int = pydantic.Field(default=5, ge=2, le=10_000)
-    most_tokens: int = pydantic.Field(default=2000, ge=200, le=TOKENS[-1])
 
 
 def errors(rng: np.random.Generator, n: int, d: int, lookups: tuple[str, ...] = LOOKUPS) -> dict[str, float]:
@@ -84,41 +71,40 @@ def least_width(options: Options, n: int, name: str, start: float) -> float:
 def run(options: Options) -> Study:
     """Measures the errors of a few sizes, and the widths that each lookup needs."""
     rows: list[tuple[str | float, ...]] = []
-    for n, d in ((n, d) for n, d in TABLE if n <= options.most_tokens):
+    for n, d in TABLE:
         found = [errors(options.rng(draw), n, d) for draw in range(options.draws)]
         rows.append((n, d, *(f"{np.mean([one[name] for one in found]):.3f}" for name in LOOKUPS)))
-    sizes = [n for n in TOKENS if n <= options.most_tokens]
     widths: dict[str, FloatArray] = {}
     for name in LOOKUPS:
         start, found_widths = 8.0, []
-        for n in sizes:
+        for n in TOKENS:
             found_widths.append(least_width(options, n, name, start))
             start = max(8.0, found_widths[-1] / _RATIO**3)
         widths[name] = np.array(found_widths)
-    growth = study.slope(sizes, widths["linear"])
+    growth = study.slope(TOKENS, widths["linear"])
     expectations = [study.between("linear: exponent of the width in N", growth, 0.4, 0.8)]
     for name in LOOKUPS[1:]:  # a width that grows as log N has an exponent that falls towards 0
-        found_growth = study.slope(sizes, widths[name])
+        found_growth = study.slope(TOKENS, widths[name])
         expectations.append(study.at_most(f"{name}: the same, at most half of that", found_growth, growth / 2))
     panel = Panel(
         "width at which 5 % are wrong",
         "tokens N",
         "width d",
         [
-            *(Curve(name, sizes, widths[name]) for name in LOOKUPS),
-            Curve("N^(1/2)", sizes, [float(widths["linear"][0] * (n / sizes[0]) ** 0.5) for n in sizes], True),
+            *(Curve(name, TOKENS, widths[name]) for name in LOOKUPS),
+            Curve("N^(1/2)", TOKENS, [float(widths["linear"][0] * (n / TOKENS[0]) ** 0.5) for n in TOKENS], True),
         ],
     )
     tables = (
         Rows(f"error, {options.draws} draws", ("N", "d", *LOOKUPS), rows),
         Rows(
             "width at which the error falls below 5 %",
-            ("lookup", *(f"N {n:,}" for n in sizes), "last over first"),
+            ("lookup", *(f"N {n:,}" for n in TOKENS), "last over first"),
             [
                 (name, *(f"{d:.0f}" for d in widths[name]), f"{widths[name][-1] / widths[name][0]:.2f}")
                 for name in LOOKUPS
             ]
-            + [("log N, for comparison", *("" for _ in sizes), f"{np.log(sizes[-1]) / np.log(sizes[0]):.2f}")],
+            + [("log N, for comparison", *("" for _ in TOKENS), f"{np.log(TOKENS[-1]) / np.log(TOKENS[0]):.2f}")],
         ),
     )
     return Study(tables, (panel,), tuple(expectations))

@@ -19,13 +19,7 @@ _GUIDES: tuple[Any, ...] = ((0, (1, 2)), (0, (4, 4)), "-")
 
 
 def draw(study: Study, title: str, path: Path) -> None:
-    """Draws the panels of a study side by side.
-
-    Args:
-        study: What was found.
-        title: Stands above.
-        path: The PNG file to write.
-    """
+    """Draws the panels of a study side by side."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.2 * len(study.panels), 5.2), layout="constrained")
         for axes, panel in zip(figure.subplots(1, len(study.panels), squeeze=False).flat, study.panels, strict=True):
@@ -63,8 +57,6 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
-        if panel.least:
-            axes.set_ylim(bottom=panel.least)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)

@@ -29,19 +29,12 @@ _LOG_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one seed's training.
+    """The figures of one seed's training."""
 
-    Attributes:
-        run: The run folder.
-        seed: The seed.
-        steps: The steps after which they were measured, (R,), from 0.
-        figures: By name the values, (R,).
-    """
-
-    run: Path
-    seed: int
-    steps: tuple[int, ...]
-    figures: Mapping[str, tuple[float, ...]]
+    run: Path  # the run folder
+    seed: int  # the seed
+    steps: tuple[int, ...]  # the steps after which they were measured, (R,), from 0
+    figures: Mapping[str, tuple[float, ...]]  # by name the values, (R,)
 
     @property
     def every(self) -> int:
@@ -54,11 +47,7 @@ class Measured:
 
 
 def read_measured(folder: str | Path) -> list[Measured]:
-    """The figures of every seed of a run.
-
-    Raises:
-        UserError: The folder holds no run, a seed has not been trained, or nothing was measured.
-    """
+    """The figures of every seed of a run."""
     folder = Path(folder)
     config, found = read_run(folder), []
     for seed in config.seeds:
@@ -88,13 +77,6 @@ def learned_at(measured: Measured, memory: str) -> int | None:
 
     This is the first measured step from which on its recall stays at or above half of the way from chance to the last value.
     None: its last value is not above chance.
-
-    Args:
-        measured: The figures of a seed.
-        memory: One of `measured.memories()`.
-
-    Raises:
-        UserError: The recall of this memory was not measured (the line has the nearest name).
     """
     values = measured.figures.get(RECALL + memory)
     if values is None:
@@ -114,13 +96,6 @@ def in_order(measured: Measured, expected: Sequence[str]) -> bool:
     """Whether the memories are learned in this order.
 
     The first two may be learned within one row of the log, and then count as in order (as W_O2 and W_K2 often are).
-
-    Args:
-        measured: The figures of a seed.
-        expected: Two memories or more, the first one first.
-
-    Raises:
-        UserError: A memory was not measured, or there are fewer than two.
     """
     if len(expected) < 2:
         raise UserError("an order of learning needs two memories or more, such as o2,k2,k1")
@@ -144,12 +119,7 @@ def write_csv(found: Iterable[Measured], path: Path) -> None:
 
 
 def plot_recall(found: Sequence[Measured], path: Path) -> None:
-    """Draws recall by training step, a panel for each run: the mean over seeds thick, each seed thin, chance grey.
-
-    Args:
-        found: The figures of one run or more.
-        path: The PNG file to write.
-    """
+    """Draws recall by training step, a panel for each run: the mean over seeds thick, each seed thin, chance grey."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

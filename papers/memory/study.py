@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import numpy as np
-import pydantic
 from scipy import stats
 
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, explain_validation, nearest
-from regbench.utils.settings import Settings
+from regbench.utils.errors import UserError, nearest
 
-STUDIES = ("gradient-memory", "memory-capacity", "zipf-memory")
+STUDIES = {"gradient-memory": 20, "memory-capacity": 5, "zipf-memory": 20}
+"""The studies, and how many times each draws its random numbers."""
 
 
-class Options(Settings):
-    """The options that every study has.
+@dataclass(frozen=True)
+class Options:
+    """The options of a study."""
 
-    Attributes:
-        draws: How many times the random numbers are drawn.
-        seed: The seed of all draws.
-    """
-
-    draws: int = pydantic.Field(default=20, ge=2, le=10_000)
-    seed: int = pydantic.Field(default=0, ge=0, lt=2**63)
+    draws: int = 20
+    seed: int = 0
+    optimizers: bool = False  # zipf-memory: whether memories are trained, too
 
     def rng(self, draw: int) -> np.random.Generator:
         """The random numbers of one draw."""
@@ -37,13 +32,7 @@ class Options(Settings):
 
 @dataclass(frozen=True)
 class Rows:
-    """A table.
-
-    Attributes:
-        title: What stands above it.
-        columns: The heads.
-        rows: The cells: text, or numbers.
-    """
+    """A table."""
 
     title: str
     columns: tuple[str, ...]
@@ -52,52 +41,28 @@ class Rows:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a picture.
-
-    Attributes:
-        label: Its name.
-        x: Where it was measured, (M,).
-        y: What was measured, (M,).
-        guide: Whether it is an oracle or a rate, which is drawn thin and grey.
-    """
+    """A line of a picture."""
 
     label: str
     x: Sequence[float] | FloatArray
     y: Sequence[float] | FloatArray
-    guide: bool = False
+    guide: bool = False  # an oracle or a rate, which is drawn thin and grey
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a picture.
-
-    Attributes:
-        title: What stands above it.
-        x: The label of its horizontal axis, which is logarithmic.
-        y: The label of its vertical axis.
-        curves: Its lines.
-        log: Whether its vertical axis is logarithmic.
-        least: The lowest value that a logarithmic axis shows.
-    """
+    """A part of a picture. Its horizontal axis is logarithmic."""
 
     title: str
     x: str
     y: str
     curves: Sequence[Curve]
-    log: bool = True
-    least: float = 0.0
+    log: bool = True  # the vertical axis
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """Something that must hold.
-
-    Attributes:
-        what: What is looked at.
-        measured: What was found.
-        wanted: What it must be.
-        holds: Whether it is.
-    """
+    """Something that must hold."""
 
     what: str
     measured: str
@@ -107,13 +72,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Study:
-    """What a study found.
-
-    Attributes:
-        tables: What was measured, as tables.
-        panels: The same as a picture.
-        expectations: What must hold.
-    """
+    """What a study found: tables, the same as a picture, and what must hold."""
 
     tables: tuple[Rows, ...]
     panels: tuple[Panel, ...]
@@ -121,17 +80,17 @@ class Study:
 
 
 def between(what: str, value: float, low: float, high: float) -> Expectation:
-    """The expectation that a number lies in [low, high]."""
+    """A number lies in [low, high]."""
     return Expectation(what, f"{value:.2f}", f"{low:.2f} to {high:.2f}", bool(low <= value <= high))
 
 
 def at_most(what: str, value: float, limit: float) -> Expectation:
-    """The expectation that a number is not above a limit."""
+    """A number is not above a limit."""
     return Expectation(what, f"{value:.3g}", f"at most {limit:.3g}", bool(value <= limit))
 
 
 def at_least(what: str, value: float, limit: float) -> Expectation:
-    """The expectation that a number is not below a limit."""
+    """A number is not below a limit."""
     return Expectation(what, f"{value:.3g}", f"at least {limit:.3g}", bool(value >= limit))
 
 
@@ -158,24 +117,20 @@ def study_names() -> dict[str, str]:
     return {name: (_module(name).__doc__ or "").partition("\n")[0] for name in STUDIES}
 
 
-def run_study(name: str, settings: Mapping[str, Any]) -> Study:
-    """Runs a study.
-
-    Args:
-        name: One of `study_names`.
-        settings: Its options by name.
+def run_study(name: str, draws: int | None = None, seed: int = 0, optimizers: bool = False) -> Study:
+    """Runs one of `STUDIES`.
 
     Raises:
-        UserError: There is no such study or option (the line has the nearest one), or a value is wrong.
+        UserError: There is no such study, or it has no such option.
     """
     if name not in STUDIES:
         raise UserError(f"unknown study '{name}'{nearest(name, STUDIES)}")
-    module = _module(name)
-    options: type[Options] = module.Options
-    with explain_validation(f"option of {name}", options.model_fields):
-        chosen = options(**settings)
-    run: Callable[[Any], Study] = module.run
-    return run(chosen)
+    if optimizers and name != "zipf-memory":
+        raise UserError(f"--optimizers is for zipf-memory: {name} trains no memories")
+    if (draws is not None and draws < 2) or seed < 0:
+        raise UserError("--draws takes a number of 2 or more, and --seed one of 0 or more")
+    found: Study = _module(name).run(Options(draws or STUDIES[name], seed, optimizers))
+    return found
 
 
 def _module(name: str) -> ModuleType:

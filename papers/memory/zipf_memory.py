@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
-import pydantic
 from scipy import stats
 
 from papers.memory import study
-from papers.memory.study import Curve, Expectation, Panel, Rows, Study
+from papers.memory.study import Curve, Expectation, Options, Panel, Rows, Study
 from regbench.utils.arrays import FloatArray, IntArray
 
 WIDTHS = (10, 20, 50, 100, 200, 500, 1000)
@@ -42,18 +41,6 @@ PUBLISHED: dict[Settings, tuple[float, ...]] = {
     (16, "Adam", False): (0.0320, 0.0169, 0.0067, 0.0034, 0.0022, 0.0016, 0.0013),
 }
 """Errors by width in the released results of the paper: the best of four learning rates, after 10,240 samples."""
-
-
-class Options(study.Options):
-    """The options of the study.
-
-    Attributes:
-        optimizers: Whether memories are trained, too, in minutes.
-        widest: The largest width.
-    """
-
-    optimizers: bool = False
-    widest: int = pydantic.Field(default=1000, ge=100, le=WIDTHS[-1])
 
 
 def frequencies(n_tokens: int, alpha: float = 2.0) -> FloatArray:
@@ -110,13 +97,12 @@ def of_samples(name: str, counts: IntArray, d: int) -> FloatArray:
 def run(options: Options) -> Study:
     """Measures every scheme by width and by samples, and compares with the oracles."""
     N, M, p = 1000, 5, frequencies(1000)
-    widths = [d for d in WIDTHS if d <= options.widest]
-    by_width, few, unlimited, spare = _untrained(options, p, M, widths)
+    by_width, few, unlimited, spare = _untrained(options, p, M)
     tables = [
         Rows(
             f"error by width d, N = {N}, {options.draws} draws (standard error)",
-            ("scheme", *(f"d {d}" for d in widths)),
-            [(name, *(_with_error(by_width[name, d]) for d in widths)) for name in SCHEMES],
+            ("scheme", *(f"d {d}" for d in WIDTHS)),
+            [(name, *(_with_error(by_width[name, d]) for d in WIDTHS)) for name in SCHEMES],
         ),
         Rows(
             "error by width and samples n",
@@ -135,11 +121,11 @@ def run(options: Options) -> Study:
             for n in SAMPLES[:3]
         ),
     ]
-    for d in (d for d in widths if d >= 200):
+    for d in (d for d in WIDTHS if d >= 200):
         expectations.append(
             study.near_oracle(f"{SCHEMES[2]}, d = {d}", by_width[SCHEMES[2], d], unstored_error(p, d // 8, M))
         )
-    wide = [d for d in widths if d >= 50]
+    wide = [d for d in WIDTHS if d >= 50]
     for name, low, high in ((SCHEMES[2], -1.10, -0.90), (SCHEMES[0], -0.40, -0.20)):
         found = study.slope(wide, [by_width[name, d].mean() for d in wide])
         expectations.append(study.between(f"slope of log error on log d from 50 on, {name}", found, low, high))
@@ -151,17 +137,17 @@ def run(options: Options) -> Study:
     expectations.append(
         study.at_least("more data is worse: seen, d = 20, error at n = 10,000 over n = 100", more / less, 1.0)
     )
-    guide = [float(0.35 * d**-0.25) for d in widths]
-    oracle = [unstored_error(p, d // 8, M) for d in widths]
+    guide = [float(0.35 * d**-0.25) for d in WIDTHS]
+    oracle = [unstored_error(p, d // 8, M) for d in WIDTHS]
     panels = [
         Panel(
             "unlimited data",
             "width d",
             "error",
             [
-                *(Curve(name, widths, [by_width[name, d].mean() for d in widths]) for name in SCHEMES),
-                Curve("0.35 d^(-1/4)", widths, guide, True),
-                Curve("oracle of the d/8 most frequent", widths, oracle, True),
+                *(Curve(name, WIDTHS, [by_width[name, d].mean() for d in WIDTHS]) for name in SCHEMES),
+                Curve("0.35 d^(-1/4)", WIDTHS, guide, True),
+                Curve("oracle of the d/8 most frequent", WIDTHS, oracle, True),
             ],
         ),
         Panel(
@@ -175,7 +161,7 @@ def run(options: Options) -> Study:
         ),
     ]
     if options.optimizers:
-        for part, more_of in zip((tables, panels, expectations), _trained(options, widths), strict=True):
+        for part, more_of in zip((tables, panels, expectations), _trained(options), strict=True):
             part.extend(more_of)  # type: ignore[attr-defined]
     return Study(tuple(tables), tuple(panels), tuple(expectations))
 
@@ -185,11 +171,11 @@ ErrorsOfSamples = dict[tuple[str, int, int], FloatArray]
 
 
 def _untrained(
-    options: Options, p: FloatArray, M: int, widths: Sequence[int]
+    options: Options, p: FloatArray, M: int
 ) -> tuple[Errors, ErrorsOfSamples, dict[int, FloatArray], dict[str, FloatArray]]:
     """The errors of every draw: by width, by samples, of an unlimited memory by n, and with capacity to spare."""
     draws, N = options.draws, len(p)
-    by_width: Errors = {(name, d): np.empty(draws) for name in SCHEMES for d in widths}
+    by_width: Errors = {(name, d): np.empty(draws) for name in SCHEMES for d in WIDTHS}
     few: ErrorsOfSamples = {
         (name, d, n): np.empty(draws) for name in OF_SAMPLES for d in (20, 100, 400) for n in SAMPLES
     }
@@ -198,7 +184,7 @@ def _untrained(
     small = frequencies(100)
     for draw in range(draws):
         rng = options.rng(draw)
-        for d in widths:
+        for d in WIDTHS:
             u, v = _embeddings(rng, N, d), _embeddings(rng, M, d)
             for name in SCHEMES:
                 by_width[name, d][draw] = error(u, v, scheme(name, p, d), p)
@@ -268,56 +254,55 @@ def train(
     return float(p[((u @ W.T) @ v.T).argmax(1) != right].sum())
 
 
-def _trained(options: Options, widths: Sequence[int]) -> tuple[list[Rows], list[Panel], list[Expectation]]:
+def _trained(options: Options) -> tuple[list[Rows], list[Panel], list[Expectation]]:
     """Trains at every learning rate, and takes the best of each cell."""
     found: dict[tuple[Settings, int, float], FloatArray] = {}
     for settings in PUBLISHED:
-        for d in widths:
+        for d in WIDTHS:
             for rate in RATES:
                 values = [train(options.rng(1000 * d + seed), d, rate, settings) for seed in range(SEEDS)]
                 found[settings, d, rate] = np.array(values)
     best = {
         (s, d): min((found[s, d, rate] for rate in RATES), key=lambda values: float(values.mean()))
         for s in PUBLISHED
-        for d in widths
+        for d in WIDTHS
     }
-    heads = ("batch", "optimizer", "norm", *(f"d {d}" for d in widths))
+    heads = ("batch", "optimizer", "norm", *(f"d {d}" for d in WIDTHS))
     rows = [
-        (str(b), name, "yes" if norm else "no", *(_with_error(best[(b, name, norm), d]) for d in widths))
+        (str(b), name, "yes" if norm else "no", *(_with_error(best[(b, name, norm), d]) for d in WIDTHS))
         for b, name, norm in PUBLISHED
     ]
     table = Rows(f"trained on {TRAINED_ON:,} samples, N = 100: error at the best rate, {SEEDS} seeds", heads, rows)
     sgd, adam, often = (1024, "SGD", False), (1024, "Adam", False), (16, "SGD", False)
     mean: Callable[[FloatArray], float] = lambda values: float(values.mean())  # noqa: E731
-    behind = [d for d in widths if d >= 50 and mean(best[adam, d]) >= mean(best[sgd, d])]
-    worse = [d for d in widths if mean(best[often, d]) >= mean(best[sgd, d])]
-    slower = [d for d in widths if any(mean(found[sgd, d, a]) <= mean(found[sgd, d, b]) for a, b in pairwise(RATES))]
+    behind = [d for d in WIDTHS if d >= 50 and mean(best[adam, d]) >= mean(best[sgd, d])]
+    worse = [d for d in WIDTHS if mean(best[often, d]) >= mean(best[sgd, d])]
+    slower = [d for d in WIDTHS if any(mean(found[sgd, d, a]) <= mean(found[sgd, d, b]) for a, b in pairwise(RATES))]
     far = []
     for s, errors in PUBLISHED.items():
         for d, published in zip(WIDTHS, errors, strict=True):
-            if d in widths:
-                # The published mean is of ten seeds. Its noise is taken to be that of ten of ours.
-                noise = float(best[s, d].std(ddof=1)) * (1 / SEEDS + 1 / 10) ** 0.5
-                if abs(mean(best[s, d]) - published) > 3 * noise:
-                    far.append(f"{s[1]} {s[0]}{' norm' if s[2] else ''} d {d}")
+            # The published mean is of ten seeds. Its noise is taken to be that of ten of ours.
+            noise = float(best[s, d].std(ddof=1)) * (1 / SEEDS + 1 / 10) ** 0.5
+            if abs(mean(best[s, d]) - published) > 3 * noise:
+                far.append(f"{s[1]} {s[0]}{' norm' if s[2] else ''} d {d}")
     panel = Panel(
         "trained, best learning rate",
         "width d",
         "error",
         [
-            Curve(f"{n}, batch {b}{', norm' if norm else ''}", widths, [mean(best[(b, n, norm), d]) for d in widths])
+            Curve(f"{n}, batch {b}{', norm' if norm else ''}", WIDTHS, [mean(best[(b, n, norm), d]) for d in WIDTHS])
             for b, n, norm in (sgd, (1024, "SGD", True), adam, often, (16, "Adam", False))
         ],
     )
-    cells = len(PUBLISHED) * len(widths)
+    cells = len(PUBLISHED) * len(WIDTHS)
     # With few seeds a mean is often more than 3 of its estimated errors off: Student's t.
     outside = 2 * float(stats.t.sf(3, SEEDS - 1))
     allowed = int(stats.binom.ppf(0.99, cells, outside))
     by_rate = Rows(
         "SGD at batch 1024: error by learning rate",
-        ("norm", "rate", *(f"d {d}" for d in widths)),
+        ("norm", "rate", *(f"d {d}" for d in WIDTHS)),
         [
-            ("yes" if s[2] else "no", f"{rate:g}", *(f"{mean(found[s, d, rate]):.4f}" for d in widths))
+            ("yes" if s[2] else "no", f"{rate:g}", *(f"{mean(found[s, d, rate]):.4f}" for d in WIDTHS))
             for s in (sgd, (1024, "SGD", True))
             for rate in RATES
         ],

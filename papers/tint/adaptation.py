@@ -42,21 +42,14 @@ BATCH = 25
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked.
+    """What is asked."""
 
-    Attributes:
-        ways: Of "full", "values" and "tint".
-        rates: Learning rates to choose from.
-        steps: Steps of gradient descent.
-        layers: Only so many blocks at the top change, and the last norm. None: all parameters of a way.
-        limit: The most instances of a split.
-    """
-
-    ways: tuple[str, ...]
-    rates: tuple[float, ...]
-    steps: int = 1
+    ways: tuple[str, ...]  # of "full", "values" and "tint"
+    rates: tuple[float, ...]  # learning rates to choose from
+    steps: int = 1  # steps of gradient descent
+    # only so many blocks at the top change, and the last norm. None: all parameters of a way
     layers: int | None = None
-    limit: int = 200
+    limit: int = 200  # the most instances of a split
 
     def chooses(self, split: str) -> bool:
         """Whether the validation split is to be measured: to choose a rate there, or because it is the split asked for."""
@@ -75,11 +68,7 @@ class Place:
         return f"{self.tokens} tokens" if self.share is None else f"{100 * self.share:g} %"
 
     def cuts(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-        """The first position behind the segment of each instance, (N,). Instances that are too short have their length.
-
-        Raises:
-            UserError: No instance has a token behind its segment.
-        """
+        """The first position behind the segment of each instance, (N,). Instances that are too short have their length."""
         if self.share is not None:
             cuts = np.maximum(1, np.floor(self.share * lengths + 1e-9)).astype(np.int64)  # 0.7 * 90 is below 63
         else:
@@ -94,31 +83,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Metrics behind the segment, before and after the step, a mean over seeds.
+    """Metrics behind the segment, before and after the step, a mean over seeds."""
 
-    Attributes:
-        before: By metric (N, L).
-        after: By metric (N, L).
-        behind: Scored positions behind the segment, (N, L) bool.
-        distance: Positions since the segment's end, (N, L).
-        problem: The problem of each instance, (N,), as in `Instances`.
-        reference: Of a baseline beside it, by metric (N, L). Empty if there is none.
-    """
-
-    before: Mapping[str, FloatArray]
-    after: Mapping[str, FloatArray]
-    behind: NDArray[np.bool_]
-    distance: NDArray[np.int64]
-    problem: IntArray | None = None
+    before: Mapping[str, FloatArray]  # by metric (N, L)
+    after: Mapping[str, FloatArray]  # by metric (N, L)
+    behind: NDArray[np.bool_]  # scored positions behind the segment, (N, L) bool
+    distance: NDArray[np.int64]  # positions since the segment's end, (N, L)
+    problem: IntArray | None = None  # the problem of each instance, (N,), as in `Instances`
+    # of a baseline beside it, by metric (N, L). Empty if there is none
     reference: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def score(self, which: str, metric: str) -> ScoreRecord:
-        """The mean with its standard error over instances, or over problems that they share.
-
-        Args:
-            which: "before", "after", "difference" (after minus before) or "reference".
-            metric: The metric.
-        """
+        """The mean with its standard error over instances, or over problems that they share."""
         return self._mean(self._values(which, metric), self.behind)
 
     def share_of_gap(self, metric: str) -> float:
@@ -155,40 +131,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """One run, place and way.
+    """One run, place and way."""
 
-    Attributes:
-        run: The name of the run.
-        place: Where the segment ends.
-        way: "full", "values" or "tint".
-        gains: By rate, the mean gain in NLL (nats) on validation. NaN where the weights diverge. Empty for a single rate.
-        rate: The rate that was chosen.
-        outcome: On the split that was asked for, with this rate.
-        share_of_full: The gain, as a share of the gain of `full`. None if `full` was not asked for or has no gain.
-    """
-
-    run: str
-    place: Place
-    way: str
+    run: str  # the name of the run
+    place: Place  # where the segment ends
+    way: str  # "full", "values" or "tint"
+    # by rate, the mean gain in NLL (nats) on validation. NaN where the weights diverge. Empty for a single rate
     gains: Mapping[float, float]
-    rate: float
-    outcome: Outcome
+    rate: float  # the rate that was chosen
+    outcome: Outcome  # on the split that was asked for, with this rate
+    # the gain, as a share of the gain of `full`. None if `full` was not asked for or has no gain
     share_of_full: float | None = None
 
 
 def adapt_run(models: Sequence[Trained], name: str, place: Place, plan: Plan, split: str) -> list[Row]:
-    """All ways of one run at one place. Rates are chosen on validation, over all seeds. A single rate is taken as it is.
-
-    Args:
-        models: The run's models, one a seed.
-        name: Of the run, for the table.
-        place: Where the segment ends.
-        plan: What is asked.
-        split: The split to measure on.
-
-    Raises:
-        UserError: A way is not for this model, or every rate diverges.
-    """
+    """All ways of one run at one place. Rates are chosen on validation, over all seeds. A single rate is taken as it is."""
     check_ways(models[0], plan)
     rows: list[Row] = []
     for way in plan.ways:
@@ -209,15 +166,7 @@ def _gain(outcome: Outcome) -> float:
 
 
 def best_rate(gains: Mapping[float, float], otherwise: str) -> float:
-    """The rate with the largest gain, and the smaller of two that are equal. Where a gain is not finite, weights diverge.
-
-    Args:
-        gains: By rate, the gain on validation.
-        otherwise: What is said if all of them diverge.
-
-    Raises:
-        UserError: All of them diverge.
-    """
+    """The rate with the largest gain, and the smaller of two that are equal. Where a gain is not finite, weights diverge."""
     known = {rate: gain for rate, gain in sorted(gains.items()) if np.isfinite(gain)}
     if not known:
         raise UserError(f"{otherwise}: give smaller --rates")
@@ -225,14 +174,7 @@ def best_rate(gains: Mapping[float, float], otherwise: str) -> float:
 
 
 def beside(rows: Sequence[Row], baseline: Baseline, track: Track, split: str) -> list[Row]:
-    """The rows with a baseline as their reference. It predicts the whole split, so that the cache of baselines serves.
-
-    Args:
-        rows: Of runs on this track and split.
-        baseline: The baseline.
-        track: A track whose truth is known.
-        split: The split that was measured on.
-    """
+    """The rows with a baseline as their reference. It predicts the whole split, so that the cache of baselines serves."""
     instances = track.instances(split)
     length, begin = instances.tokens.shape[1], 0
     found: dict[str, FloatArray] = {}
@@ -250,11 +192,7 @@ def beside(rows: Sequence[Row], baseline: Baseline, track: Track, split: str) ->
 
 
 def check_ways(trained: Trained, plan: Plan) -> None:
-    """Whether a model can be adapted in these ways.
-
-    Raises:
-        UserError: It cannot.
-    """
+    """Whether a model can be adapted in these ways."""
     why = refusal_of(trained.model)
     other = [way for way in plan.ways if way != "full"]
     if why is not None and other:
@@ -288,11 +226,7 @@ def _outcomes(
 def behind_segment(
     track: Track, split: str, instances: Instances, place: Place
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The first position behind the segment of each instance, (N,), and the scored positions behind it, (N, L) bool.
-
-    Raises:
-        UserError: No instance has a scored position behind its segment.
-    """
+    """The first position behind the segment of each instance, (N,), and the scored positions behind it, (N, L) bool."""
     cuts = place.cuts(instances.lengths)
     position = np.arange(instances.tokens.shape[1])
     behind = instances.scored & (position >= cuts[:, None]) & (position < instances.lengths[:, None])

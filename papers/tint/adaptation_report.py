@@ -19,15 +19,7 @@ BINS = 8
 
 
 def report(rows: Sequence[Row], track: str, split: str, limit: int, steps: int) -> Report:
-    """What is shown of runs on a track.
-
-    Args:
-        rows: What was found.
-        track: The name of the track.
-        split: The split that was measured on.
-        limit: The most instances.
-        steps: How many steps were taken.
-    """
+    """What is shown of runs on a track."""
     words = "one step" if steps == 1 else f"{steps} steps"
     title = f"{track}, {split} split, at most {limit} instances: behind a segment, before and after {words} on it"
     table = [_cells(row) for row in rows]

@@ -32,34 +32,17 @@ HEADS = {"values": "values against full", "tint": "tint against full", "hard": "
 
 @dataclass(frozen=True)
 class AngleRow:
-    """A part of a model.
+    """A part of a model."""
 
-    Attributes:
-        run: The name of the run.
-        place: Where the segment ends.
-        part: "block 1", ..., "last norm".
-        measures: By measure the mean over instances and seeds, with its standard error over instances or the problems they share.
-    """
-
-    run: str
-    place: Place
-    part: str
+    run: str  # the name of the run
+    place: Place  # where the segment ends
+    part: str  # "block 1", ..., "last norm"
+    # by measure the mean over instances and seeds, with its standard error over instances or the problems they share
     measures: dict[str, ScoreRecord]
 
 
 def measure_angles(models: Sequence[Trained], run: str, place: Place, split: str, limit: int) -> list[AngleRow]:
-    """The angles of one run at one place.
-
-    Args:
-        models: The run's models, one a seed.
-        run: Its name.
-        place: Where the segment ends.
-        split: The split to measure on.
-        limit: The most instances of it.
-
-    Raises:
-        UserError: TinT does not simulate the model, or a segment has one token.
-    """
+    """The angles of one run at one place."""
     instances = models[0].track.instances(split)[:limit]
     cuts = place.cuts(instances.lengths)
     seeds = [list(_of_model(trained, instances, cuts)) for trained in models]

@@ -11,9 +11,12 @@ own. Learning rates are chosen on the validation split, for each number of steps
 from __future__ import annotations
 
 import copy
+import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,64 +29,41 @@ from papers.tint.adaptation import Outcome, Place, behind_segment, best_rate, po
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.models.model import Model, token_tensor
-from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What a student is trained on.
+    """What a student is trained on."""
 
-    Attributes:
-        tokens: Sampled texts, (M, W).
-        scored: Which positions count, (M, W) bool.
-        targets: The teacher's log probabilities, (M, W, V).
-    """
-
-    tokens: Tensor
-    scored: Tensor
-    targets: Tensor
+    tokens: Tensor  # sampled texts, (M, W)
+    scored: Tensor  # which positions count, (M, W) bool
+    targets: Tensor  # the teacher's log probabilities, (M, W, V)
 
 
 @dataclass(frozen=True)
 class Distilled:
-    """One run after one number of steps.
+    """One run after one number of steps."""
 
-    Attributes:
-        run: The name of the run.
-        place: Where the prompt ends.
-        steps: Steps of training.
-        rate: The learning rate that was chosen.
-        outcome: Before: the model without the prompt. After: the student.
-        divergence: Mean KL(teacher || student) on the sampled texts, in nats a scored token.
-        seconds: Per prompt, the sampling of texts included.
-        operations: Of the first prompt, the sampling of texts included: each text as a whole pass, so at most so many.
-    """
-
-    run: str
-    place: Place
-    steps: int
-    rate: float
-    outcome: Outcome
-    divergence: float
-    seconds: float
+    run: str  # the name of the run
+    place: Place  # where the prompt ends
+    steps: int  # steps of training
+    rate: float  # the learning rate that was chosen
+    outcome: Outcome  # before: the model without the prompt. After: the student
+    divergence: float  # mean KL(teacher || student) on the sampled texts, in nats a scored token
+    seconds: float  # per prompt, the sampling of texts included
+    # of the first prompt, the sampling of texts included: each text as a whole pass, so at most so many
     operations: float
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """All numbers of steps of one run at one place.
+    """All numbers of steps of one run at one place."""
 
-    Attributes:
-        rows: One for each number of steps.
-        prompted: Before: the model without the prompt. After: the model with it.
-        pass_operations: Of one pass over a prompt.
-    """
-
-    rows: tuple[Distilled, ...]
-    prompted: Outcome
-    pass_operations: float
+    rows: tuple[Distilled, ...]  # one for each number of steps
+    prompted: Outcome  # before: the model without the prompt. After: the model with it
+    pass_operations: float  # of one pass over a prompt
 
 
 @torch.no_grad()
@@ -114,12 +94,6 @@ def divergence(texts: Texts, logits: Tensor) -> Tensor:
 def distil(model: Model, texts: Texts, at: Sequence[int], rate: float) -> Iterator[tuple[int, Model]]:
     """Trains a copy of the model on the texts.
 
-    Args:
-        model: It is left as it is.
-        texts: The texts.
-        at: The numbers of steps after which the student is given out, ascending.
-        rate: Of Adam.
-
     Yields:
         Steps, and the student in evaluation mode. It goes on learning afterwards.
     """
@@ -146,65 +120,40 @@ def distil_run(
     limit: int,
     split: str,
 ) -> Distillation:
-    """Distils every prompt of a run, a mean over its seeds.
-
-    Args:
-        models: The run's models, one a seed.
-        name: Of the run.
-        place: Where the prompt ends.
-        rates: Learning rates to choose from, on validation.
-        steps: Numbers of steps, ascending.
-        queries: Texts that are sampled for each prompt.
-        limit: The most instances of a split.
-        split: The split to measure on.
-
-    Raises:
-        UserError: The model changes its weights while it reads (TinT), the prompt leaves no text in the training split, or every
-            rate diverges.
-    """
+    """Distils every prompt of a run, a mean over its seeds."""
     if isinstance(models[0].model, TinT):  # no gradient leads through the weights that it changes
         raise UserError(f"{name}: a model that takes steps of its own while it reads cannot be distilled")
     known = _measure(models, "validation", place, rates, steps, queries, limit)
     best: dict[int, float] = {}
     for n in steps:
-        gains = {rate: -float(known.students[rate, n]["nll"][known.behind].mean()) for rate in rates}
+        gains = {rate: -float(known.scores[rate, n]["nll"][known.behind].mean()) for rate in rates}
         best[n] = best_rate(gains, f"{name}: every rate diverges for distill at {place}")
     chosen = sorted(set(best.values()))
     asked = known if split == "validation" else _measure(models, split, place, chosen, steps, queries, limit)
     for n, rate in best.items():
-        if not np.isfinite(asked.students[rate, n]["nll"][asked.behind]).all():
+        if not np.isfinite(asked.scores[rate, n]["nll"][asked.behind]).all():
             raise UserError(f"{name}: the rate {rate:g} diverges on the {split} split at {place}: give smaller --rates")
     rows = [
-        Distilled(
-            name,
-            place,
-            n,
-            best[n],
-            asked.outcome(best[n], n),
-            *(float(np.mean(asked.figures[best[n], n][k])) for k in range(3)),
-        )
-        for n in steps
+        Distilled(name, place, n, rate, asked.outcome((rate, n)), *np.mean(asked.figures[rate, n], axis=0).tolist())
+        for n, rate in best.items()
     ]
-    prompted = Outcome(asked.unprompted, asked.prompted, asked.behind, asked.distance, asked.problem)
-    return Distillation(tuple(rows), prompted, asked.pass_operations)
+    return Distillation(tuple(rows), asked.outcome("prompted"), asked.pass_operations)
 
 
 @dataclass
 class _Measured:
-    """Metrics (N, L) by name, means over the seeds; and for each rate and number of steps divergence, seconds, operations."""
+    """Metrics (N, L) by name, means over the seeds: "unprompted", "prompted", and of the student by rate and steps."""
 
     behind: np.ndarray
     distance: np.ndarray
     problem: IntArray | None
-    unprompted: dict[str, FloatArray]
-    prompted: dict[str, FloatArray]
-    students: dict[tuple[float, int], dict[str, FloatArray]]
-    figures: dict[tuple[float, int], tuple[list[float], list[float], list[float]]]
-    pass_operations: float
+    scores: dict[Any, dict[str, FloatArray]] = field(default_factory=lambda: defaultdict(dict))
+    figures: dict[Any, list[tuple[float, float, float]]] = field(default_factory=lambda: defaultdict(list))
+    pass_operations: float = 0.0
 
-    def outcome(self, rate: float, steps: int) -> Outcome:
-        """The student beside the model without the prompt."""
-        return Outcome(self.unprompted, self.students[rate, steps], self.behind, self.distance, self.problem)
+    def outcome(self, which: Any) -> Outcome:
+        """Beside the model without the prompt."""
+        return Outcome(self.scores["unprompted"], self.scores[which], self.behind, self.distance, self.problem)
 
 
 def _measure(
@@ -220,60 +169,46 @@ def _measure(
     track = models[0].track
     instances, train = track.instances(split)[:limit], track.instances("train")[:queries]
     cuts, behind = behind_segment(track, split, instances, place)
-    own = place.cuts(train.lengths)
-    found = _Measured(behind, np.arange(behind.shape[1]) - cuts[:, None], instances.problem, {}, {}, {}, {}, 0.0)
-    for rate in rates:
-        for n in at:
-            found.students[rate, n], found.figures[rate, n] = {}, ([], [], [])
+    found = _Measured(behind, np.arange(behind.shape[1]) - cuts[:, None], instances.problem)
+    for trained, row in itertools.product(models, np.flatnonzero(behind.any(1)).tolist()):
+        model, part, cut = trained.model.eval(), instances[row : row + 1], int(cuts[row])
+        tokens = token_tensor(part.tokens)
 
-    def add(into: dict[str, FloatArray], row: int, each: Mapping[str, FloatArray]) -> None:
-        for metric, values in each.items():
-            whole = into.setdefault(metric, np.zeros(behind.shape))
-            whole[row, : values.shape[1]] += values[0] / len(models)
+        def add(key: Any, logits: Tensor, row: int = row, cut: int = cut, part: Instances = part) -> None:
+            """What is predicted of the text, (1, W, V); the prompt counts nowhere."""
+            logits = F.pad(logits, (0, 0, cut, 0))
+            for metric, values in position_scores(track.task, part, probabilities(logits)).items():
+                whole = found.scores[key].setdefault(metric, np.zeros(behind.shape))
+                whole[row, : values.shape[1]] += values[0] / len(models)
 
-    for trained in models:
-        model = trained.model.eval()
-        for row in range(len(instances)):
-            if not behind[row].any():
-                continue
-            part, cut = instances[row : row + 1], int(cuts[row])
-            tokens = token_tensor(part.tokens)
-            questions, scored = _questions(train, own, track.task.io.max_length - cut)
-            if not scored.any():
-                raise UserError(f"a prompt of {place} leaves nothing scored in the training split of {track.name}")
-            with torch.no_grad():
-                add(found.unprompted, row, _text_scores(track.task, part, cut, model(tokens[:, cut:])))
-                add(found.prompted, row, position_scores(track.task, part, probabilities(model(tokens))))
-            begin = time.perf_counter()
-            generator = torch.Generator().manual_seed(row)
-            texts = sample_texts(model, tokens[0, :cut], questions, scored, generator)
-            sampling = time.perf_counter() - begin
-            if not found.pass_operations:
-                found.pass_operations = float(total_flops(model, tokens[:, :cut]))
-                drawn = int(scored.any(0).sum()) + 1
-                whole_text = torch.cat([tokens[:, :cut].expand(len(questions), -1), texts.tokens], dim=1)
-                once = drawn * total_flops(model, whole_text), 3 * total_flops(model, texts.tokens)
-            for rate in rates:
-                begin, spent = time.perf_counter(), 0.0
-                for n, student in distil(model, texts, at, rate):
-                    spent += time.perf_counter() - begin
-                    with torch.no_grad():
-                        add(found.students[rate, n], row, _text_scores(track.task, part, cut, student(tokens[:, cut:])))
-                        left = float(divergence(texts, student(texts.tokens)))
-                    figures = left, sampling + spent, once[0] + n * once[1]
-                    for kept, figure in zip(found.figures[rate, n], figures, strict=True):
-                        kept.append(figure)
-                    begin = time.perf_counter()
+        questions, scored = _questions(train, place.cuts(train.lengths), track.task.io.max_length - cut)
+        if not scored.any():
+            raise UserError(f"a prompt of {place} leaves nothing scored in the training split of {track.name}")
+        with torch.no_grad():
+            add("unprompted", model(tokens[:, cut:]))
+            add("prompted", model(tokens)[:, cut:])
+        begin = time.perf_counter()
+        texts = sample_texts(model, tokens[0, :cut], questions, scored, torch.Generator().manual_seed(row))
+        sampling = time.perf_counter() - begin
+        if not found.pass_operations:
+            found.pass_operations = float(total_flops(model, tokens[:, :cut]))
+            drawn = int(scored.any(0).sum()) + 1
+            whole_text = torch.cat([tokens[:, :cut].expand(len(questions), -1), texts.tokens], dim=1)
+            once = drawn * total_flops(model, whole_text), 3 * total_flops(model, texts.tokens)
+        for rate in rates:
+            begin, spent = time.perf_counter(), 0.0
+            for n, student in distil(model, texts, at, rate):
+                spent += time.perf_counter() - begin
+                with torch.no_grad():
+                    add((rate, n), student(tokens[:, cut:]))
+                    left = float(divergence(texts, student(texts.tokens)))
+                found.figures[rate, n].append((left, sampling + spent, once[0] + n * once[1]))
+                begin = time.perf_counter()
     return found
 
 
 def _questions(train: Instances, begin: IntArray, room: int) -> tuple[Tensor, Tensor]:
     """The texts of training instances from a position on, as far as there is room.
-
-    Args:
-        train: M instances.
-        begin: Where each text begins, (M,).
-        room: The most tokens.
 
     Returns:
         The tokens, (M, W) with the first of an instance as padding, and which positions are scored, (M, W) bool.
@@ -284,8 +219,3 @@ def _questions(train: Instances, begin: IntArray, room: int) -> tuple[Tensor, Te
     index, there = np.where(inside, index, 0), np.arange(len(train))[:, None]
     tokens = torch.from_numpy(np.asarray(train.tokens[there, index], np.int64))
     return tokens, torch.from_numpy(inside & train.scored[there, index])
-
-
-def _text_scores(task: Task, instance: Instances, cut: int, logits: Tensor) -> dict[str, FloatArray]:
-    """`position_scores` of one instance from logits (1, W, V) of its text alone, with nothing for the prompt."""
-    return position_scores(task, instance, probabilities(F.pad(logits, (0, 0, cut, 0))))

@@ -14,15 +14,7 @@ from regbench.metrics.metric import METRICS
 
 
 def report(found: Sequence[Distillation], track: str, split: str, limit: int, queries: int) -> Report:
-    """What is shown of runs on a track.
-
-    Args:
-        found: What was found.
-        track: The name of the track.
-        split: The split that was measured on.
-        limit: The most instances.
-        queries: The texts that each prompt was distilled on.
-    """
+    """What is shown of runs on a track."""
     others = [METRICS[m].heading for m in found[0].prompted.before if m != "nll"]
     columns = [
         "run",

@@ -45,21 +45,13 @@ Predict = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class FewShotPlan:
-    """What is asked.
+    """What is asked."""
 
-    Attributes:
-        plan: Ways, rates, layers and the most problems of a split. Its steps are not used.
-        steps: After how many steps the queries are read. They increase.
-        formats: Of "single" and "multi".
-        targets: Of "label" and "all".
-        calibrate: Whether the calibrated accuracies are computed too.
-    """
-
-    plan: Plan
-    steps: tuple[int, ...] = (1,)
-    formats: tuple[str, ...] = ("single",)
-    targets: tuple[str, ...] = ("label",)
-    calibrate: bool = False
+    plan: Plan  # ways, rates, layers and the most problems of a split. Its steps are not used
+    steps: tuple[int, ...] = (1,)  # after how many steps the queries are read. They increase
+    formats: tuple[str, ...] = ("single",)  # of "single" and "multi"
+    targets: tuple[str, ...] = ("label",)  # of "label" and "all"
+    calibrate: bool = False  # whether the calibrated accuracies are computed too
 
     @property
     def chosen_by(self) -> str:
@@ -69,48 +61,29 @@ class FewShotPlan:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. E is the number of exemplars, w the tokens of one, Q the number of queries.
+    """One problem. E is the number of exemplars, w the tokens of one, Q the number of queries."""
 
-    Attributes:
-        exemplars: (E, w): an excerpt, the separator and a label each.
-        queries: (Q, w), of the same form.
-        labels: (2,) the label tokens.
-        classes: (Q,) 0 or 1: which label is right.
-    """
-
-    exemplars: NDArray[np.int64]
-    queries: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    classes: NDArray[np.int64]
+    exemplars: NDArray[np.int64]  # (E, w): an excerpt, the separator and a label each
+    queries: NDArray[np.int64]  # (Q, w), of the same form
+    labels: NDArray[np.int64]  # (2,) the label tokens
+    classes: NDArray[np.int64]  # (Q,) 0 or 1: which label is right
 
 
 @dataclass(frozen=True)
 class FewShotRow:
-    """The queries of P problems after some steps, a mean over seeds.
+    """The queries of P problems after some steps, a mean over seeds."""
 
-    Attributes:
-        run: The name of the run.
-        format: "single" or "multi".
-        exemplars: How many are used.
-        targets: "label" or "all"; "" without a step.
-        way: "full", "values" or "tint"; "none" without a step.
-        steps: How many.
-        gains: By rate, the accuracy that chooses, on validation. NaN where the weights diverge. Empty for a single rate.
-        rate: The rate that was chosen; 0 without a step.
-        values: By metric (P, Q).
-        before: The same without a step, in the same format.
-    """
-
-    run: str
-    format: str
-    exemplars: int
-    targets: str
-    way: str
-    steps: int
+    run: str  # the name of the run
+    format: str  # "single" or "multi"
+    exemplars: int  # how many are used
+    targets: str  # "label" or "all"; "" without a step
+    way: str  # "full", "values" or "tint"; "none" without a step
+    steps: int  # how many
+    # by rate, the accuracy that chooses, on validation. NaN where the weights diverge. Empty for a single rate
     gains: Mapping[float, float]
-    rate: float
-    values: Mapping[str, FloatArray]
-    before: Mapping[str, FloatArray]
+    rate: float  # the rate that was chosen; 0 without a step
+    values: Mapping[str, FloatArray]  # by metric (P, Q)
+    before: Mapping[str, FloatArray]  # the same without a step, in the same format
 
     def score(self, metric: str) -> ScoreRecord:
         """The mean over queries, with its standard error over problems."""
@@ -127,11 +100,7 @@ def few_shot_track(track: Track) -> bool:
 
 
 def on_exemplars(trained: Trained, track: Track) -> Trained:
-    """A model to be asked about another track than its own. The test documents of both are the same, so none was trained on.
-
-    Raises:
-        UserError: The track is of another task, or the model reads other tokens.
-    """
+    """A model to be asked about another track than its own. The test documents of both are the same, so none was trained on."""
     if not few_shot_track(track):
         raise UserError(f"--track takes a track of the task classification, not {track.name} ({track.definition.task})")
     own, other = trained.track.task, track.task
@@ -154,16 +123,6 @@ def adapt_few_shot(
     """All formats, losses, ways and numbers of steps of one run.
 
     Rates are chosen on validation problems, over all seeds. A single rate is taken as it is.
-
-    Args:
-        models: The run's models, one a seed, on a track of the task `classification`.
-        name: Of the run, for the table.
-        asked: What is asked.
-        split: The split to measure on.
-        announce: Is told what is measured next.
-
-    Raises:
-        UserError: The exemplars do not fit the model, the problems have one query, or every rate diverges.
     """
     validation = problems_of(models[0].track, "validation", asked.plan.limit) if asked.plan.chooses(split) else []
     problems = validation if split == "validation" else problems_of(models[0].track, split, asked.plan.limit)
@@ -211,13 +170,7 @@ def _adapted(
 
 
 def problems_of(track: Track, split: str, limit: int) -> list[Problem]:
-    """The first problems of a split. A last problem with fewer queries than the others is left out.
-
-    Args:
-        track: A track of the task `classification`.
-        split: The split.
-        limit: The most problems.
-    """
+    """The first problems of a split. A last problem with fewer queries than the others is left out."""
     task, instances = track.task, track.instances(split)
     assert isinstance(task, Classification)
     numbers = instances.truth["problem"]
@@ -226,11 +179,7 @@ def problems_of(track: Track, split: str, limit: int) -> list[Problem]:
 
 
 def exemplars_that_fit(trained: Trained, layout: str) -> int:
-    """How many exemplars a format uses.
-
-    Raises:
-        UserError: A query, or in the format "multi" one exemplar and a query, is longer than the model reads.
-    """
+    """How many exemplars a format uses."""
     task, longest = trained.track.task, trained.model.io.max_length
     assert isinstance(task, Classification)
     p, least = task.parameters, 1 if layout == "single" else 2

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from architectures.tint import explicit
+from architectures.tint import TinT, explicit
+from architectures.transformer import Transformer
 from regbench.models.backbone import Backbone
 from regbench.models.model import Model
 
@@ -21,13 +22,11 @@ WAYS: dict[str, explicit.Gradient] = {"full": "full", "values": "values", "tint"
 def refusal_of(model: Model) -> str | None:
     """Why TinT's twin does not know a model, in a few words. None if it does.
 
-    A class says itself that it does (`simulator`). That is not inherited, because a derived class may compute something else.
+    It knows no class that is derived from the transformer or from TinT, because that may compute something else.
     """
-    asked: list[type] = [type(model)] if type(model) is not Backbone else [type(block.mixer) for block in model.blocks]
-    for cls in asked:
-        if vars(cls).get("simulator") != explicit.__name__:
-            return f"TinT does not simulate {cls.__name__}"
-    return explicit.refusal(model)
+    parts = [model] if type(model) is not Backbone else [block.mixer for block in model.blocks]
+    strange = [type(part).__name__ for part in parts if type(part) not in (Transformer, TinT)]
+    return f"TinT does not simulate {strange[0]}" if strange else explicit.refusal(model)
 
 
 def logits_after(
@@ -80,14 +79,7 @@ def train(
 
 
 def true_gradient(model: Model, weights: Mapping[str, Tensor], tokens: Tensor, counted: Tensor) -> dict[str, Tensor]:
-    """The gradient of the summed cross entropy of any model, by autograd, by parameter.
-
-    Args:
-        model: The model.
-        weights: Its weights by name.
-        tokens: (B, T).
-        counted: The positions in the loss, (B, T) bool.
-    """
+    """The gradient of the summed cross entropy of any model, by autograd, by parameter."""
     own = {name: w.detach().requires_grad_() for name, w in weights.items()}
     with torch.enable_grad():
         logits = functional_call(model, own, (tokens,))

@@ -29,27 +29,17 @@ LINES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Report:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        title: Stands above.
-        columns: The headings. The first is "run".
-        rows: The cells.
-        words: So many columns are words, at the left.
-        shown: The columns on the terminal, which is 80 columns wide, without the run: each run has a table.
-        notes: What the numbers mean.
-        numbers: The rows of the CSV file, after its headings.
-        draw: Draws the picture, with the title above, into a file.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    words: int
+    title: str  # stands above
+    columns: Sequence[str]  # the headings. The first is "run"
+    rows: Sequence[Sequence[str]]  # the cells
+    words: int  # so many columns are words, at the left
+    # the columns on the terminal, which is 80 columns wide, without the run: each run has a table
     shown: Sequence[str]
-    notes: Sequence[str]
-    numbers: Sequence[Sequence[object]]
-    draw: Callable[[str, Path], None]
+    notes: Sequence[str]  # what the numbers mean
+    numbers: Sequence[Sequence[object]]  # the rows of the CSV file, after its headings
+    draw: Callable[[str, Path], None]  # draws the picture, with the title above, into a file
 
     def show(self, file: Path | None, console: Console) -> None:
         """Prints the tables and the notes. If there is a file, FILE.md, it also writes FILE.md, FILE.csv and FILE.png."""
@@ -77,15 +67,7 @@ class Report:
 
 @contextmanager
 def picture(rows: int, columns: int, title: str, path: Path, **shared: Any) -> Iterator[Any]:
-    """The panels of a picture, (rows, columns), to draw into. Then they get one legend and the title, and are written.
-
-    Args:
-        rows: Rows of panels, one for each run.
-        columns: Panels of a row.
-        title: Stands above.
-        path: The file.
-        shared: Which panels share an axis, as `subplots` takes it.
-    """
+    """The panels of a picture, (rows, columns), to draw into. Then they get one legend and the title, and are written."""
     with mpl.rc_context({**STYLE, "axes.titlesize": 10}):
         figure = Figure(figsize=(1.4 + 3.0 * max(2, columns), 1.4 + 2.5 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False, **shared)

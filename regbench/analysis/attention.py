@@ -31,23 +31,16 @@ BATCH_BYTES = 192 << 20
 
 @dataclass(frozen=True)
 class Head:
-    """What one head attends to.
+    """What one head attends to."""
 
-    Attributes:
-        layer: The name of its layer, from 1.
-        number: Its number in the layer, from 1.
-        kind: The set that it attends to, or "mixed".
-        mass: By set the mean share of its attention, over the queries for which the set is not empty.
-        excess: By set (mass - chance) / (1 - chance).
-        per_key: Of match-2, only-m and only-state the mean attention to one key, in units of uniform attention. Over queries
-            for which none of the three is empty.
-    """
-
-    layer: str
-    number: int
-    kind: str
+    layer: str  # the name of its layer, from 1
+    number: int  # its number in the layer, from 1
+    kind: str  # the set that it attends to, or "mixed"
+    # by set the mean share of its attention, over the queries for which the set is not empty
     mass: dict[str, ScoreRecord]
-    excess: dict[str, float]
+    excess: dict[str, float]  # by set (mass - chance) / (1 - chance)
+    # of match-2, only-m and only-state the mean attention to one key, in units of uniform attention. Over queries for which
+    # none of the three is empty
     per_key: dict[str, ScoreRecord]
 
     @property
@@ -58,23 +51,14 @@ class Head:
 
 @dataclass(frozen=True)
 class Attention:
-    """What the heads of a model attend to.
+    """What the heads of a model attend to."""
 
-    Attributes:
-        heads: All heads.
-        chance: By set the mean share of uniform attention.
-        coefficients: Whether rows are signed or do not sum to 1. Then shares are those of the absolute values.
-        first: The first position of a query.
-        instances: How many instances were read.
-        queries: How many queries were counted.
-    """
-
-    heads: list[Head]
-    chance: dict[str, float]
-    coefficients: bool
-    first: int
-    instances: int
-    queries: int
+    heads: list[Head]  # all heads
+    chance: dict[str, float]  # by set the mean share of uniform attention
+    coefficients: bool  # whether rows are signed or do not sum to 1. Then shares are those of the absolute values
+    first: int  # the first position of a query
+    instances: int  # how many instances were read
+    queries: int  # how many queries were counted
 
     @property
     def sets(self) -> list[str]:
@@ -117,23 +101,18 @@ class Attention:
 
 @dataclass
 class _Sums:
-    """Sums over the queries of each instance, a batch at a time.
+    """Sums over the queries of each instance, a batch at a time."""
 
-    Attributes:
-        mass: By layer the heads' attention to each set, (B, H, S) for each batch.
-        per_key: By layer, of `SHARP`, the heads' attention to one key over that of uniform attention, (B, H, 3) for each batch.
-        chance: Uniform attention to each set, (B, S) for each batch.
-        count: The queries for which a set is not empty, (B, S) for each batch.
-        sharp_count: The queries for which none of `SHARP` is empty, (B,) for each batch.
-        coefficients: Whether any rows are signed or do not sum to 1.
-    """
-
+    # by layer the heads' attention to each set, (B, H, S) for each batch
     mass: dict[str, list[FloatArray]] = field(default_factory=dict)
+    # by layer, of `SHARP`, the heads' attention to one key over that of uniform attention, (B, H, 3) for each batch
     per_key: dict[str, list[FloatArray]] = field(default_factory=dict)
-    chance: list[FloatArray] = field(default_factory=list)
+    chance: list[FloatArray] = field(default_factory=list)  # uniform attention to each set, (B, S) for each batch
+    # the queries for which a set is not empty, (B, S) for each batch
     count: list[FloatArray] = field(default_factory=list)
+    # the queries for which none of `SHARP` is empty, (B,) for each batch
     sharp_count: list[FloatArray] = field(default_factory=list)
-    coefficients: bool = False
+    coefficients: bool = False  # whether any rows are signed or do not sum to 1
 
 
 class _Batch:
@@ -215,19 +194,12 @@ def measure(trained: Trained, instances: Instances) -> Attention:
 
 @dataclass(frozen=True)
 class Ablation:
-    """A model with and without some heads, on the same instances.
+    """A model with and without some heads, on the same instances."""
 
-    Attributes:
-        heads: Names of the heads whose attention was made uniform.
-        before: By score the whole model.
-        after: By score the model without the heads.
-        change: By score the difference, with the standard error of paired instances.
-    """
-
-    heads: list[str]
-    before: dict[str, ScoreRecord]
-    after: dict[str, ScoreRecord]
-    change: dict[str, ScoreRecord]
+    heads: list[str]  # names of the heads whose attention was made uniform
+    before: dict[str, ScoreRecord]  # by score the whole model
+    after: dict[str, ScoreRecord]  # by score the model without the heads
+    change: dict[str, ScoreRecord]  # by score the difference, with the standard error of paired instances
 
     def to_dict(self) -> dict[str, Any]:
         """As `attention.json` holds it."""

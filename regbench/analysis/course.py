@@ -28,16 +28,11 @@ from regbench.utils.folder import Folder
 
 @dataclass(frozen=True)
 class Course:
-    """The distances of one run.
+    """The distances of one run."""
 
-    Attributes:
-        name: What the run is called.
-        tokens: The S numbers of training tokens at which weights were kept, from 0 on.
-        distance: By predictor the S total variation distances, a mean over seeds. Their errors are over instances.
-    """
-
-    name: str
-    tokens: Sequence[int]
+    name: str  # what the run is called
+    tokens: Sequence[int]  # the S numbers of training tokens at which weights were kept, from 0 on
+    # by predictor the S total variation distances, a mean over seeds. Their errors are over instances
     distance: Mapping[str, Sequence[ScoreRecord]]
 
 

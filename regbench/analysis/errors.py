@@ -50,33 +50,21 @@ tokens, or the last one alone, lead to; or it is something else."""
 
 @dataclass(frozen=True)
 class Positions:
-    """The P scored positions of a split, in the order of `np.nonzero(scored)`.
+    """The P scored positions of a split, in the order of `np.nonzero(scored)`."""
 
-    Attributes:
-        row: The instance of each, (P,), or its problem where instances share problems.
-        tokens: The token at each, (P,).
-        bins: By feature the label of each position's bin, (P,).
-        orders: By feature its labels in order.
-    """
-
-    row: IntArray
-    tokens: IntArray
-    bins: Mapping[str, NDArray[np.str_]]
-    orders: Mapping[str, Sequence[str]]
+    row: IntArray  # the instance of each, (P,), or its problem where instances share problems
+    tokens: IntArray  # the token at each, (P,)
+    bins: Mapping[str, NDArray[np.str_]]  # by feature the label of each position's bin, (P,)
+    orders: Mapping[str, Sequence[str]]  # by feature its labels in order
 
 
 @dataclass(frozen=True)
 class StatePositions(Positions):
-    """The P scored positions of automata.
+    """The P scored positions of automata."""
 
-    Attributes:
-        allowed: Which tokens are legal there, (P, V) bool.
-        seen: Which tokens have occurred before in the instance, (P, V) bool.
-        fits: For the last one and the last two tokens, which tokens are legal in any state that these lead to, (P, V) bool.
-    """
-
-    allowed: NDArray[np.bool_]
-    seen: NDArray[np.bool_]
+    allowed: NDArray[np.bool_]  # which tokens are legal there, (P, V) bool
+    seen: NDArray[np.bool_]  # which tokens have occurred before in the instance, (P, V) bool
+    # for the last one and the last two tokens, which tokens are legal in any state that these lead to, (P, V) bool
     fits: Mapping[int, NDArray[np.bool_]]
 
 
@@ -86,18 +74,12 @@ Sorted = TypeVar("Sorted", bound=Positions)
 
 @dataclass(frozen=True)
 class Bin:
-    """The scores of some positions.
+    """The scores of some positions."""
 
-    Attributes:
-        feature: What positions are sorted by.
-        label: Which of them these are.
-        positions: How many.
-        scores: By predictor and score, the mean with its standard error over instances.
-    """
-
-    feature: str
-    label: str
-    positions: int
+    feature: str  # what positions are sorted by
+    label: str  # which of them these are
+    positions: int  # how many
+    # by predictor and score, the mean with its standard error over instances
     scores: Mapping[str, Mapping[str, ScoreRecord]]
 
 

@@ -23,15 +23,10 @@ _COUNTS_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Target:
-    """Something that a probe predicts.
+    """Something that a probe predicts."""
 
-    Attributes:
-        what: "counts", "frequencies", "existence" or "state".
-        order: n of the n-gram; 0 for states.
-    """
-
-    what: str
-    order: int
+    what: str  # "counts", "frequencies", "existence" or "state"
+    order: int  # n of the n-gram; 0 for states
 
     @property
     def name(self) -> str:
@@ -47,29 +42,18 @@ class Target:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one sort, S of them.
+    """Samples of one sort, S of them."""
 
-    Attributes:
-        row: The instance, (S,).
-        place: The position, (S,).
-        other: A second position of the same instance, (S,), for state equivalence; else the first again.
-        query: The n-gram that is asked about: the last n - 1 tokens and c, (S, n). Of states (S, 0).
-        values: By `Target.what` the exact targets, (S,).
-        tokens: The last three tokens read at `place` and at `other`, (S, 6).
-        counts: The true n-gram counts at `place` and at `other`, (S, 2, 3, V).
-        stranger: Another instance that is long enough, whose state at the same place the "shuffled" control reads, (S,).
-        unit: What errors are over: the instance, or the problem that instances share, (S,).
-    """
-
-    row: IntArray
-    place: IntArray
-    other: IntArray
-    query: IntArray
-    values: dict[str, FloatArray]
-    tokens: IntArray
-    counts: NDArray[np.int32]
+    row: IntArray  # the instance, (S,)
+    place: IntArray  # the position, (S,)
+    other: IntArray  # A second position of the same instance, (S,), for state equivalence; else the first again
+    query: IntArray  # the n-gram that is asked about: the last n - 1 tokens and c, (S, n). Of states (S, 0)
+    values: dict[str, FloatArray]  # by `Target.what` the exact targets, (S,)
+    tokens: IntArray  # the last three tokens read at `place` and at `other`, (S, 6)
+    counts: NDArray[np.int32]  # the true n-gram counts at `place` and at `other`, (S, 2, 3, V)
+    # another instance that is long enough, whose state at the same place the "shuffled" control reads, (S,)
     stranger: IntArray
-    unit: NDArray[np.integer]
+    unit: NDArray[np.integer]  # what errors are over: the instance, or the problem that instances share, (S,)
 
     def __len__(self) -> int:
         """S."""

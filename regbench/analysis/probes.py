@@ -43,41 +43,24 @@ MOST_TOKENS = 128
 
 @dataclass(frozen=True)
 class Reading:
-    """How well one target can be read, on the test split: a relative error |y - prediction| / y, or an accuracy.
+    """How well one target can be read, on the test split: a relative error |y - prediction| / y, or an accuracy."""
 
-    Attributes:
-        target: Name of the target, such as "frequency-2".
-        metric: "error" or "accuracy".
-        trained: The MLP probe of the layer that is best on the validation split.
-        layer: The number of this layer, from 1.
-        linear: The linear probe of the layer that is best for it on the validation split.
-        linear_layer: The number of that layer.
-        untrained: The layer of the same architecture with its initial weights that is best on the validation split.
-        untrained_layer: The number of that layer.
-        tokens: The probe on the last three tokens in the place of a hidden state: what needs no memory.
-        shuffled: The probe on the best layer's state of another instance at the same position.
-        ceiling: The probe on the true counts and frequencies of the n-grams.
-        constant: The mean of the training samples, or the more frequent answer.
-        layers: The MLP probe of every layer.
-        untrained_layers: The same for the initial weights.
-        samples: Samples of the test split.
-    """
-
-    target: str
-    metric: str
-    trained: ScoreRecord
-    layer: int
-    linear: ScoreRecord
-    linear_layer: int
+    target: str  # name of the target, such as "frequency-2"
+    metric: str  # "error" or "accuracy"
+    trained: ScoreRecord  # the MLP probe of the layer that is best on the validation split
+    layer: int  # the number of this layer, from 1
+    linear: ScoreRecord  # the linear probe of the layer that is best for it on the validation split
+    linear_layer: int  # the number of that layer
+    # the layer of the same architecture with its initial weights that is best on the validation split
     untrained: ScoreRecord
-    untrained_layer: int
-    tokens: ScoreRecord
-    shuffled: ScoreRecord
-    ceiling: ScoreRecord
-    constant: ScoreRecord
-    layers: list[ScoreRecord]
-    untrained_layers: list[ScoreRecord]
-    samples: int
+    untrained_layer: int  # the number of that layer
+    tokens: ScoreRecord  # the probe on the last three tokens in the place of a hidden state: what needs no memory
+    shuffled: ScoreRecord  # the probe on the best layer's state of another instance at the same position
+    ceiling: ScoreRecord  # the probe on the true counts and frequencies of the n-grams
+    constant: ScoreRecord  # the mean of the training samples, or the more frequent answer
+    layers: list[ScoreRecord]  # the MLP probe of every layer
+    untrained_layers: list[ScoreRecord]  # the same for the initial weights
+    samples: int  # samples of the test split
 
 
 def chosen_targets(what: str) -> list[Target]:

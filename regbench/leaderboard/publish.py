@@ -1,4 +1,4 @@
-"""The leaderboard as people see it: ranked tables (Markdown, CSV, LaTeX) and the page. The same entries give the same bytes."""
+"""The leaderboard as people read it: ranked tables in Markdown, CSV and LaTeX. The same entries give the same bytes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import pandas as pd
 from tabulate import tabulate
 
 from regbench.leaderboard.language_models import ABOUT
-from regbench.leaderboard.page import build_page
+from regbench.leaderboard.overview import overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, retirement
 from regbench.report.content import human_state, in_hundredths, label
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
 
-PAGE = "index.html"
 _TABLE = re.compile(r"[a-z0-9-]+-v[0-9]+(-[0-9a-f]{8})?\.(md|csv|tex)")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"
@@ -32,8 +31,13 @@ _INTRODUCTION = """\
 
 Here are architectures that were trained within a track's budget and scored on its test split. Beside them stand baselines: some
 learn from the prompt alone, some know how the task is made, and the oracle knows the truth. [RULES.md](RULES.md) has the rules.
-[index.html](index.html) shows the same tables with curves. `regbench leaderboard` makes all of it from the files in `entries/`.
-`regbench leaderboard --check` says if it is up to date."""
+`regbench leaderboard` makes all tables from the files in `entries/`. `regbench leaderboard --check` says if they are up to date.
+`make docs` builds a page with the same tables and with curves: `site/leaderboard.html`."""
+
+_ABOUT_OVERVIEW = """\
+An architecture stands for its best entry with a rank on each track. *Mean rank*: 1 + the number of architectures that are
+significantly better, a mean over its tracks. *Mean score*: of the normalized scores there, 0 at the unigram model and 100 at the
+oracle. Architectures with a rank on fewer than half of the tracks come last."""
 
 _HOW_TO = """\
 ## Submitting
@@ -72,7 +76,6 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
         files[f"{board.file_stem}.md"] = markdown(board)
         files[f"{board.file_stem}.csv"] = csv(board)
         files[f"{board.file_stem}.tex"] = latex(board)
-    files[PAGE] = build_page(boards)
     return files
 
 
@@ -114,8 +117,6 @@ def _is_generated(path: Path) -> bool:
         return False
     with open(path, "rb") as file:
         text = file.read(1000).decode("utf-8", "replace")
-    if path.name == PAGE:
-        return "<title>regbench leaderboard</title>" in text
     beginnings = {
         ".md": ("# Leaderboard\n", f"# {_board_name(path.stem)}\n"),
         ".csv": ("rank,best_rank,",),
@@ -191,8 +192,11 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
     """
     retired = [board for board in boards if board.retired is not None]
     here = {board.track: board for board in boards if board.retired is None}
-    rows = [_track_row(track, here.get(track.name)) for track in tracks]
-    parts = [_INTRODUCTION, "## Tracks\n\nWhat an entry may spend, and who is first.", _list(rows)]
+    rows = [_track_row(track, here[track.name]) for track in tracks if track.name in here]
+    parts = [_INTRODUCTION, *_overview(list(here.values()))]
+    parts += ["## Tracks\n\nWhat an entry may spend, and who is first.", _list(rows)] if rows else []
+    if empty := [track.name for track in tracks if track.name not in here]:
+        parts.append(f"These tracks have no entries yet: {', '.join(empty)}.")
     others = [here[name] for name in sorted(set(here) - {track.name for track in tracks})]
     if others:
         parts += ["## Tracks of your own", _list([_board_row(board) for board in others])]
@@ -205,7 +209,21 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
     return "\n\n".join([*parts, _HOW_TO]) + "\n"
 
 
-def _track_row(track: Track, board: Board | None) -> dict[str, str]:
+def _overview(boards: Sequence[Board]) -> list[str]:
+    """Architectures over all tracks, and what follows. Empty where there is one track."""
+    if len(boards) < 2:
+        return []
+    seen, rows = overview(boards), []
+    for line in seen.lines:
+        row = {"architecture": line.name, "family": line.family, "tracks": str(len(line.ranked))}
+        row["mean rank"] = "—" if line.mean_rank is None else f"{line.mean_rank:.1f}"
+        row["mean score"] = in_hundredths(line.normalized)
+        rows.append({head: cell.translate(_escape_markdown) for head, cell in row.items()})
+    findings = [f"- {finding.translate(_escape_markdown)}" for finding in seen.findings]
+    return ["## Architectures", "\n".join(findings), _list(rows), _ABOUT_OVERVIEW]
+
+
+def _track_row(track: Track, board: Board) -> dict[str, str]:
     splits = track.definition.splits
     row = {
         "track": track.name,
@@ -214,7 +232,7 @@ def _track_row(track: Track, board: Board | None) -> dict[str, str]:
         "test instances": f"{splits.test:,}",
         "ranked by": label(track.definition.main_score),
     }
-    return row | (_board_row(board) if board is not None else {"entries": "0", "first": "", "as data": ""})
+    return row | _board_row(board)
 
 
 def _board_row(board: Board) -> dict[str, str]:

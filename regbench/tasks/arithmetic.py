@@ -23,7 +23,6 @@ import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.table import Table
 
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream, unit
@@ -159,18 +158,13 @@ class Arithmetic(task.Task):
             "negative_answers": float((signs == MINUS).mean()),
         }
 
-    def show(self, instances: Instances, index: int) -> Table:
-        """A row for each task: its coefficients and its examples."""
-        p, names = self.parameters, np.array(self.io.names)
-        view = Table(title="instance", title_justify="left", box=None, pad_edge=False)
-        for column in ("task", "a", "b"):
-            view.add_column(column, justify="right")
-        view.add_column("examples")
-        text = "".join(names[instances.tokens[index]])
-        for i, (a, b) in enumerate(instances.truth["coefficients"][index]):
-            examples = text[i * p.task_length : (i + 1) * p.task_length].rstrip("|#").split("|")
-            view.add_row(str(i + 1), f"{a:.4f}", f"{b:.4f}", "\n".join(examples))
-        return view
+    def show(self, instances: Instances, index: int) -> str:
+        """The coefficients of each task, and its examples."""
+        text, length = "".join(np.array(self.io.names)[instances.tokens[index]]), self.parameters.task_length
+        pairs = instances.truth["coefficients"][index]
+        return "\n".join(
+            f"a {a:.4f}  b {b:.4f}  {text[i * length : (i + 1) * length]}" for i, (a, b) in enumerate(pairs)
+        )
 
 
 @njit(cache=True, nogil=True)

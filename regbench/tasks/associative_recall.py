@@ -24,9 +24,6 @@ import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.columns import Columns
-from rich.console import Group
-from rich.text import Text
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
@@ -150,34 +147,11 @@ class AssociativeRecall(task.Task):
             "mean_final_distance": float(distances[:, -1].mean()),
         }
 
-    def show(self, instances: Instances, index: int) -> Group:
-        """The map, the pairs (those of new keys dim) and the query."""
-        names, tokens = self.io.names, instances.tokens[index]
-        values, scored = instances.truth["values"][index], instances.scored[index]
-        pairs = [
-            _pair(names[tokens[t]], names[tokens[t + 1]], new=not scored[t + 1]) for t in range(0, len(tokens) - 3, 2)
-        ]
-        distance = int(self._distances(tokens[None])[0, -1])
-        query, key, value = (names[token] for token in tokens[-3:])
-        return Group(
-            Text("values", style="italic"),
-            Columns([_pair(names[key], names[value]) for key, value in enumerate(values)], padding=(0, 2)),
-            Text("\ninstance, new keys dim", style="italic"),
-            Columns(pairs, padding=(0, 2)),
-            Text("\nquery", style="italic"),
-            Text(f"{query} {key} {value}   last shown {distance} pairs before"),
-        )
-
 
 def _letters(number: int) -> str:
     """0 -> a, 25 -> z, 26 -> aa, 27 -> ab, ..."""
     rest, letter = divmod(number, 26)
     return (_letters(rest - 1) if rest else "") + chr(ord("a") + letter)
-
-
-def _pair(key: str, value: str, new: bool = False) -> Text:
-    """A key and its value; dim if the key is new."""
-    return Text.assemble((key, "dim" if new else "bold"), " ", (value, "dim" if new else ""))
 
 
 @njit(cache=True, nogil=True)

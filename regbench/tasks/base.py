@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
-from rich.text import Text
 
 from regbench.data.instances import Instances
 from regbench.utils.arrays import FloatArray, IntArray
@@ -264,22 +263,22 @@ class Task(ABC):
             "max_length": int(instances.lengths.max()),
         }
 
-    def show(self, instances: Instances, index: int) -> Any:
-        """One instance and its truth, as something that rich can print.
+    def show(self, instances: Instances, index: int) -> str:
+        """One instance and its truth, for people.
 
         By default a token is its name, followed, if it is scored, by its true probability. A vector is a line, followed, if it
         is scored, by the mean of what is predicted.
         """
         one = instances[index : index + 1]
         truth = self.truth(one)[0] if self.knows_truth else None
-        text, tokens, io = Text(), one.tokens[0], self.io
-        for t, scored in enumerate(one.scored[0]):
-            vector = not isinstance(io, TokenIO)
-            text.append(format_vector(tokens[t]) if vector else io.names[tokens[t]], "" if scored else "dim")
-            if scored and truth is not None:
-                text.append(f"  -> {format_vector(truth[t])}" if vector else f":{truth[t, tokens[t]]:.2f}", "italic")
-            text.append("\n" if vector else "  ")
-        return text
+        parts, io = [], self.io
+        for t, token in enumerate(one.tokens[0]):
+            known = truth[t] if truth is not None and one.scored[0, t] else None
+            if isinstance(io, TokenIO):
+                parts.append(io.names[token] + ("" if known is None else f":{known[token]:.2f}"))
+            else:
+                parts.append(_vector(token) + ("" if known is None else f"  -> {_vector(known)}"))
+        return ("  " if isinstance(io, TokenIO) else "\n").join(parts)
 
 
 def certain(instances: Instances, vocab_size: int, tokens: NDArray[Any]) -> FloatArray:
@@ -289,15 +288,7 @@ def certain(instances: Instances, vocab_size: int, tokens: NDArray[Any]) -> Floa
     return truth
 
 
-def show_tokens(io: TokenIO, instances: Instances, index: int) -> Text:
-    """The tokens of one instance in one line; those that are not scored are dim."""
-    one, text = instances[index : index + 1], Text()
-    for token, scored in zip(one.tokens[0], one.scored[0], strict=True):
-        text.append(f"{io.names[token]} ", "bold" if scored else "dim")
-    return text
-
-
-def format_vector(vector: FloatArray) -> str:
+def _vector(vector: FloatArray) -> str:
     """The numbers of a vector (D,) with two decimals, in columns."""
     return " ".join(f"{value:6.2f}" for value in vector)
 

@@ -38,9 +38,6 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
@@ -50,7 +47,6 @@ from regbench.utils.errors import UserError
 
 _NAMES = (string.ascii_letters + string.digits + string.punctuation).replace("|", "")
 _LAST = 32  # the most earlier occurrences in a curve: one of more than 64 steps would merge the first few
-_WIDTH = 64  # symbols in a line of `show`
 
 
 class BigramParameters(task.Parameters):
@@ -196,27 +192,6 @@ class Bigram(task.Task):
             "in_context_share": float((after & instances.scored).sum() / instances.scored.sum()),
             "mean_occurrences": float(after.sum() / instances.truth["triggers"].size),
         }
-
-    def show(self, instances: Instances, index: int) -> Group:
-        """The triggers with their outputs, and the instance with marks below the outputs."""
-        one, names = instances[index : index + 1], self.io.names
-        after, scored = self._after_trigger(one)[0], one.scored[0]
-        view = Table(title="triggers", title_justify="left", box=None, pad_edge=False)
-        for column in ("symbol", "output", "occurrences"):
-            view.add_column(column, justify="right")
-        for k, (trigger, output) in enumerate(zip(one.truth["triggers"][0], one.truth["outputs"][0], strict=True)):
-            view.add_row(Text(names[trigger]), Text(names[output]), str(int((after == k).sum())))
-        marks = np.where(after < 0, " ", np.where(scored, "^", "."))
-        lines = [
-            Text("instance; below it . marks a trigger's first output, ^ outputs that can be known", style="italic")
-        ]
-        for start in range(0, len(scored), _WIDTH):
-            part = slice(start, start + _WIDTH)
-            text = Text()
-            for token, mark in zip(one.tokens[0, part], marks[part], strict=True):
-                text.append(names[token], style={"^": "bold green", ".": "yellow"}.get(mark))
-            lines += [text, Text("".join(marks[part]).rstrip(), style="dim")]
-        return Group(view, Text(), *lines)
 
 
 def trigger_weights(p: BigramParameters) -> FloatArray:

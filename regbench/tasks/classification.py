@@ -27,8 +27,6 @@ import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.console import Group
-from rich.text import Text
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, choose, stream
@@ -144,19 +142,18 @@ class Classification(_corpus.Task):
             "first_class": float((instances.truth["classes"][:, -1] == 0).mean()),
         }
 
-    def show(self, instances: Instances, index: int) -> Group:
+    def show(self, instances: Instances, index: int) -> str:
         """The text of each exemplar and of the query, with its label."""
         p, row, truth = self.parameters, instances.tokens[index], instances.truth
         names, parts = self.io.names, []
         for each, label in enumerate(truth["labels"][index]):
             topic = self.topic_names[truth["topic"][index, each]]
             document = self.corpus.index.names[truth["document"][index, each]]
-            parts.append(Text(printable(f"label {names[label]}: topic {topic}, document {document}"), style="bold"))
+            parts.append(f"label {names[label]}: topic {topic}, document {document}")
         for place, one in enumerate(row.reshape(-1, p.width)):
             what = "query" if place == p.n_exemplars else f"exemplar {place + 1}"
-            parts += [Text(), Text(printable(f"{what}, label {names[one[-1]]}"), style="bold")]
-            parts.append(Text(printable(self.decode(one[: p.excerpt]))))
-        return Group(*parts)
+            parts.append(f"\n{what}, label {names[one[-1]]}\n{self.decode(one[: p.excerpt])}")
+        return printable("\n".join(parts))
 
 
 @njit(cache=True, nogil=True)

@@ -18,9 +18,6 @@ from __future__ import annotations
 import numpy as np
 import pydantic
 from numba import njit
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from regbench.data.instances import Instances
 from regbench.data.rng import gaussian, stream
@@ -97,21 +94,6 @@ class LinearRegression(task.Task):
             "mean_square_y": float((y**2).mean()),
             "mean_square_noise": float((noise**2).mean()),
         }
-
-    def show(self, instances: Instances, index: int) -> Group:
-        """W, and a row for each pair with its W x."""
-        p, one = self.parameters, instances[index : index + 1]
-        weights = Table(title="W", title_justify="left", box=None, show_header=False, pad_edge=False)
-        for row in one.truth["weights"][0]:
-            weights.add_row(task.format_vector(row))
-        pairs = Table(title="instance", title_justify="left", box=None, pad_edge=False)
-        for column in ("", "x", "y", "W x"):
-            pairs.add_column(column, justify="right" if not column else "left")
-        means = self.truth(one)[0]
-        for i in range(p.n_examples):
-            x, y = one.tokens[0, 2 * i, : p.d_x], one.tokens[0, 2 * i + 1, p.d_x :]
-            pairs.add_row(str(i + 1), *map(task.format_vector, (x, y, means[2 * i + 1])))
-        return Group(weights, Text(), pairs)
 
 
 @njit(cache=True, nogil=True)

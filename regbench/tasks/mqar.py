@@ -31,8 +31,6 @@ import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.console import Group
-from rich.text import Text
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, choose, stream
@@ -163,17 +161,6 @@ class MQAR(task.Task):
         return super().statistics(instances) | {
             "mean_distance": float(self.progress(instances)[instances.scored].mean())
         }
-
-    def show(self, instances: Instances, index: int) -> Group:
-        """The pairs and the slots."""
-        names, tokens, n = self.io.names, instances.tokens[index], 2 * self.parameters.n_pairs
-        words = [f"{names[key]} {names[value]}" for key, value in tokens.reshape(-1, 2)]
-        return Group(
-            Text("pairs", style="italic"),
-            Text("   ".join(words[: n // 2])),
-            Text("\nslots, the values are scored", style="italic"),
-            Text("   ".join(words[n // 2 :])),
-        )
 
 
 def slot_weights(p: MQARParameters) -> NDArray[np.int64]:

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import string
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import between, stream
@@ -32,7 +29,6 @@ from regbench.utils.arrays import FloatArray
 
 _STRINGS = 2  # the stream's purpose
 _LONGEST = 1 << 20  # tokens of an instance
-_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 
 
 class PFAParameters(task.Parameters):
@@ -162,50 +158,26 @@ class PFA(task.Task):
             "entropy_nats": float(np.log(n_edges[instances.scored]).mean()),
         }
 
-    def show(self, instances: Instances, index: int) -> Group:
-        """The automaton, and each string with the states of its symbols."""
-        one = instances[index : index + 1]
-        table, tokens, states = one.truth["transitions"][0], one.tokens[0], one.truth_at["state"][0]
-        return Group(self._show_automaton(table), Text(), self._show_strings(tokens, states))
-
-    def _show_automaton(self, table: NDArray[np.int8]) -> Table:
-        names = self.io.names
-        view = Table(title="automaton", title_justify="left", box=None, pad_edge=False)
-        view.add_column("state")
-        view.add_column("each allowed symbol and the state it leads to")
-        view.add_column("probability of each", justify="right")
-        for i, row in enumerate(table):
-            symbols = np.flatnonzero(row >= 0)
-            if len(symbols):
-                edges = Text("   ").join(Text.assemble(names[v], " → ", _state(row[v])) for v in symbols)
-                mark = Text.assemble(_state(i), " start" if i == 0 else "")
-                view.add_row(mark, edges, f"1/{len(symbols)}")
-        return view
-
-    def _show_strings(self, tokens: NDArray[Any], states: NDArray[np.int8]) -> Table:
-        names, separator = self.io.names, self.io.separator
-        view = Table(title="instance", title_justify="left", box=None, pad_edge=False)
-        view.add_column("string", justify="right")
-        view.add_column("each symbol over the state it was drawn in")
-        ends = [*np.flatnonzero(tokens == separator).tolist(), len(tokens)]
-        begin = 0
-        for number, end in enumerate(ends):
-            if end > begin:
-                above = Text(" ").join(Text(f"{names[v]:>2}", style="bold") for v in tokens[begin:end])
-                below = Text(" ").join(_state(s, width=2) for s in states[begin:end])
-                view.add_row(str(number + 1), Text("\n").join([above, below]))
-            begin = end + 1
-        return view
+    def show(self, instances: Instances, index: int) -> str:
+        """The automaton, and each string over the states that its symbols were drawn in."""
+        one, names = instances[index : index + 1], self.io.names
+        tokens, states, lines = (
+            one.tokens[0],
+            one.truth_at["state"][0],
+            ["automaton: symbol → next state, 0 is the start"],
+        )
+        for state, row in enumerate(one.truth["transitions"][0]):
+            edges = [f"{names[symbol]} → {row[symbol]}" for symbol in np.flatnonzero(row >= 0)]
+            lines += [f"{state:>2}   {'   '.join(edges)}   each with 1/{len(edges)}"] if edges else []
+        lines.append("strings, over the states")
+        for at in np.split(np.arange(len(tokens)), np.flatnonzero(tokens == self.io.separator) + 1):
+            lines += [" ".join(f"{names[tokens[t]]:>2}" for t in at), " ".join(f"{states[t]:>2}" for t in at)]
+        return "\n".join(lines)
 
 
 def _padding(instances: Instances) -> float:
     """The mean number of padded positions of a row."""
     return float(instances.tokens.shape[1] - np.mean(instances.lengths))
-
-
-def _state(number: int, width: int = 0) -> Text:
-    """A state's number in its colour."""
-    return Text(f"{number:>{width}}" if width else str(number), style=_COLOURS[int(number) % len(_COLOURS)])
 
 
 @lru_cache(maxsize=2)

@@ -31,7 +31,6 @@ import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.text import Text
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, between, choose, stream
@@ -155,10 +154,6 @@ class Recall(task.Task):
             "scored_share": float(instances.scored.sum() / n),
             "noise_share": float(noise.sum() / n),
         }
-
-    def show(self, instances: Instances, index: int) -> Text:
-        """The tokens in one line; those that are not scored are dim."""
-        return task.show_tokens(self.io, instances, index)
 
 
 @njit(cache=True, nogil=True)

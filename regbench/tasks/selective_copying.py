@@ -30,7 +30,6 @@ import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.text import Text
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
@@ -127,10 +126,6 @@ class SelectiveCopying(task.Task):
         """How many symbols of the copy stand before a position; -1 before the copy."""
         steps = np.arange(instances.tokens.shape[1]) - self.parameters.n_places - 1
         return np.where(instances.scored, steps, -1)
-
-    def show(self, instances: Instances, index: int) -> Text:
-        """The tokens in one line; those that are not scored are dim."""
-        return task.show_tokens(self.io, instances, index)
 
 
 @njit(cache=True, nogil=True)

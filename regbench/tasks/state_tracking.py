@@ -40,7 +40,6 @@ import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.text import Text
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
@@ -211,14 +210,6 @@ class StateTracking(task.Task):
             "mean_symbols": float(since.mean()),
             "longer_share": float((since >= self.parameters.length).mean()),
         }
-
-    def show(self, instances: Instances, index: int) -> Text:
-        """A line for each named state: the symbols before it, and the state."""
-        text, names = Text(), self.io.names
-        for token, scored in zip(instances.tokens[index], instances.scored[index], strict=True):
-            name = names[token].removeprefix(names[token].split(":")[0] + ":")
-            text.append(f"{name}\n" if scored else f"{name} ", "bold" if scored else "dim")
-        return text
 
 
 def _score_of(group: str) -> str:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from rich.console import Group
-from rich.text import Text as RichText
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
@@ -53,13 +51,12 @@ class Text(_corpus.Task):
         truth = {"topic": index.topic[chosen][documents], "document": chosen[documents].astype(np.int32)}
         return Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"text/{self.version}", truth)
 
-    def show(self, instances: Instances, index: int) -> Group:
+    def show(self, instances: Instances, index: int) -> str:
         """The text of the window, with topic and document."""
         topic = self.topic_names[instances.truth["topic"][index]]
         document = self.corpus.index.names[instances.truth["document"][index]]
-        title = f"topic {topic}, document {document}, {instances.tokens.shape[1]} tokens"
         text = self.decode(instances.tokens[index])
-        return Group(RichText(printable(title), style="bold"), RichText(), RichText(printable(text)))
+        return printable(f"topic {topic}, document {document}, {instances.tokens.shape[1]} tokens\n\n{text}")
 
 
 @njit(cache=True, nogil=True)

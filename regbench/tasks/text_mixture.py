@@ -27,8 +27,6 @@ import numpy as np
 import pydantic
 from numba import njit
 from numpy.typing import NDArray
-from rich.console import Group
-from rich.text import Text
 
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, between, stream
@@ -135,19 +133,16 @@ class TextMixture(_corpus.Task):
         """Adds `mean_cut`, the mean tokens of the first excerpt."""
         return super().statistics(instances) | {"mean_cut": float(instances.truth["cut"].mean())}
 
-    def show(self, instances: Instances, index: int) -> Group:
+    def show(self, instances: Instances, index: int) -> str:
         """The text of all excerpts, with topic and document."""
         row, names, parts = instances.tokens[index], self.corpus.index.names, []
         cuts = [int(instances.truth[k][index]) for k in ("cut", "second_cut") if k in instances.truth]
-        for place, tokens in enumerate(np.split(row, cuts)):
+        for place, (begin, tokens) in enumerate(zip([0, *cuts], np.split(row, cuts), strict=True)):
             topic = self.topic_names[instances.truth["topic"][index, place]]
             document = names[instances.truth["document"][index, place]]
-            title = f"excerpt {place + 1}: topic {topic}, document {document}, {len(tokens)} tokens"
-            parts += [Text(printable(title), style="bold"), Text(), Text(printable(self.decode(tokens)))]
-            if place < len(cuts):
-                mark = f" cut before token {cuts[place]} "
-                parts += [Text(), Text(mark.center(72, "─"), style="red"), Text()]
-        return Group(*parts)
+            title = f"excerpt {place + 1}: topic {topic}, document {document}, from token {begin} on"
+            parts.append(f"{title}\n\n{self.decode(tokens)}")
+        return printable("\n\n".join(parts))
 
 
 @njit(cache=True, nogil=True)

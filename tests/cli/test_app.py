@@ -117,7 +117,7 @@ class M(regbench.Mixer):
 def test_data_shows_statistics_and_an_instance(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, "data", "pfa-small-v1", "--instance", "3")
     assert code == 0
-    for text in ("entropy nats", "mean states", "mean edges", "mean length", "train and test 0", "0 start", "→"):
+    for text in ("entropy nats", "mean states", "mean edges", "mean length", "train and test 0", "0 is the start", "→"):
         assert text in out
 
 

@@ -16,11 +16,13 @@ from regbench import cli
 from regbench.leaderboard import publish
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.load import load_boards
-from regbench.leaderboard.publish import PAGE, outdated, render, write
+from regbench.leaderboard.overview import overview
+from regbench.leaderboard.publish import outdated, render, write
 from regbench.leaderboard.rank import Board, rank
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced, write_evidence
 from regbench.leaderboard.verify import verify_entry
+from regbench.report.content import in_hundredths
 from regbench.tracks import Track, load_track
 from tests.leaderboard.attacks import seal, store
 from tests.leaderboard.conftest import Made
@@ -92,9 +94,11 @@ def test_what_people_write_does_not_break_a_table(board: Board) -> None:
 
 def test_readme_lists_tracks_with_their_budgets(board: Board) -> None:
     track = load_track("pfa-small-v1")
-    text = publish.readme([], [track])
-    assert "| pfa-small-v1 | 5,000" in " ".join(text.split())
-    assert "8,000,000" in text
+    assert "These tracks have no entries yet: pfa-small-v1." in publish.readme([], [track])
+    own = Board(**{**vars(board), "track": "pfa-small-v1"})
+    text = " ".join(publish.readme([own], [track]).split())
+    assert f"| [pfa-small-v1]({own.file_stem}.md) | 5,000 | 8,000,000 |" in text
+    assert "no entries yet" not in text
     retired = Board(**{**vars(board), "retired": "tiny-v2 has taken its place"})
     text = publish.readme([retired], [track])
     assert "## Retired" in text
@@ -102,11 +106,23 @@ def test_readme_lists_tracks_with_their_budgets(board: Board) -> None:
     assert "**Retired: tiny-v2 has taken its place.**" in publish.markdown(retired)
 
 
+def test_readme_shows_architectures_over_all_tracks(board: Board) -> None:
+    boards = [board, Board(**{**vars(board), "track": "other-v1"})]
+    table = publish.readme(boards, []).partition("## Architectures")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:2] == "| "]
+    lines = overview(boards).lines
+    assert [row[0] for row in rows[1:]] == [line.name for line in lines]
+    (place,) = (place for place, line in enumerate(lines, 1) if line.name == "lstm")
+    assert rows[place][1:3] == ["recurrent", str(len(lines[place - 1].ranked))]
+    assert rows[place][4] == in_hundredths(lines[place - 1].normalized)
+    assert "## Architectures" not in publish.readme([board], [])
+
+
 def test_the_same_entries_give_the_same_bytes(folder: Path, tiny: Track) -> None:
     boards, faults = load_boards(folder, tiny)
     assert faults == []
     files = render(boards)
-    assert sorted(files) == ["README.md", "index.html", "tiny-v1.csv", "tiny-v1.md", "tiny-v1.tex"]
+    assert sorted(files) == ["README.md", "tiny-v1.csv", "tiny-v1.md", "tiny-v1.tex"]
     write(folder, files)
     assert outdated(folder, files) == []
     assert render(load_boards(folder, tiny)[0]) == files
@@ -119,17 +135,15 @@ def test_the_command_writes_and_checks(folder: Path, tiny_file: Path, capsys: py
     assert cli.main(arguments) == 0
     assert "lstm+" in capsys.readouterr().out
     assert cli.main([*arguments, "--check"]) == 0
-    files = {
-        name: (folder / name).read_text() for name in ("README.md", "tiny-v1.md", "tiny-v1.csv", "tiny-v1.tex", PAGE)
-    }
+    files = {name: (folder / name).read_text() for name in ("README.md", "tiny-v1.md", "tiny-v1.csv", "tiny-v1.tex")}
     for name, text in files.items():
         (folder / name).write_text(text + " ")
         assert outdated(folder, files) == [name]
         (folder / name).write_text(text)
-    (folder / PAGE).unlink()
+    (folder / "tiny-v1.tex").unlink()
     capsys.readouterr()
     assert cli.main([*arguments, "--check"]) == 1
-    assert f"{folder / PAGE} does not agree with the entries" in capsys.readouterr().out
+    assert f"{folder / 'tiny-v1.tex'} does not agree with the entries" in capsys.readouterr().out
     (folder / "gone-v1.md").write_text("# gone-v1\n")
     mine = [folder / name for name in ("RULES.md", "notes.md", "other-v1.md", "data.csv")]
     for path in mine:
@@ -141,6 +155,17 @@ def test_the_command_writes_and_checks(folder: Path, tiny_file: Path, capsys: py
     assert {path.read_text() for path in mine} == {"mine"}
     next((folder / "entries" / "tiny-v1").glob("lstm*.json")).unlink()
     assert cli.main([*arguments, "--check"]) == 1
+
+
+def test_the_page_is_written_where_it_is_asked_for(
+    folder: Path, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["leaderboard", "--board", str(folder), "--track", str(tiny_file)]
+    assert cli.main([*arguments, "--page", str(tmp_path / "board.html")]) == 0
+    assert "<title>regbench leaderboard</title>" in (tmp_path / "board.html").read_text()
+    assert not (folder / "README.md").exists()
+    assert cli.main([*arguments, "--page", str(tmp_path), "--check"]) == 2
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 def test_a_forged_entry_stops_the_board(
@@ -157,7 +182,7 @@ def test_a_forged_entry_stops_the_board(
 def test_a_file_that_is_no_table_is_never_overwritten(
     folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("tiny-v1.csv", "README.md", "index.html"):
+    for name in ("tiny-v1.csv", "README.md"):
         (folder / name).write_text("mine")
         assert cli.main(["leaderboard", "--board", str(folder), "--track", str(tiny_file)]) == 2
         assert f"{folder / name} was not written by `regbench leaderboard`" in capsys.readouterr().err

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from papers.cost import total_flops, training_bytes, training_flops
+from papers.cost import total_flops
 from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count
 from regbench.ops.backend import use_backend
 from regbench.tracks import load_track
 from regbench.utils import registry
+from tests.helpers.cost import training_bytes, training_flops
 
 
 class Two(nn.Module):

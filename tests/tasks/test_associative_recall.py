@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pydantic
 import pytest
-from rich.console import Console
 
 from baselines.ngram import NGram
 from baselines.oracle import Oracle
@@ -231,17 +230,3 @@ def test_statistics() -> None:
     assert found["recalled_values"] == pytest.approx(len(distances) / (60 * 13))
     assert found["mean_distance"] == pytest.approx(np.mean(distances))
     assert found["mean_final_distance"] == pytest.approx(np.mean([read_slowly(row)[-1] for row in names]))
-
-
-def test_show_has_the_map_the_pairs_and_the_query() -> None:
-    instances = SMALL.generate(SPLITS, "test")
-    console = Console(width=200, no_color=True)
-    with console.capture() as capture:
-        console.print(SMALL.show(instances, 3))
-    lines = [line.strip() for line in capture.get().splitlines()]
-    names = [SMALL.io.names[token] for token in instances.tokens[3]]
-    values = [SMALL.io.names[token] for token in instances.truth["values"][3]]
-    assert lines[lines.index("values") + 1].split() == [x for pair in zip("abcd", values, strict=True) for x in pair]
-    assert lines[lines.index("instance, new keys dim") + 1].split() == names[:-3]
-    distance = SMALL.progress(instances)[3, -1]
-    assert lines[lines.index("query") + 1] == f"? {names[-2]} {names[-1]}   last shown {distance} pairs before"

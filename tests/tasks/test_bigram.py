@@ -8,7 +8,6 @@ from math import log, prod
 import numpy as np
 import pydantic
 import pytest
-from rich.console import Console
 
 from regbench.data.instances import Instances
 from regbench.metrics.scores import score
@@ -349,26 +348,3 @@ def test_names_are_distinct_characters_up_to_the_most_symbols_there_can_be() -> 
     assert len(set(io.names)) == io.vocab_size == 94
     assert all(len(name) == 1 and name.isprintable() and name != " " for name in io.names)
     assert PAPER.io.names[:3] == ("a", "b", "c")
-
-
-def test_show_has_the_triggers_and_marks_their_outputs() -> None:
-    task, instances = written("sinethoxaretunox", {"e": "t", "o": "x"})
-    instances.scored[0, [4, 7]] = False
-    console = Console(width=100, no_color=True)
-    with console.capture() as capture:
-        console.print(task.show(instances, 0))
-    lines = [line.rstrip() for line in capture.get().splitlines()]
-    assert [line.split() for line in lines[2:4]] == [["e", "t", "2"], ["o", "x", "2"]]
-    assert lines[-2] == "sinethoxaretunox"
-    assert lines[-1] == "    .  .   ^   ^"
-    with console.capture() as capture:
-        console.print(PAPER.show(PAPER.generate(SPLITS, "test"), 3))
-    assert len(capture.get().splitlines()) == 1 + 1 + 5 + 1 + 1 + 2 * 4
-
-
-def test_brackets_among_the_symbols_are_shown_as_they_are() -> None:
-    task = Bigram(BigramParameters(n_symbols=93, n_triggers=91, length=50))
-    console = Console(width=100, no_color=True)
-    with console.capture() as capture:
-        console.print(task.show(task.generate(SPLITS, "test"), 0))
-    assert "[" in capture.get()

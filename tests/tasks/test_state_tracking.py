@@ -219,9 +219,3 @@ def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, object]
     with pytest.raises(pydantic.ValidationError):
         StateTrackingParameters(**fields)  # type: ignore[arg-type]
     assert_refused("state_tracking", fields, message, "longer_accuracy", tmp_path)
-
-
-def test_an_instance_is_shown_a_line_a_state() -> None:
-    one = by_hand(task_of("s3"), "s3:213 s3:321 s3=231 s3:123")
-    assert SMALL.show(by_hand(SMALL, "s3:213 s3:321 s3=231 s3:123"), 0).plain == "213 321 s3=231\n123 "
-    assert followed([task_of("s3").io.names[t] for t in one.tokens[0]]) == [(2, "s3=231")]

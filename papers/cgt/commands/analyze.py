@@ -15,7 +15,6 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk, require_writable, write_json
 
 if TYPE_CHECKING:
-    from papers.cgt.by_option import ByOption
     from papers.cgt.table import RunTable
     from regbench.analysis.trained import Trained
 
@@ -30,7 +29,6 @@ examples:
   regbench analyze runs/cgt
   regbench analyze runs/transformer runs/cgt-plain runs/cgt --table table.md
   regbench analyze runs/transformer runs/cgt --cuts 2,4,8 --table figure-4.md
-  regbench analyze runs/cgt-1 runs/cgt-2 --plot-by y_layer --table layers.md
   regbench analyze runs/cgt --against runs/transformer
   regbench analyze runs/transformer --task-vectors
 """
@@ -42,17 +40,12 @@ def configure(analyze: argparse.ArgumentParser) -> None:
     analyze.add_argument(
         "--table",
         metavar="FILE.md",
-        help="write the table there, with FILE.json and, on tracks of examples, FILE.png",
+        help="write the table there, with FILE.json and FILE.png",
     )
     analyze.add_argument(
         "--cuts",
         metavar="N,N,...",
         help="in the table, freeze y after these numbers of examples, one after another (default: half of the examples)",
-    )
-    analyze.add_argument(
-        "--plot-by",
-        metavar="OPTION",
-        help="with --table: draw the scores by the runs' values of this option, with three standard errors over seeds, beside it",
     )
     add_instances(analyze)
     one = analyze.add_argument_group("one run")
@@ -82,7 +75,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Analyses one run, or makes a table of several."""
     if arguments.limit < 4:
         raise UserError(f"--limit {arguments.limit} is too few: four instances or more")
-    if len(arguments.folder) == 1 and arguments.table is arguments.cuts is arguments.plot_by is None:
+    if len(arguments.folder) == 1 and arguments.table is arguments.cuts is None:
         return _one(arguments, console)
     alone = ("seed", "rate", "out", "against", "arch", "task_vectors")
     refuse_unused(arguments, alone, "is for one run without --table and --cuts; a table is over all seeds")
@@ -116,7 +109,7 @@ def _one(arguments: argparse.Namespace, console: Console) -> int:
     found = study(
         trained, folder, split=arguments.split, limit=arguments.limit, rate=rate, against=other, announce=tell
     )
-    _print(title, "after the prompt", "", dict(found.lines), console)
+    _print(title, "after the prompt", "", found.lines, console)
     print_line(f"pictures and analysis.json: {folder}", console)
     return 0
 
@@ -174,50 +167,39 @@ def _task_vectors(trained: Trained, folder: Path, title: str, arguments: argpars
 def _several(arguments: argparse.Namespace, console: Console) -> int:
     """The table."""
     from papers.cgt import table_forms
-    from papers.cgt.by_option import by_option, option_values
     from papers.cgt.table import tabulate
     from regbench.analysis.trained import own_track
 
     file = Path(arguments.table) if arguments.table is not None else None
     if file is not None and file.suffix != ".md":
         raise UserError(f"--table takes the name of a Markdown file, FILE.md, not '{file}'")
-    cuts, option, track = _cuts(arguments.cuts), arguments.plot_by, arguments.track
-    if option is not None and (file is None or len(cuts) > 1):
-        raise UserError("--plot-by draws a picture beside --table FILE.md, with one cut at most")
+    cuts, track = _cuts(arguments.cuts), arguments.track
     if track is not None and any(own_track(folder, track) is None for folder in arguments.folder):
         raise UserError("--track names another track for one run without --table and --cuts, not for a table")
-    values = option_values(arguments.folder, option) if option is not None else []
     found = tabulate(
         arguments.folder, split=arguments.split, limit=arguments.limit, cuts=cuts, announce=tell, track=track
     )
-    by = by_option(found, option, values) if option is not None else None
-    written = _write(found, by, file) if file is not None else []
-    console.print(table_forms.terminal(found, console.width))
-    for line in (table_forms.notes(found), *(by.lines() if by else ())):
-        print_line(line, console)
-    if written:
-        print_line(f"written: {', '.join(map(str, written))}", console)
+    console.print(table_forms.terminal(found))
+    print_line(table_forms.notes(found), console)
+    if file is not None:
+        _write(found, file, console)
     return 0
 
 
-def _write(found: RunTable, by: ByOption | None, path: Path) -> list[Path]:
-    """Writes the Markdown, the JSON and the pictures: on tracks of examples one of these, one of an option. Returns the files."""
+def _write(found: RunTable, path: Path, console: Console) -> None:
+    """Writes the Markdown, the JSON and, on tracks of examples, a picture."""
     from papers.cgt import table_forms
-    from papers.cgt.by_option import plot_by_option
     from papers.cgt.pictures import plot_examples
 
-    written, more = [path, path.with_suffix(".json")], {} if by is None else {"by_option": by.plain()}
+    written = [path, path.with_suffix(".json")]
     with explain_full_disk(path.parent):
         with atomic_write(path) as file:
-            file.write("\n".join([table_forms.markdown(found), *(f"- {line}" for line in (by.lines() if by else []))]))
-        write_json(written[1], {**table_forms.as_json(found), **more})
-        if by is not None:
-            written.append(path.with_name(f"{path.stem}-{by.option}.png"))
-            plot_by_option(by, f"{found.track}, {found.split} split, {found.instances} instances", written[-1])
+            file.write(table_forms.markdown(found))
+        write_json(written[1], table_forms.as_json(found))
         if any(row.by_example for row in found.rows):
             written.append(path.with_suffix(".png"))
             plot_examples(found, written[-1])
-    return written
+    print_line(f"written: {', '.join(map(str, written))}", console)
 
 
 def _cuts(text: str | None) -> list[int]:

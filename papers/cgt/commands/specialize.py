@@ -21,7 +21,6 @@ EXAMPLES = """\
 examples:
   regbench run --arch cgt --out my-run
   regbench specialize my-run --prompt prompt.txt
-  regbench specialize my-run --prompt prompt.txt --generate 40
   regbench specialize my-run --prompt prompt.txt --generate 40 --moving-average 0.01
 """
 
@@ -70,14 +69,17 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         if value is not None and count is None:
             raise UserError(f"{option} is for generated text: give --generate too")
     temperature = 1.0 if arguments.temperature is None else arguments.temperature
-    prompts.check_temperature(temperature)
+    if not 0.0 <= temperature < float("inf"):
+        raise UserError(f"--temperature {temperature:g} is not 0, the most likely, or a number above it")
+    if count is not None and count < 1:
+        raise UserError(f"--generate {count} is not a number of tokens: 1 or more")
     named = {"architecture": arguments.arch, "track": arguments.track}
     trained = load_named(arguments.folder, arguments.seed, "validation", **named, read_track=True)
     name = "specialised" if arguments.seed is None else f"specialised-seed-{arguments.seed}"
     file = Path(arguments.out) if arguments.out else trained.folder / f"{name}.safetensors"
     require_writable(file.parent)
-    if count is not None:
-        prompts.check_generation(trained, count)
+    if count is not None and trained.track.task.io.kind == "vectors":
+        raise UserError(f"{trained.track.name} is a task of vectors: only tokens are generated")
     tokens = prompts.read_prompt(Path(arguments.prompt), trained.track.task)
     special = prompts.specialise(trained, tokens)
     prompts.save_specialised(file, special, trained, tokens)

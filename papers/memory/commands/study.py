@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import refuse_unused
 from regbench.cli.lines import print_line, stderr, under_way
 
 if TYPE_CHECKING:
-    from papers.memory.study import Rows, Study
+    from papers.memory.study import Study
 
 DESCRIPTION = (
     "Runs a numerical study: no track and no architecture, random embeddings only. It prints tables. With --check it also prints "
@@ -53,16 +54,16 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             table.add_row(Text(name, "bold"), summary)
         console.print(table)
         return 0
-    given = {"draws": arguments.draws, "seed": arguments.seed, "optimizers": arguments.optimizers or None}
-    settings = {key: value for key, value in given.items() if value is not None}
     if arguments.out:
         require_writable(Path(arguments.out))
     with under_way(stderr()) as step:
         step(f"measuring {arguments.name}")
-        study = run_study(arguments.name, settings)
+        study = run_study(arguments.name, arguments.draws, arguments.seed or 0, arguments.optimizers)
     for rows in study.tables:
-        console.print(rows.title)
-        console.print(_table(rows))
+        table = narrow_table(rows.title, rows.columns, 1)
+        for row in rows.rows:
+            table.add_row(*map(str, row))
+        console.print(table)
     if arguments.out:
         _write(study, arguments.name, Path(arguments.out), console)
     if not arguments.check:
@@ -76,16 +77,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     failed = sum(not one.holds for one in study.expectations)
     console.print(f"{len(study.expectations)} checked, {failed} do not hold")
     return 1 if failed else 0
-
-
-def _table(rows: Rows) -> Table:
-    """The rows of a study on the terminal: numbers to the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for place, head in enumerate(rows.columns):
-        table.add_column(head, justify="right" if place else "left", overflow="fold")
-    for row in rows.rows:
-        table.add_row(*(str(cell) for cell in row))
-    return table
 
 
 def _write(study: Study, name: str, folder: Path, console: Console) -> None:

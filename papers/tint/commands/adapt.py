@@ -56,70 +56,40 @@ REFERENCE = "Bayes"
 
 def configure(adapt: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    adapt.add_argument(
-        "folder", nargs="+", metavar="DIR", help="run folders, all on one track; a mean over all their seeds"
-    )
+    adapt.add_argument("folder", nargs="+", metavar="DIR", help="run folders on one track; a mean over all their seeds")
     place = adapt.add_mutually_exclusive_group()
-    place.add_argument(
-        "--at",
-        metavar="S,S,...",
-        help=f"where the segment ends, as a share of an instance (default: {DEFAULTS['at']})",
-    )
-    place.add_argument("--tokens", metavar="N,N,...", help="where the segment ends, in tokens")
-    adapt.add_argument(
-        "--how",
-        metavar="WAY,...",
-        help="of full, values and tint (default: all, and full where TinT does not simulate the model); or distill",
-    )
-    adapt.add_argument(
-        "--rates",
-        metavar="R,R,...",
-        help="learning rates to choose from on validation, for the summed loss; one alone is taken as it is "
-        f"(default: {DEFAULTS['rates']})",
-    )
-    adapt.add_argument(
-        "--steps",
-        metavar="N",
-        help=f"steps of gradient descent (default: {DEFAULTS['steps']}); with exemplars, and of distill, N,N,...",
-    )
-    adapt.add_argument(
-        "--queries",
-        type=int,
-        metavar="M",
-        help=f"distill: texts sampled for each prompt (default: {DEFAULTS['queries']})",
-    )
-    adapt.add_argument(
-        "--layers", type=int, metavar="K", help="only the top K blocks and the last norm change (default: all)"
-    )
-    adapt.add_argument(
-        "--split", choices=("validation", "test"), default="test", help="which instances are scored (default: test)"
-    )
-    adapt.add_argument(
-        "--limit",
-        type=int,
-        default=200,
-        metavar="N",
-        help="how many instances, or problems, of each split (default: 200)",
-    )
-    adapt.add_argument(
-        "--angles", action="store_true", help="only the angle between TinT's gradient and the true one, by block"
-    )
-    adapt.add_argument("--seed", type=int, metavar="N", help="only this seed of the runs (default: all)")
-    adapt.add_argument("--arch", metavar="FILE", help="FILE.py[:CLASS], if the runs are of an architecture of your own")
-    adapt.add_argument("--table", metavar="FILE.md", help="write the table there, with FILE.csv and FILE.png")
     few = adapt.add_argument_group("few-shot classification")
-    few.add_argument(
-        "--track", metavar="T", help="a track of the task classification to ask about (default: that of the runs)"
-    )
-    few.add_argument("--targets", metavar="T,...", help="what is in the loss: label (default), all")
-    few.add_argument(
-        "--format",
-        metavar="F,...",
-        help="exemplars one by one: single (default); or as one sequence, and the query behind: multi",
-    )
-    few.add_argument(
-        "--calibrate", action="store_true", help="also calibrated accuracies; the rate is chosen by the last"
-    )
+    for group, option, metavar, meaning in (
+        (place, "at", "S,S,...", "where the segment ends, as a share of an instance"),
+        (place, "tokens", "N,N,...", "where the segment ends, in tokens"),
+        (adapt, "how", "WAY,...", "of full, values and tint (default: all that the model can have); or distill"),
+        (
+            adapt,
+            "rates",
+            "R,R,...",
+            "learning rates for the summed loss, to choose from on validation; one is taken as it is",
+        ),
+        (adapt, "steps", "N", "steps of gradient descent; with exemplars, and of distill, N,N,..."),
+        (adapt, "arch", "FILE", "FILE.py[:CLASS], if the runs are of an architecture of your own"),
+        (adapt, "table", "FILE.md", "write the table there, with FILE.csv and FILE.png"),
+        (few, "track", "T", "a track of the task classification to ask about (default: that of the runs)"),
+        (few, "targets", "T,...", "what is in the loss: label, all"),
+        (few, "format", "F,...", "single: exemplars one by one; multi: as one sequence, and the query behind"),
+    ):
+        default = f" (default: {DEFAULTS[option]})" if option in DEFAULTS else ""
+        group.add_argument(f"--{option}", metavar=metavar, help=meaning + default)
+    few.add_argument("--calibrate", action="store_true", help="also calibrated accuracies; the last chooses the rate")
+    for option, metavar, meaning in (
+        ("queries", "M", f"distill: texts sampled for each prompt (default: {DEFAULTS['queries']})"),
+        ("layers", "K", "only the top K blocks and the last norm change (default: all)"),
+        ("seed", "N", "only this seed of the runs (default: all)"),
+    ):
+        adapt.add_argument(f"--{option}", type=int, metavar=metavar, help=meaning)
+    splits = ("validation", "test")
+    adapt.add_argument("--split", choices=splits, default="test", help="which instances are scored (default: test)")
+    most = "how many instances, or problems, of each split (default: 200)"
+    adapt.add_argument("--limit", type=int, default=200, metavar="N", help=most)
+    adapt.add_argument("--angles", action="store_true", help="only the angle between TinT's gradient and the true one")
 
 
 @dataclass(frozen=True)
@@ -150,9 +120,13 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from papers.tint.few_shot import few_shot_track
     from regbench.utils.files import require_writable_files
 
+    given = argparse.Namespace(**vars(arguments))
+    for option, default in DEFAULTS.items():
+        if getattr(arguments, option) is None:
+            setattr(arguments, option, default)
     asked = _read(arguments)
     few_shot = few_shot_track(asked.track)
-    _refuse_strangers(arguments, asked, few_shot)
+    _refuse_strangers(given, asked, few_shot)
     require_writable_files(asked.file)
     if arguments.angles:
         return _angles(asked, arguments, console)
@@ -164,11 +138,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> _Asked:
-    """Reads the arguments and loads the runs.
-
-    Raises:
-        UserError: One of them is wrong.
-    """
+    """Reads the arguments and loads the runs."""
     from papers.tint.few_shot import on_exemplars
     from regbench.analysis.trained import own_track, run_names
     from regbench.tracks import load_track
@@ -176,10 +146,10 @@ def _read(arguments: argparse.Namespace) -> _Asked:
     file = Path(arguments.table) if arguments.table is not None else None
     if file is not None and file.suffix != ".md":
         raise UserError(f"--table takes the name of a Markdown file, FILE.md, not '{file}'")
-    steps = tuple(_whole("--steps", _value(arguments, "steps")))
+    steps = tuple(_whole("--steps", arguments.steps))
     if arguments.limit < 4:
         raise UserError(f"--limit {arguments.limit} is too few: 4 or more")
-    rates = tuple(dict.fromkeys(_numbers("--rates", _value(arguments, "rates"))))
+    rates = tuple(dict.fromkeys(_numbers("--rates", arguments.rates)))
     if not all(0 < rate < float("inf") for rate in rates):
         raise UserError("--rates takes numbers above 0")
     ways = None if arguments.how is None else _chosen("how", arguments.how, (*WAYS, DISTIL))
@@ -224,8 +194,8 @@ def _exemplars(asked: _Asked, arguments: argparse.Namespace, step: Callable[[str
     from papers.tint import few_shot
     from papers.tint.few_shot_report import report
 
-    formats = _chosen("format", _value(arguments, "format"), few_shot.FORMATS)
-    targets = _chosen("targets", _value(arguments, "targets"), few_shot.TARGETS)
+    formats = _chosen("format", arguments.format, few_shot.FORMATS)
+    targets = _chosen("targets", arguments.targets, few_shot.TARGETS)
     rows: list[few_shot.FewShotRow] = []
     for name, models in asked.runs:
         plan = asked.plan(models, arguments)
@@ -240,7 +210,7 @@ def _distill(asked: _Asked, arguments: argparse.Namespace, step: Callable[[str],
     from papers.tint.distillation_report import report
 
     refuse_unused(arguments, ("layers",), f"is not for --how {DISTIL}: all parameters of the student learn")
-    queries, split, limit = _value(arguments, "queries"), arguments.split, arguments.limit
+    queries, split, limit = arguments.queries, arguments.split, arguments.limit
     if queries < 1:
         raise UserError(f"--queries {queries} is too few: 1 or more")
     found = []
@@ -287,11 +257,7 @@ def _load(arguments: argparse.Namespace) -> list[list[Trained]]:
 
 
 def _refuse_strangers(arguments: argparse.Namespace, asked: _Asked, few_shot: bool) -> None:
-    """Refuses options that are not for this track.
-
-    Raises:
-        UserError: There is one.
-    """
+    """Refuses options that are not for this track."""
     track, distils = asked.track.name, asked.ways == (DISTIL,)
     if arguments.angles:
         refuse_unused(
@@ -311,12 +277,6 @@ def _refuse_strangers(arguments: argparse.Namespace, asked: _Asked, few_shot: bo
         raise UserError(f"--steps takes one number on {track}, not {arguments.steps}")
 
 
-def _value(arguments: argparse.Namespace, option: str) -> Any:
-    """What an option of `DEFAULTS` was given, or its default."""
-    given = getattr(arguments, option)
-    return DEFAULTS[option] if given is None else given
-
-
 def _chosen(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     """The names of a list such as "full,tint", each once."""
     found = tuple(dict.fromkeys(text.split(",")))
@@ -332,7 +292,7 @@ def _places(arguments: argparse.Namespace) -> list[Place]:
 
     if arguments.tokens is not None:
         return [Place(tokens=count) for count in _whole("--tokens", arguments.tokens)]
-    shares = _numbers("--at", _value(arguments, "at"))
+    shares = _numbers("--at", arguments.at)
     if not all(0 < share < 1 for share in shares):
         raise UserError(f"--at takes shares above 0 and below 1, not '{arguments.at}'")
     return [Place(share=share) for share in shares]

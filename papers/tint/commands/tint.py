@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import refuse_unused
 from regbench.utils.errors import UserError, nearest
 
@@ -38,9 +39,6 @@ def configure(tint: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Asks the class for its sizes, and prints them."""
-    from rich import box
-    from rich.table import Table
-
     from regbench.utils import registry
 
     if arguments.size_of is None:
@@ -58,22 +56,16 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         trained = load_named(arguments.size_of, None, "validation", track=arguments.track, read_track=True)
         assert isinstance(trained.model, cls)
         sizes, counts = trained.model.sizes()
-    table = Table(title="by the paper's formula", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("what")
-    table.add_column("number", justify="right")
+    table = narrow_table("by the paper's formula", ["what", "number"], 1)
     for name, number in sizes.items():
         table.add_row(name, f"{number:,}")
     console.print(table)
     if not counts:
         return 0
-    table = Table(title="in the construction", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("map")
-    for name in ("counted", "by its term"):
-        table.add_column(name, justify="right")
-    for name, (counted, expected) in counts.items():
+    table = narrow_table("in the construction", ["map", "counted", "by its term"], 1)
+    every = tuple(sum(pair[i] for pair in counts.values()) for i in (0, 1))
+    for name, (counted, expected) in {**counts, "all": every}.items():
         table.add_row(name, f"{counted:,}", f"{expected:,}", style=None if counted == expected else "red")
-    table.add_section()
-    table.add_row("all", *(f"{sum(pair[i] for pair in counts.values()):,}" for i in (0, 1)))
     console.print(table)
     if all(counted == expected for counted, expected in counts.values()):
         console.print("Both agree for every map. One set of maps serves all layers; the paper counts each layer's own.")

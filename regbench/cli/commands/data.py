@@ -64,7 +64,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     console.print()
     with track.blaming_task():
         shown = track.task.show(test, arguments.instance)
-    console.print(shown)
+    console.print(shown, soft_wrap=True)
     return 0
 
 

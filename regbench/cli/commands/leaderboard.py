@@ -1,8 +1,9 @@
-"""Rank the entries and write the leaderboard's tables and page."""
+"""Rank the entries and write the leaderboard's tables."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -17,14 +18,16 @@ if TYPE_CHECKING:
     from regbench.leaderboard.rank import Board
 
 DESCRIPTION = (
-    "Ranks the entries of every track and writes the tables (Markdown, CSV, LaTeX) and the page. With --check nothing is "
-    "written, and the exit code is 1 if tables or page are out of date."
+    "Ranks the entries of every track and writes the tables (Markdown, CSV, LaTeX). With --check nothing is written, and the "
+    "exit code is 1 if tables are out of date. With --page it writes a page with the same tables and with curves, and no table."
 )
 
 
 def configure(leaderboard: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    leaderboard.add_argument("--check", action="store_true", help="only say whether tables and page are up to date")
+    what = leaderboard.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
+    what.add_argument("--page", metavar="FILE.html", help="only write the page there")
     leaderboard.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
     add_own_track(leaderboard)
 
@@ -32,10 +35,13 @@ def configure(leaderboard: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the ranking of every track, or what disagrees."""
     from regbench.leaderboard.load import BASELINES, baselines_file, load_boards
+    from regbench.leaderboard.page import build_page
     from regbench.leaderboard.publish import outdated, render, write
     from regbench.leaderboard.spread import SPREAD, spread_file
     from regbench.leaderboard.store import find_board
+    from regbench.utils.files import atomic_write, explain_full_disk, require_writable_files
 
+    require_writable_files(arguments.page)
     folder = find_board(arguments.board)
     track, announce = own_track(arguments), tell
     boards, faults = load_boards(folder, track, announce)
@@ -45,6 +51,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         line = f"{len(faults)} fault{'s' * (len(faults) > 1)} in the entries: `regbench verify {folder}` says more"
         print_line(line, console)
         return 1
+    if arguments.page is not None:
+        with explain_full_disk(Path(arguments.page).parent), atomic_write(Path(arguments.page)) as file:
+            file.write(build_page(boards))
+        print_line(f"page: {arguments.page}", console)
+        return 0
     files = {
         **render(boards),
         BASELINES: baselines_file(folder, boards, track, announce),

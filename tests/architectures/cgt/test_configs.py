@@ -11,7 +11,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from architectures.cgt import ContextuallyGuided
-from papers.cost import training_bytes, training_flops
 from regbench.config import read_config
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import parameter_count
@@ -19,6 +18,7 @@ from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
 from regbench.utils import registry
+from tests.helpers.cost import training_bytes, training_flops
 from tests.helpers.documents import table_rows
 from tests.helpers.papers_configs import CONFIGS, io_of
 

@@ -33,7 +33,7 @@ def test_every_mode_is_what_it_says(trained: Trained) -> None:
     task = trained.track.task
     instances = trained.track.instances("test")[:9]
     parts = segments(task, instances)
-    found = read_in_modes(model, task, instances, parts, RATE, batch_size=4)
+    found = read_in_modes(model, task, instances, parts, RATE)
     truth = task.truth(instances)
     for k in range(len(parts)):
         row, cut, end = int(parts.row[k]), int(parts.cut[k]), int(parts.end[k])

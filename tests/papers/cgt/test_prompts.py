@@ -110,6 +110,7 @@ def test_generated_text_is_the_streams_and_the_same_again(trained: Trained) -> N
     greedy = text(0.0)
     whole = model(torch.tensor([greedy]))
     assert whole.argmax(-1)[0].tolist() == greedy
+    assert text(1e-320) == greedy, "so cold that it would divide by 0"
     assert text(1.0) == text(1.0)
     assert len({tuple(text(1.0, seed)) for seed in range(5)}) > 1
     with pytest.raises(UserError, match="positions this model has learned"):
@@ -171,17 +172,12 @@ def test_the_command_generates(
         (["--generate", "3", "--moving-average", "1.5"], "--moving-average 1.5 is not above 0 and at most 1"),
         (
             ["--generate", "3", "--temperature", "-1"],
-            "--temperature -1 is neither 0, the most likely, nor a finite 0.001 or more",
+            "--temperature -1 is not 0, the most likely, or a number above it",
         ),
-        (["--generate", "3", "--temperature", "nan"], "--temperature nan is neither 0"),
-        (["--generate", "3", "--temperature", "inf"], "--temperature inf is neither 0"),
-        (["--generate", "3", "--temperature", "1e-320"], "is neither 0, the most likely, nor a finite 0.001 or more"),
+        (["--generate", "3", "--temperature", "nan"], "--temperature nan is not 0"),
+        (["--generate", "3", "--temperature", "inf"], "--temperature inf is not 0"),
         (["--generate", "-1"], "--generate -1 is not a number of tokens: 1 or more"),
         (["--generate", "0"], "--generate 0 is not a number of tokens: 1 or more"),
-        (
-            ["--generate", "27"],
-            "--generate 27 is too many: a sequence of 27 tokens is longer than the 26 positions this model has learned",
-        ),
         (["--out", "/dev/null/x.safetensors"], "cannot write /dev/null: a file is there, where a folder should be"),
         (["--prompt", "nowhere.txt"], "cannot read the prompt nowhere.txt: No such file"),
         (

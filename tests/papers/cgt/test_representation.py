@@ -183,16 +183,9 @@ def test_dot_products() -> None:
     np.testing.assert_allclose(np.diag(found), 1.0)
 
 
-def test_documents_of_one_context_are_alike_to_a_model_that_counts(tiny: Track) -> None:
+def test_without_topics_there_are_no_texts_to_compare(tiny: Track) -> None:
     instances = tiny.instances("test")
-    found = documents(Counting(tiny.task.io), instances, segments(tiny.task, instances), topics=4, pieces=3)
-    assert found.means.shape == (12, tiny.task.io.vocab_size)
-    assert found.topics.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
-    near = found.neighbours()
-    assert near is not None
-    assert 0.0 <= near.same <= 1.0
-    assert near.chance == pytest.approx(2 / 11)
-    assert near.documents == 12
+    assert documents(Counting(tiny.task.io), instances, segments(tiny.task, instances)) is None
 
 
 def test_topics_that_the_truth_tells_are_those_of_whole_instances(tiny: Track) -> None:

@@ -19,7 +19,7 @@ from regbench.tasks.arithmetic import Arithmetic
 from regbench.tasks.base import Splits
 from regbench.tracks import Track
 
-PICTURES = {"loss_by_distance", "dot_products", "context", "topics", "activation_patching"}
+PICTURES = {"loss_by_distance", "dot_products"}
 
 
 @pytest.mark.ci
@@ -38,13 +38,9 @@ def test_everything_is_measured_and_drawn(run_folder: Path, capsys: pytest.Captu
     assert found["variation"] > 0
     assert set(found["loss_by_distance"]["modes"]) == set(MODES) - {"unprompted"}
     assert found["loss_by_distance"]["counted_in"] == "tokens"
-    moved = found["tokens_until_moved"]
-    assert moved["changes"] == moved["controls"] > 0
-    assert moved["share_moved"] == moved["moved"] / moved["changes"]
-    assert moved["distance"]["controls"] <= moved["distance"]["far"]
-    assert set(found["topics"]) == {"texts", "documents", "nearest_of_same_topic", "by_chance"}
+    assert found["tokens_until_moved"] is found["topics"] is None  # one context an instance, and no topics
     assert found["activation_patching"]["pairs"] > 0
-    for words in ("specialised, prompt read", "CGT Eq. 4", "y moves at", "pictures and analysis.json"):
+    for words in ("specialised, prompt read", "CGT Eq. 4", "pictures and analysis.json"):
         assert words in out
 
 
@@ -167,7 +163,7 @@ def test_of_few_instances_it_says_that_it_cannot_tell(run_folder: Path, tmp_path
     trained = load_trained(run_folder)
     found = study(trained, tmp_path, split="validation", limit=4, rate=0.1)
     few = found.findings["loss_by_distance"]["modes"]["specialised"]["distance"]
-    words = dict(found.lines)["the unprompted model catches up with the specialised one"]
+    words = found.lines["the unprompted model catches up with the specialised one"]
     assert (words == "too few instances to tell") == (few == [])
     assert few == []
 
