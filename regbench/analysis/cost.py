@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regbench.models.backbone import StreamState, held_bytes
 from regbench.models.model import Model, shift_in
 from regbench.ops.backend import use_backend
-from regbench.tasks.base import VectorIO
-
-if TYPE_CHECKING:
-    from regbench.ops.ngram import NGramState
-
 
 COUNTABLE = "attention=torch,linear_attention=chunked,delta_rule=chunked,selective_scan=chunked"
 """The forms of ops that are matrix products. Those of the other ops multiply element by element, which is not counted."""
@@ -100,83 +94,3 @@ def stream_bytes(model: Any, tokens: Tensor, **start: Any) -> int:
         for t in range(tokens.shape[1]):
             _, state = model.step(inputs[:, t], state)
     return int(state.state_bytes())
-
-
-def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
-    """Bytes of state of one sequence in float32 after 128 and after 1,024 tokens, from what the recurrent form holds.
-
-    The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes
-    at each token, and the rest follows. A state that grows may stop growing later, as one of a window does. So a model that is
-    not built in reads all 1,024 tokens then. The sums of n-gram heads grow with the number of different n-grams, and read all,
-    too.
-
-    Args:
-        model: a model in its evaluation form. One with positions that are learned need not have 1,024 of them.
-
-    Returns:
-        Bytes by the number of tokens. Empty where there is no recurrent form, or where the state of a built-in architecture grows
-        in another way. With n-gram heads, without those for which the model has too few positions.
-    """
-    held, sums = _read(model, (8, 16, 24))
-    if len(held) < 3:
-        return {}
-    names: tuple[Literal["128", "1024"], ...] = ("128", "1024")
-    even = held[24] - held[16] == held[16] - held[8]
-    found = {name: held[8] + (int(name) - 8) * (held[16] - held[8]) // 8 for name in names if even}
-    if held[24] > held[8] and not _is_built_in(model):
-        later, _ = _read(model, (128, 1024))
-        read = {name: later[int(name)] for name in names if int(name) in later}
-        if any(found.get(name) != size for name, size in read.items()):
-            found = read
-    if not sums:
-        return found
-    positions = getattr(model, "positions", None)
-    last = 1024 if positions is None else positions.num_embeddings
-    counted = _sums_at(sums, model, (128, 1024))
-    return {name: found[name] + counted[int(name)] for name in found if int(name) <= last}
-
-
-def _is_built_in(model: Any) -> bool:
-    """Whether the model and its mixers are of regbench."""
-    parts = [model, *(getattr(block, "mixer", block) for block in getattr(model, "blocks", None) or ())]
-    return all(type(part).__module__.partition(".")[0] in ("regbench", "architectures") for part in parts)
-
-
-def _read(model: Any, lengths: tuple[int, ...]) -> tuple[dict[int, int], list[NGramState]]:
-    """Bytes of state after so many random tokens without the sums of n-gram heads, and these sums.
-
-    Reading ends early where there is no recurrent form, where a stranger's fails (`regbench check` says why), or where learned
-    positions end.
-    """
-    held: dict[int, int] = {}
-    sums: list[NGramState] = []
-    with contextlib.suppress(Exception), torch.no_grad():
-        state = model.init_state(1)
-        for t, token in enumerate(_random_tokens(model, lengths[-1]), 1):
-            _, state = model.step(token, state)
-            if t in lengths:
-                sums = state.ngram_sums() if isinstance(state, StreamState) else []
-                held[t] = held_bytes(state) - sum(part.state_bytes() for part in sums)
-    return held, sums
-
-
-def _sums_at(sums: Sequence[NGramState], model: Model, lengths: tuple[int, ...]) -> dict[int, int]:
-    """Bytes of such sums after so many random tokens: what the vectors hold does not matter."""
-    new = [(type(part)(part.order, part.shift), torch.zeros(1, part.width)) for part in sums]
-    found = {}
-    for t, token in enumerate(_random_tokens(model, lengths[-1]), 1):
-        for part, zeros in new:
-            part.step(token.cpu(), zeros)
-        if t in lengths:
-            found[t] = sum(part.state_bytes() for part, _ in new)
-    return found
-
-
-def _random_tokens(model: Model, count: int) -> Iterator[Tensor]:
-    """Random tokens (1,), or vectors (1, D_in), always the same ones."""
-    random, place = torch.Generator().manual_seed(0), next(model.parameters()).device
-    for _ in range(count):
-        if isinstance(model.io, VectorIO):
-            yield torch.randn(1, model.io.d_in, generator=random).to(place)
-        else:
-            yield torch.randint(model.io.vocab_size, (1,), generator=random).to(place)

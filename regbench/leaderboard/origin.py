@@ -11,7 +11,6 @@ from typing import Any
 
 import pydantic
 
-from regbench.analysis.cost import state_at
 from regbench.config import Config
 from regbench.leaderboard import history
 from regbench.leaderboard.case import Case, Check, Note
@@ -20,6 +19,7 @@ from regbench.leaderboard.stranger import source_faults, telling_lines
 from regbench.models.build import build, build_without_memory, split_settings
 from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
+from regbench.models.state_size import state_at
 from regbench.report.content import human_growth
 from regbench.results import ArchitectureRecord, Result
 from regbench.training.options import TrainingOptions, resolve_settings

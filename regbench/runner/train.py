@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from regbench.analysis.cost import state_at
 from regbench.checks.task import require_scored
 from regbench.config import Config, read_run
 from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.models.model import parameter_count
+from regbench.models.state_size import state_at
 from regbench.ops.backend import use_backend
 from regbench.report import write_report
 from regbench.results import ArchitectureRecord, Result, SeedRecord, Selection, read_result

@@ -14,7 +14,7 @@ from regbench.sweeps.grid import Group, expand
 from regbench.sweeps.local import LocalEngine, Share, share
 from regbench.sweeps.schedule import Schedule, Watcher
 from regbench.sweeps.state import Failure, SweepFolder
-from regbench.sweeps.tables import Row, best_rows, rows_of, write_best, write_table, write_trials
+from regbench.sweeps.tables import Chosen, best_rows, rows_of, write_best, write_table, write_trials
 from regbench.sweeps.work import Engine
 from regbench.utils.errors import UserError
 from regbench.utils.files import explain_full_disk
@@ -33,11 +33,11 @@ class Swept:
     """
 
     folder: Path
-    rows: list[Row]
+    rows: list[Chosen]
     failures: list[Failure]
 
     @property
-    def best(self) -> list[Row]:
+    def best(self) -> list[Chosen]:
         """The best of each architecture on each track, by validation."""
         return best_rows(self.rows)
 

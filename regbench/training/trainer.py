@@ -77,7 +77,7 @@ def _batches(lengths: IntArray, options: TrainingOptions, seed: int, epoch: int)
     return length_bucketed_batches(lengths[: options.train_instances], options.batch_size, order)
 
 
-class Steps:
+class TrainingSteps:
     """The steps of a training: the tokens of all, and the batches of one epoch at a time. A list of all would take gigabytes."""
 
     def __init__(self, lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> None:
@@ -139,7 +139,7 @@ class Trainer:
         self.model, self.validation, self.options = model, validation, options
         self.train_split = train[: options.train_instances] if options.train_instances else train
         self.folder, self.provenance, self.device, self.task = folder, provenance, device, task
-        self.plan = Steps(train.lengths, options, budget, seed)
+        self.plan = TrainingSteps(train.lengths, options, budget, seed)
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
         self._gradients = gradients_on(device)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from regbench.analysis.cost import flops_per_token, state_at, stream_bytes, training_bytes, training_flops
+from regbench.analysis.cost import flops_per_token, stream_bytes, training_bytes, training_flops
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import parameter_count
+from regbench.models.state_size import state_at
 from regbench.ops.backend import use_backend
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import load_track

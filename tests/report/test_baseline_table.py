@@ -13,7 +13,8 @@ from baselines.ngram import NGram
 from regbench import cli
 from regbench.evaluation import baselines
 from regbench.evaluation.baselines import default_baselines, score_baselines
-from regbench.report.baseline_table import BEGIN, END, Table, TrackTable, markdown, measure, read_table, write_tables
+from regbench.evaluation.measured_baselines import TrackTable, measure
+from regbench.report.baseline_table import BEGIN, END, Table, markdown, read_table, write_tables
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray, IntArray

@@ -76,9 +76,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _compare_architectures(console: Console) -> int:
     """Paper, parameters and state of every architecture at its default options, for the tokens of pfa-small-v1."""
-    from regbench.analysis.cost import state_at
     from regbench.models.build import build, resolve_options
     from regbench.models.model import parameter_count
+    from regbench.models.state_size import state_at
     from regbench.report import human_bytes, human_growth
     from regbench.tracks import load_track
 
