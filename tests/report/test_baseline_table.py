@@ -125,7 +125,7 @@ def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tiny_
 def test_bad_input_is_one_line_before_anything_is_computed(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regbench.report.baseline_table.predict_baseline", None)
+    monkeypatch.setattr("regbench.evaluation.measured_baselines.predict_baseline", None)
     Path("empty.md").write_text("# Nothing\n")
     Path("broken.md").write_text(PAGE)
     for arguments, message in (
