@@ -80,9 +80,6 @@ def refuse_trained(subject: Subject, model: Model, instances: Instances, name: s
         model: the trained model.
         instances: of the task. The longest is asked for.
         name: of the architecture, for the message.
-
-    Raises:
-        UserError: changing a token, or leaving some out, changes a prediction at or before it.
     """
     longest = int(instances.lengths.argmax())
     tokens = token_tensor(instances[longest : longest + 1].tokens, subject.device)

@@ -31,11 +31,7 @@ TOLERANCE = 1e-6
 
 @contextmanager
 def blaming_baseline(baseline: Baseline) -> Iterator[None]:
-    """Turns an error from the code of a baseline that is not built in into one line that names it.
-
-    Raises:
-        UserError: anything was raised inside.
-    """
+    """Turns an error from the code of a baseline that is not built in into one line that names it."""
     if registry.is_built_in(BASELINE, type(baseline)):
         yield
         return
@@ -54,10 +50,6 @@ def check_predictions(predicted: Any, tokens: NDArray[Any], io: IO) -> FloatArra
         predicted: what `predict` returned.
         tokens: (B, L), or vectors (B, L, D_in).
         io: of the task.
-
-    Raises:
-        UserError: it is no array of floating-point numbers of the shape (B, L, V) whose rows are distributions; for vectors,
-            no finite array (B, L, D_out).
     """
     if not isinstance(predicted, np.ndarray) or not np.issubdtype(predicted.dtype, np.floating):
         kind = f"an array of {predicted.dtype}" if isinstance(predicted, np.ndarray) else type(predicted).__name__
@@ -75,9 +67,6 @@ def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> lis
         name: under which it is registered.
         task: what it will predict.
         instances: the test split.
-
-    Raises:
-        UserError: a fault, in one line.
     """
     with blaming(f"baseline '{name}' raises"):
         try:

@@ -37,23 +37,20 @@ STEPS = (0.1, 0.01, 0.0)
 
 @dataclass(frozen=True)
 class Subject:
-    """What the checks take: an architecture with its options, for the tokens or vectors of a task.
-
-    Attributes:
-        cls: the architecture.
-        options: of the architecture.
-        io: of the task.
-        device: where the models are made.
-        training: how the run will train it.
-        task: what it will be trained on, where that is known.
-    """
+    """What the checks take: an architecture with its options, for the tokens or vectors of a task."""
 
     cls: type[Any]
+    """The architecture."""
     options: Options
+    """Of the architecture."""
     io: IO
+    """Of the task."""
     device: torch.device = CPU
+    """Where the models are made."""
     training: TrainingOptions = field(default_factory=TrainingOptions)
+    """How the run will train it."""
     task: Task | None = None
+    """What it will be trained on, where that is known."""
 
     def model(self, seed: int = 0) -> Model:
         """A model in evaluation mode, its weights drawn under `seed`."""

@@ -21,45 +21,39 @@ from regbench.utils.settings import Strict
 
 
 class BaselineRow(Strict):
-    """One baseline on one test split.
-
-    Attributes:
-        options: Its options.
-        version: The baseline's `version` when it was measured.
-        scores: By score its value and standard error.
-        difference: By score its value less that of the best baseline, paired over instances. The best itself has none.
-        seconds: Wall time.
-        processor_seconds: Processor time of all threads together. Other programs on the machine do not add to it.
-        threads: How many threads there were.
-    """
+    """One baseline on one test split."""
 
     options: dict[str, Any]
+    """Its options."""
     version: int
+    """The baseline's `version` when it was measured."""
     scores: dict[str, ScoreRecord]
+    """By score its value and standard error."""
     difference: dict[str, ScoreRecord]
+    """By score its value less that of the best baseline, paired over instances. The best itself has none."""
     seconds: float = pydantic.Field(ge=0)
+    """Wall time."""
     processor_seconds: float = pydantic.Field(ge=0)
+    """Processor time of all threads together. Other programs on the machine do not add to it."""
     threads: int = pydantic.Field(ge=1)
+    """How many threads there were."""
 
 
 class TrackTable(Strict):
-    """The baselines of one track, the best first.
-
-    Attributes:
-        split: Fingerprint of the test split.
-        instances: How many instances the split has.
-        main_score: The score that orders the rows.
-        losses: The scores of which lower is better.
-        best: The baseline that differences are to: the best one that does not know the truth.
-        rows: By the baselines' names.
-    """
+    """The baselines of one track, the best first."""
 
     split: str
+    """Fingerprint of the test split."""
     instances: int
+    """How many instances the split has."""
     main_score: str
+    """The score that orders the rows."""
     losses: list[str]
+    """The scores of which lower is better."""
     best: str
+    """The baseline that differences are to: the best one that does not know the truth."""
     rows: dict[str, BaselineRow]
+    """By the baselines' names."""
 
     @property
     def metrics(self) -> list[str]:
@@ -73,9 +67,6 @@ def measure(track: Track, announce: Announce = lambda name, done, total: None) -
     Args:
         track: The track.
         announce: Is told of progress.
-
-    Raises:
-        UserError: No baseline is for the track's task.
     """
     test = track.instances("test")
     baselines = default_baselines(track, test)

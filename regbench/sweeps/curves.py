@@ -30,40 +30,34 @@ VALIDATION = "validation_loss"
 
 @dataclass(frozen=True)
 class SweepCurve:
-    """One line of a panel.
-
-    Attributes:
-        track: the track's name.
-        axis: what is varied.
-        beside: the value of a second axis, which has a panel for each, such as "n_layers=4"; empty where there is one panel.
-        metric: what is drawn: a score on the test split, or the validation loss of the trials.
-        name: the architecture, with the values of its own axes.
-        values: of the axis, in order.
-        scores: at each value.
-    """
+    """One line of a panel."""
 
     track: str
+    """The track's name."""
     axis: str
+    """What is varied."""
     beside: str
+    """The value of a second axis, which has a panel for each, such as "n_layers=4"; empty where there is one panel."""
     metric: str
+    """What is drawn: a score on the test split, or the validation loss of the trials."""
     name: str
+    """The architecture, with the values of its own axes."""
     values: tuple[Any, ...]
+    """Of the axis, in order."""
     scores: tuple[Spread, ...]
+    """At each value."""
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """What may stand at a value of an axis: a chosen configuration or a trial.
-
-    Attributes:
-        point: its configuration.
-        loss: its validation loss.
-        scores: by metric.
-    """
+    """What may stand at a value of an axis: a chosen configuration or a trial."""
 
     point: Point
+    """Its configuration."""
     loss: float
+    """Its validation loss."""
     scores: dict[str, Spread]
+    """By metric."""
 
 
 def curves_of(folder: SweepFolder, rows: Sequence[Chosen], groups: Sequence[Group]) -> list[SweepCurve]:

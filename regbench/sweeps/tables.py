@@ -36,21 +36,18 @@ class Spread:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A chosen configuration with all its seeds.
-
-    Attributes:
-        group: what it was chosen in.
-        point: the configuration.
-        result: of its run.
-        validation: the best validation loss of each seed, in nats.
-        folder: of its run.
-    """
+    """A chosen configuration with all its seeds."""
 
     group: Group
+    """What it was chosen in."""
     point: Point
+    """The configuration."""
     result: Result
+    """Of its run."""
     validation: Spread
+    """The best validation loss of each seed, in nats."""
     folder: Path
+    """Of its run."""
 
     @property
     def trials(self) -> int:

@@ -46,9 +46,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", *, exact: 
 
     Returns:
         z (B, H, L, D), in the type of v.
-
-    Raises:
-        UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
     if q.shape != k.shape or k.shape[:3] != v.shape[:3] or q.ndim != 4:
         raise UserError(

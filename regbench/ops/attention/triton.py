@@ -29,9 +29,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """See `regbench.ops.attention.attention`. Sums are in float32, whatever the type.
 
     A NaN or an infinity among the keys or values reaches no earlier position. There are no second derivatives.
-
-    Raises:
-        UserError: heads are wider than the kernels take, or have no channel.
     """
     for width in (q.shape[-1], v.shape[-1]):
         if not 1 <= width <= WIDEST:
@@ -101,23 +98,20 @@ def _launch(kernel: Any, blocks: Blocks, matrices: tuple[Tensor, ...], *vectors:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the work of a kernel is divided.
-
-    Attributes:
-        m: queries in a tile.
-        n: keys in a tile.
-        owned: queries or keys that one program owns: m or n of them.
-        warps: warps of a program.
-        stages: tiles that a program loads ahead.
-        registers: the most registers that a thread uses.
-    """
+    """How the work of a kernel is divided."""
 
     m: int
+    """Queries in a tile."""
     n: int
+    """Keys in a tile."""
     owned: int
+    """Queries or keys that one program owns: m or n of them."""
     warps: int
+    """Warps of a program."""
     stages: int
+    """Tiles that a program loads ahead."""
     registers: int
+    """The most registers that a thread uses."""
 
 
 # For each width, that of the wider head, padded: rows owned, rows visited at a time, warps, stages, registers.

@@ -70,10 +70,6 @@ def delta_rule(
 
     Returns:
         z (B, H, L, V) and the final state (B, H, K, V), from which a later call can continue. Gradients flow through both.
-
-    Raises:
-        UserError: a shape does not fit the others, K is above 256, beta and a and b are not one or the other, or `backend`
-            cannot serve these tensors.
     """
     check_shapes("delta_rule", [("q", q, "(B, H, L, K)"), ("v", v, "(B, H, L, V)")])
     batch, heads, length, width = q.shape

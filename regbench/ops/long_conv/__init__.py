@@ -31,9 +31,6 @@ def long_conv(x: Tensor, kernel: Tensor, skip: Tensor | None = None, backend: st
 
     Returns:
         y (B, L, D), in the type of x.
-
-    Raises:
-        UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
     check_shapes("long_conv", [("x", x, "(B, L, D)")])
     _, length, dim = x.shape

@@ -50,9 +50,6 @@ def ngram_head(
     >>> tokens, hidden = torch.tensor([[7, 8, 7, 9, 7]]), torch.tensor([[[1.0], [2.0], [4.0], [8.0], [16.0]]])
     >>> ngram_head(tokens, hidden).flatten().tolist()  # 8 then 8 and 9 have followed the earlier sevens
     [0.0, 0.0, 2.0, 0.0, 5.0]
-
-    Raises:
-        UserError: an argument does not fit, or `backend` cannot serve these tensors.
     """
     _check_tokens(tokens)
     if order < 1:
@@ -79,11 +76,7 @@ def ngram_head(
 
 
 def ngram_index(tokens: Tensor) -> NGramIndex:
-    """Which positions of `tokens` (B, L) share an n-gram: computed once for all heads and orders.
-
-    Raises:
-        UserError: the tokens are not integers of shape (B, L).
-    """
+    """Which positions of `tokens` (B, L) share an n-gram: computed once for all heads and orders."""
     _check_tokens(tokens)
     return NGramIndex(tokens)
 

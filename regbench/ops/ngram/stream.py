@@ -30,9 +30,6 @@ class NGramState:
         Args:
             order: how many tokens must match.
             shift: how far behind an occurrence the head looks; 1 is the token that followed.
-
-        Raises:
-            UserError: order is below 1, or shift below 0.
         """
         if order < 1:
             raise UserError(f"NGramState needs order >= 1, the number of tokens that must match, not {order}")
@@ -56,9 +53,6 @@ class NGramState:
 
         Returns:
             (B, D), in the type of `hidden`.
-
-        Raises:
-            UserError: a shape or a type does not fit, or the number of sequences has changed.
         """
         if tokens.dtype not in INTEGERS:
             raise UserError(f"step needs integer tokens, not {tokens.dtype}")

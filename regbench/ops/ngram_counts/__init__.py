@@ -42,9 +42,6 @@ def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int, backend: str =
     >>> import torch
     >>> ngram_counts(torch.tensor([[0, 1, 0, 2, 0]]), max_order=2, vocab_size=3)[0, -1].tolist()
     [[3, 1, 1], [0, 1, 1]]
-
-    Raises:
-        UserError: an argument does not fit, or `backend` cannot serve these tokens.
     """
     if tokens.dtype not in INTEGERS:
         raise UserError(f"ngram_counts needs integer tokens, not {tokens.dtype}")
