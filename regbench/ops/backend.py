@@ -1,7 +1,7 @@
 """Chooses the implementation of an op. The choice is explicit and recorded; nothing falls back in silence.
 
 Every op has an implementation `naive`, which is clearly right, and faster ones, which are tested against it. A *backend* is the
-name of an implementation. A caller names one (`backend="triton"`) or leaves it at "auto". Then the enclosing `use_backend`
+name of an implementation. A caller names one (`backend="naive"`) or leaves it at "auto". Then the enclosing `use_backend`
 decides. Without one, it is the first implementation in the op's list that is installed, runs on the tensors' device, and is
 exact for their type.
 

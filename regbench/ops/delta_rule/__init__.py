@@ -88,8 +88,6 @@ def delta_rule(
     )
     if width > WIDEST:
         raise UserError(f"delta_rule: a key width of {width} is above {WIDEST}, the largest")
-    if (a is None) != (b is None) or (a is None) == (beta is None):
-        raise UserError("delta_rule: give beta, or both a and b")
     chosen = OP.choose(backend, q.device, common_type(q, k, v))
     z, state = chosen(q, k, v, beta, log_decay, initial_state, a, b)
     return z, state
