@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.delta_rule import WIDEST, delta_rule
 from regbench.utils.errors import UserError
@@ -128,11 +128,6 @@ class DeltaMixer(mixer.Mixer):
         """S and the window."""
         channels = options.d_k + options.steps * (options.d_k + options.d_v)
         return 4 * (options.d_k * options.d_v // options.n_heads + (options.d_conv - 1) * channels)
-
-
-def full(x: Tensor) -> Tensor:
-    """In float32, or in float64 where it is so already: half precision is too coarse for gates and norms."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def unit(x: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from architectures._delta_mixer import full
 from regbench.models import mixer
+from regbench.models.heads import full
 from regbench.models.short_conv import short_conv
 from regbench.ops.selective_scan import selective_scan
 

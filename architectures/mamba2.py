@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from architectures._delta_mixer import full, rates, step_bias, without_weight_decay
+from architectures._delta_mixer import rates, step_bias, without_weight_decay
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.linear_attention import linear_attention
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from architectures._delta_mixer import full, step_bias, without_weight_decay
+from architectures._delta_mixer import step_bias, without_weight_decay
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.ops.linear_attention import linear_attention
 
 State = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]

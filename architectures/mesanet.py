@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full, start_small, unit, without_weight_decay
+from architectures._delta_mixer import start_small, unit, without_weight_decay
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.linear_attention import linear_attention
 from regbench.ops.linear_attention.chunked import reader

@@ -10,9 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 from regbench.ops.linear_attention import linear_attention
 

@@ -10,10 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full
 from architectures.rwkv import shift_tokens
 from regbench.models.backbone import StreamState, bottleneck, embedding, unembedding
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.models.mixer import Options, Paper
 from regbench.models.model import Model, shift_in
 from regbench.ops.delta_rule import WIDEST, delta_rule

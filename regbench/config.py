@@ -20,27 +20,24 @@ Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
 
 
 class Config(pydantic.BaseModel):
-    """The whole of what a run is asked to do. It is kept in `config.yaml`, and a resumed run follows it.
-
-    Attributes:
-        track: the name of a built-in track, or the path of a YAML file.
-        architecture: a registered name, or `path/to/file.py[:Class]`.
-        seeds: one model is trained for each.
-        settings: options of the architecture, and training options as `training.NAME`.
-        backend: the implementation of the ops.
-        device: "cpu", "cuda", or "auto".
-        trials: how many configurations were tried on the validation split, this one included.
-    """
+    """The whole of what a run is asked to do. It is kept in `config.yaml`, and a resumed run follows it."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     track: str
+    """The name of a built-in track, or the path of a YAML file."""
     architecture: str
+    """A registered name, or `path/to/file.py[:Class]`."""
     seeds: tuple[Seed, ...] = pydantic.Field(default=(0,), min_length=1)
+    """One model is trained for each."""
     settings: dict[str, Any] = {}
+    """Options of the architecture, and training options as `training.NAME`."""
     backend: str = "auto"
+    """The implementation of the ops."""
     device: str = "auto"
+    """"cpu", "cuda", or "auto"."""
     trials: int = pydantic.Field(default=1, ge=1)
+    """How many configurations were tried on the validation split, this one included."""
 
     @pydantic.field_validator("settings", "seeds", mode="before")
     @classmethod
@@ -60,11 +57,7 @@ def plain(value: Any) -> Any:
 
 
 def read_config(path: Path) -> Config:
-    """Reads a configuration from a YAML file.
-
-    Raises:
-        UserError: the file cannot be read or is broken (with its line), or a key is unknown, missing or of the wrong type.
-    """
+    """Reads a configuration from a YAML file."""
     if (path / "config.yaml").is_file():
         raise UserError(f"{path} is a folder; its configuration is {path / 'config.yaml'}")
     content = read_mapping(path, "a configuration")
@@ -73,12 +66,7 @@ def read_config(path: Path) -> Config:
 
 
 def require_readable(config: Config) -> None:
-    """Checks that `read_run` can read the `config.yaml` of a run with this configuration.
-
-    Raises:
-        UserError: it cannot: a name is not printable, a value is of a type that YAML lacks, a number is beyond 64 bits, or the
-            file is too large.
-    """
+    """Checks that `read_run` can read the `config.yaml` of a run with this configuration."""
     try:
         parse_plain_yaml(config_text(config).encode(), "the configuration")
     except Refused as error:
@@ -93,11 +81,7 @@ def config_text(config: Config) -> str:
 
 
 def read_run(folder: Path) -> Config:
-    """Reads the configuration of a run, from the `config.yaml` of its folder, which may be a stranger's.
-
-    Raises:
-        UserError: the folder holds no run, or the file is broken.
-    """
+    """Reads the configuration of a run, from the `config.yaml` of its folder, which may be a stranger's."""
     path = folder / "config.yaml"
     if not os.path.lexists(path):
         kept = "; what `regbench.evaluate` leaves has none" if (folder / "result.json").exists() else ""

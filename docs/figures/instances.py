@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from regbench.leaderboard.store import stored_in
 from regbench.report.pictures import STYLE
-from regbench.sweeps.curves import Curve, draw_panel
+from regbench.sweeps.curves import SweepCurve, draw_panel
 from regbench.sweeps.tables import Spread
 
 TRACK, METRIC, AXIS = "pfa-medium-v1", "legal_accuracy", "training.train_instances"
@@ -35,16 +35,18 @@ NAMES = {
 BASELINES = ("Bayes", "3-gram", "2-gram", "unigram")
 
 
-def curves() -> dict[str, list[Curve]]:
+def curves() -> dict[str, list[SweepCurve]]:
     """The curve of each architecture, by the panel: its number of layers."""
     table = pd.read_csv(SCORES).sort_values(AXIS)
     heads = table["ngram_heads"].fillna("[]").ne("[]")
     name = table["architecture"].where(~heads, table["architecture"] + " + n-gram heads").map(NAMES)
-    found: dict[str, list[Curve]] = {}
+    found: dict[str, list[SweepCurve]] = {}
     for (layers, label), own in table.groupby(["n_layers", name]):
         panel = f"{layers} layer{'s' * (layers > 1)}"
         scores = tuple(Spread.of([score]) for score in own[METRIC].tolist())
-        found.setdefault(panel, []).append(Curve(TRACK, AXIS, panel, METRIC, label, tuple(own[AXIS].tolist()), scores))
+        found.setdefault(panel, []).append(
+            SweepCurve(TRACK, AXIS, panel, METRIC, label, tuple(own[AXIS].tolist()), scores)
+        )
     return found
 
 
@@ -54,12 +56,12 @@ def heights() -> dict[str, float]:
     return {name: baselines[name]["scores"][METRIC]["value"] for name in BASELINES}
 
 
-def digest(found: dict[str, list[Curve]], lines: dict[str, float]) -> str:
+def digest(found: dict[str, list[SweepCurve]], lines: dict[str, float]) -> str:
     """SHA-256 of what is drawn: the figure carries it, so that a test sees whether the figure is of today's scores."""
     return hashlib.sha256(repr((found, lines)).encode()).hexdigest()
 
 
-def draw(found: dict[str, list[Curve]], lines: dict[str, float]) -> Figure:
+def draw(found: dict[str, list[SweepCurve]], lines: dict[str, float]) -> Figure:
     """A panel for each number of layers, a line in it for each architecture."""
     figure = Figure(figsize=(12.5, 4.4), layout="constrained")
     frames, names = figure.subplots(1, len(found), sharey=True), list(NAMES.values())

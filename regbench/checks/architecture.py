@@ -12,16 +12,9 @@ import torch
 from pydantic_core import PydanticSerializationError
 from torch import Tensor
 
+from regbench.checks.causality import BORDERS, depends_on_length, sees_future
 from regbench.checks.contract import Check, NotApplicable
-from regbench.checks.subject import (
-    BORDERS,
-    CAUSAL_TOLERANCE,
-    LENGTH_TOLERANCE,
-    Subject,
-    differ,
-    finite_output,
-    others,
-)
+from regbench.checks.subject import CAUSAL_TOLERANCE, LENGTH_TOLERANCE, Subject, differ, finite_output
 from regbench.checks.training import overfits, trains
 from regbench.data.instances import Instances
 from regbench.models.backbone import Backbone, held_bytes
@@ -87,9 +80,6 @@ def refuse_trained(subject: Subject, model: Model, instances: Instances, name: s
         model: the trained model.
         instances: of the task. The longest is asked for.
         name: of the architecture, for the message.
-
-    Raises:
-        UserError: changing a token, or leaving some out, changes a prediction at or before it.
     """
     longest = int(instances.lengths.argmax())
     tokens = token_tensor(instances[longest : longest + 1].tokens, subject.device)
@@ -100,47 +90,27 @@ def refuse_trained(subject: Subject, model: Model, instances: Instances, name: s
 
 
 def _sees_future(subject: Subject, model: Model, tokens: Tensor, tolerance: float) -> str | None:
-    """How a model sees the future in one sequence, (1, L), or None. It is asked of the first `EVERY_PLACE` tokens, and of all."""
+    """How a model sees the future in one sequence, (1, L), or None. It is asked of the first `EVERY_PLACE` tokens, and of all.
+
+    Up to the length `EVERY_PLACE` it is asked at each place, above it at 32 places, spread evenly, and at `BORDERS`.
+    """
     length = tokens.shape[1]
+    spread = {*np.linspace(0, length - 1, 32).round().astype(int).tolist(), *BORDERS} & set(range(length))
     for part in (tokens[:, :EVERY_PLACE], tokens) if length > EVERY_PLACE else (tokens,):
         before = model(part)
         if not before.isfinite().all():
             return None  # `finite` reports it
         if differ(before, model(part), tolerance):
             return "the same input gives different outputs: it is random, or keeps something from one call to the next"
-        if fault := _leaks(subject, model, part, tolerance):
-            return f"it sees the future: {fault}"
-    half = (length + 1) // 2
-    if differ(before[:, :half], model(tokens[:, :half]), LENGTH_TOLERANCE):
-        return (
-            f"it sees the future: leaving out the tokens from {half} on changes predictions before them; "
-            "the length of the input must not matter"
-        )
-    return None
-
-
-def _leaks(subject: Subject, model: Model, tokens: Tensor, tolerance: float) -> str | None:
-    """Which changed token of a sequence (1, L) changes which prediction at or before it, or None.
-
-    Up to the length `EVERY_PLACE` each token is changed in turn, above it 32 tokens, spread evenly, and `BORDERS`.
-    """
-    length = tokens.shape[1]
-    spread = {*np.linspace(0, length - 1, 32).round().astype(int).tolist(), *BORDERS}
-    places = sorted(spread & set(range(length))) if length > EVERY_PLACE else list(range(length))
-    at_once = max(1, POSITIONS_AT_ONCE // length)
-    for part in (places[start : start + at_once] for start in range(0, len(places), at_once)):
-        rows = torch.arange(len(part), device=tokens.device)
-        at = torch.tensor(part, device=tokens.device)
-        copies = tokens.repeat(len(part) + 1, *[1] * (tokens.ndim - 1))  # the last one stays as it is
-        copies[rows, at] = others(copies[rows, at], subject.io)
-        *changed, before = model(copies)
-        for t, after in zip(part, changed, strict=True):
-            if differ(before[: t + 1], after[: t + 1], tolerance):
-                first = int((after - before)[: t + 1].abs().amax(-1).argmax())
-                itself = t == 0 or not differ(before[:t], after[:t], tolerance)
-                shifts_itself = itself and not isinstance(model, Backbone)  # the backbone shifts for a mixer
-                hint = "; shift its inputs: regbench.shift_in(tokens, io.separator)" if shifts_itself else ""
-                return f"changing token {t} changes the prediction of token {first}{hint}"
+        places = spread if part.shape[1] > EVERY_PLACE else range(part.shape[1])
+        at_once = max(1, POSITIONS_AT_ONCE // part.shape[1])
+        if leak := sees_future(model, part, subject.io, tolerance, places, at_once=at_once):
+            # The backbone shifts for a mixer.
+            shifts_itself = leak.prediction == leak.token and not isinstance(model, Backbone)
+            hint = "; shift its inputs: regbench.shift_in(tokens, io.separator)" if shifts_itself else ""
+            return f"it sees the future: {leak}{hint}"
+    if leak := depends_on_length(model, tokens, (length + 1) // 2, LENGTH_TOLERANCE):
+        return f"it sees the future: {leak}; the length of the input must not matter"
     return None
 
 

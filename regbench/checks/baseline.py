@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from regbench.checks.causality import Leak, depends_on_length, differ, sees_future
 from regbench.data.instances import Instances
 from regbench.metrics.scores import check_distributions, check_finite
 from regbench.models.predictor import Baseline
@@ -28,11 +31,7 @@ TOLERANCE = 1e-6
 
 @contextmanager
 def blaming_baseline(baseline: Baseline) -> Iterator[None]:
-    """Turns an error from the code of a baseline that is not built in into one line that names it.
-
-    Raises:
-        UserError: anything was raised inside.
-    """
+    """Turns an error from the code of a baseline that is not built in into one line that names it."""
     if registry.is_built_in(BASELINE, type(baseline)):
         yield
         return
@@ -51,10 +50,6 @@ def check_predictions(predicted: Any, tokens: NDArray[Any], io: IO) -> FloatArra
         predicted: what `predict` returned.
         tokens: (B, L), or vectors (B, L, D_in).
         io: of the task.
-
-    Raises:
-        UserError: it is no array of floating-point numbers of the shape (B, L, V) whose rows are distributions; for vectors,
-            no finite array (B, L, D_out).
     """
     if not isinstance(predicted, np.ndarray) or not np.issubdtype(predicted.dtype, np.floating):
         kind = f"an array of {predicted.dtype}" if isinstance(predicted, np.ndarray) else type(predicted).__name__
@@ -72,9 +67,6 @@ def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> lis
         name: under which it is registered.
         task: what it will predict.
         instances: the test split.
-
-    Raises:
-        UserError: a fault, in one line.
     """
     with blaming(f"baseline '{name}' raises"):
         try:
@@ -122,51 +114,38 @@ def fault_of(baseline: Baseline, io: IO, instances: Instances) -> str | None:
     predicted = check_predictions(baseline.predict(tokens), tokens, io)
     if not np.array_equal(tokens, few.tokens):
         return "it writes into the tokens that it is given"
-    if not _same(predicted, check_predictions(baseline.predict(tokens.copy()), tokens, io)):
+    if _differ(predicted, check_predictions(baseline.predict(tokens.copy()), tokens, io)):
         return (
             "it predicts something else when called again: it is random, or keeps something from one call to the next"
         )
     first, last = instances[:1].tokens, few.tokens[-1:]  # the last with the padding that it has in the batch
     alone = check_predictions(baseline.predict(first.copy()), first, io)
     behind = check_predictions(baseline.predict(last.copy()), last, io)
-    if not _same(predicted[:1, : first.shape[1]], alone) or not _same(predicted[-1:], behind):
+    if _differ(predicted[:1, : first.shape[1]], alone) or _differ(predicted[-1:], behind):
         return "its prediction of an instance depends on the others in its batch, or on padding"
-    return _sees_future(baseline, io, first, alone) if baseline.anchor != "end" else None
+    leak = _sees_future(baseline, io, first) if baseline.anchor != "end" else None
+    return None if leak is None else f"it sees the future: {leak}"
 
 
-def _sees_future(baseline: Baseline, io: IO, tokens: NDArray[Any], whole: FloatArray) -> str | None:
-    """Whether a prediction changes when later tokens are cut off, or when the predicted token is replaced.
+def _differ(one: FloatArray, other: FloatArray) -> bool:
+    return differ(torch.tensor(one), torch.tensor(other), TOLERANCE)  # copies: an array may be read-only
 
-    Args:
-        baseline: the predictor.
-        io: of the task.
-        tokens: one instance, (1, L).
-        whole: its predictions for the whole instance, (1, L, V).
-    """
-    length = tokens.shape[1]
+
+def _sees_future(baseline: Baseline, io: IO, tokens: NDArray[Any]) -> Leak | None:
+    """How it sees the future in one instance, (1, L), or None."""
+
+    def predict(inputs: Tensor) -> Tensor:
+        given = inputs.numpy().astype(tokens.dtype)
+        return torch.from_numpy(check_predictions(baseline.predict(given), given, io))
+
+    length, whole = (
+        tokens.shape[1],
+        torch.from_numpy(tokens.astype(np.float32 if isinstance(io, VectorIO) else np.int64)),
+    )
     for last in sorted({length // 3, 2 * length // 3, length - 1}):
-        start = tokens[:, : last + 1]
-        predicted = check_predictions(baseline.predict(start.copy()), start, io)
-        if not _same(predicted, whole[:, : last + 1]):
-            place = _first(predicted, whole[:, : last + 1])
-            return f"it looks ahead: its prediction of token {place} changes when the text ends with token {last}"
-        changed = start.copy()
-        changed[:, last] = _another(tokens[0], last)
-        other = check_predictions(baseline.predict(changed), changed, io)
-        if not _same(predicted, other):
-            return f"it looks ahead: changing token {last} changes its prediction of token {_first(predicted, other)}"
+        if leak := depends_on_length(predict, whole, last + 1, TOLERANCE):
+            return leak
+        # Behind the changed token nothing stands: a baseline need not take a text that cannot be.
+        if leak := sees_future(predict, whole[:, : last + 1], io, TOLERANCE, [last]):
+            return leak
     return None
-
-
-def _another(row: NDArray[Any], place: int) -> NDArray[Any]:
-    """A token or vector of the same instance that differs from the one at `place`; where there is none, the next number."""
-    others = row[(row != row[place]).reshape(len(row), -1).any(1)]
-    return others[0] if len(others) else np.asarray(np.where(row[place] > 0, row[place] - 1, row[place] + 1))
-
-
-def _same(one: FloatArray, other: FloatArray) -> bool:
-    return bool((np.abs(one - other) <= TOLERANCE * np.maximum(1.0, np.abs(other))).all())
-
-
-def _first(one: FloatArray, other: FloatArray) -> int:
-    return int((np.abs(one - other).max(axis=(0, 2)) > TOLERANCE).argmax())

@@ -20,19 +20,16 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one check: a fault, or a note where the check does not apply, or neither where it holds.
-
-    Attributes:
-        check: the name of the check.
-        fault: what is wrong.
-        note: why the check does not apply.
-        cause: what was raised.
-    """
+    """The result of one check: a fault, or a note where the check does not apply, or neither where it holds."""
 
     check: str
+    """The name of the check."""
     fault: str | None = None
+    """What is wrong."""
     note: str | None = None
+    """Why the check does not apply."""
     cause: BaseException | None = None
+    """What was raised."""
 
 
 def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:
@@ -60,9 +57,6 @@ def refuse(subject: Any, checks: Iterable[Check], what: str) -> None:
         subject: what the checks take.
         checks: in the order in which they are run.
         what: the subject, for people: "architecture 'mamba'".
-
-    Raises:
-        UserError: a check found a fault. The message is `what`, and the fault.
     """
     for outcome in examine(subject, checks):
         if outcome.fault:

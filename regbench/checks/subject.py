@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regbench.checks import causality
 from regbench.checks.contract import NotApplicable
 from regbench.models.build import build
 from regbench.models.mixer import Options
@@ -30,32 +31,26 @@ Hyena has the most of the built-in architectures: 1.4e-5 on weights moved by `ST
 LENGTH_TOLERANCE = 1e-2
 """The same between two lengths. Attention in bfloat16 has 1.7e-3; with positions that are divided by the length it is 1.4e-2."""
 
-BORDERS = tuple(place for power in range(3, 13) for place in (2**power - 1, 2**power))
-"""Places where a parallel form that works in chunks goes from one to the next. An index that is off by one leaks there alone."""
-
 STEPS = (0.1, 0.01, 0.0)
 """The standard deviations of the noise that moves weights from their start. The first that keeps the output finite is used."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What the checks take: an architecture with its options, for the tokens or vectors of a task.
-
-    Attributes:
-        cls: the architecture.
-        options: of the architecture.
-        io: of the task.
-        device: where the models are made.
-        training: how the run will train it.
-        task: what it will be trained on, where that is known.
-    """
+    """What the checks take: an architecture with its options, for the tokens or vectors of a task."""
 
     cls: type[Any]
+    """The architecture."""
     options: Options
+    """Of the architecture."""
     io: IO
+    """Of the task."""
     device: torch.device = CPU
+    """Where the models are made."""
     training: TrainingOptions = field(default_factory=TrainingOptions)
+    """How the run will train it."""
     task: Task | None = None
+    """What it will be trained on, where that is known."""
 
     def model(self, seed: int = 0) -> Model:
         """A model in evaluation mode, its weights drawn under `seed`."""
@@ -95,11 +90,6 @@ class Subject:
         return tokens.to(self.device)
 
 
-def others(tokens: Tensor, io: IO) -> Tensor:
-    """Tokens or vectors of which each differs from the given one."""
-    return tokens + 1 if isinstance(io, VectorIO) else (tokens + 1) % io.vocab_size
-
-
 def finite_output(output: Tensor) -> Tensor:
     """The same output. A check that compares outputs says nothing of NaN: `finite` reports it.
 
@@ -111,6 +101,6 @@ def finite_output(output: Tensor) -> Tensor:
     return output
 
 
-def differ(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
-    """Whether they differ by more than the tolerance, or one is NaN."""
-    return a.shape != b.shape or not bool((a - b).abs().max() <= tolerance * a.abs().max().clamp(min=1.0))
+def differ(one: Tensor, other: Tensor, tolerance: float = TOLERANCE) -> bool:
+    """Whether outputs differ; see `causality.differ`."""
+    return causality.differ(one, other, tolerance)

@@ -42,17 +42,14 @@ BATCH_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class TaskSubject:
-    """What the checks take: a task and its instances, which may come from the cache.
-
-    Attributes:
-        task: as the track made it.
-        splits: how many instances each split has.
-        made: the instances by split.
-    """
+    """What the checks take: a task and its instances, which may come from the cache."""
 
     task: Task
+    """As the track made it."""
     splits: Splits
+    """How many instances each split has."""
     made: Mapping[str, Instances]
+    """The instances by split."""
 
     def fresh(self) -> Task:
         """A new task with the same parameters. It has generated nothing yet, as in another process."""
@@ -349,32 +346,20 @@ _EXAMINED: WeakSet[Track] = WeakSet()
 
 
 def examine_task(track: Track) -> None:
-    """Runs every check of the contract on the task of a track.
-
-    Raises:
-        UserError: with the first check that fails, or where the task's own code raised.
-    """
+    """Runs every check of the contract on the task of a track."""
     made = {split: track.instances(split) for split in SPLITS}
     refuse(TaskSubject(track.task, track.definition.splits, made), CONTRACT, f"task '{track.task_name}'")
     _EXAMINED.add(track)
 
 
 def require_scored(track: Track, *splits: str) -> None:
-    """Runs the check `scored` on these splits of a track of a built-in task that is not frozen; the others were examined.
-
-    Raises:
-        UserError: the track's parameters leave a split, or a group of the test split, with nothing to score.
-    """
+    """Runs the check `scored` on these splits of a track of a built-in task that is not frozen; the others were examined."""
     if track.task_code is None and track.frozen is None:
         made = {split: track.instances(split) for split in splits}
         refuse(TaskSubject(track.task, track.definition.splits, made), (scored,), track.name)
 
 
 def examine_task_once(track: Track) -> None:
-    """Runs `examine_task` on a task that is not built in, unless that was done. Built-in tasks are examined by tests.
-
-    Raises:
-        UserError: as `examine_task`.
-    """
+    """Runs `examine_task` on a task that is not built in, unless that was done. Built-in tasks are examined by tests."""
     if track.task_code is not None and track not in _EXAMINED:
         examine_task(track)

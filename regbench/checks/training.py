@@ -9,8 +9,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from regbench.checks.causality import BORDERS, others, sees_future
 from regbench.checks.contract import NotApplicable
-from regbench.checks.subject import BORDERS, CAUSAL_TOLERANCE, Subject, differ, finite_output, others
+from regbench.checks.subject import CAUSAL_TOLERANCE, Subject, differ, finite_output
 from regbench.metrics.metric import score_positions
 from regbench.models.model import Model, manual_seed
 from regbench.tracks import load_track
@@ -97,17 +98,14 @@ def _leaks_in_training(subject: Subject) -> str | None:
                 "in training mode the same weights, input and state of PyTorch's random generator give different outputs: draw "
                 "from this generator alone, and keep what changes from step to step in a buffer"
             )
-        for t in (length // 2, *(border for border in BORDERS if border < length)):
-            changed = tokens.clone()
-            changed[:, t:] = others(tokens[:, t:], subject.io)
-            if not differ(before[:, : t + 1], outputs(changed)[:, : t + 1], CAUSAL_TOLERANCE):
-                continue
+        places = {length // 2, *(border for border in BORDERS if border < length)}
+        if leak := sees_future(outputs, tokens, subject.io, CAUSAL_TOLERANCE, places):
             model.eval()
-            if differ(outputs(tokens)[:, : t + 1], outputs(changed)[:, : t + 1], CAUSAL_TOLERANCE):
+            if sees_future(outputs, tokens, subject.io, CAUSAL_TOLERANCE, [leak.token]):
                 return None  # `causal` reports it
             return (
-                f"in training mode it sees the future: changing the tokens from {t} on changes predictions up to {t}; "
-                "batch normalisation over positions does this, layer normalisation does not"
+                f"in training mode it sees the future: {leak}; batch normalisation over positions does this, layer "
+                "normalisation does not"
             )
     return None
 

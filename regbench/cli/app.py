@@ -101,11 +101,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parses the arguments.
-
-    Raises:
-        UserError: the command or an option is unknown, or a value is wrong. Names the nearest known one.
-    """
+    """Parses the arguments."""
     if not arguments or arguments[0] == "help":  # `regbench`, `regbench help`, `regbench help run`
         arguments = [*arguments[1:2], "--help"]
     own = _commands()

@@ -38,9 +38,6 @@ def refuse_unused(arguments: argparse.Namespace, options: Iterable[str], why: st
         arguments: what was parsed.
         options: by their names there.
         why: the message behind the option.
-
-    Raises:
-        UserError: one of them was given.
     """
     for option in options:
         given = getattr(arguments, option)
@@ -54,11 +51,7 @@ def add_settings(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, object]:
-    """Turns ["key=value", ...] into a dictionary. A value is read as YAML; where it is no YAML, it is text.
-
-    Raises:
-        UserError: a pair without "=", or a key given twice.
-    """
+    """Turns ["key=value", ...] into a dictionary. A value is read as YAML; where it is no YAML, it is text."""
     settings: dict[str, object] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -123,11 +116,7 @@ def add_architecture(parser: argparse.ArgumentParser) -> None:
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, object]:
-    """The settings of --set, --ngram-heads and --ngram-after as one dictionary.
-
-    Raises:
-        UserError: a pair without "=", a key given twice, or empty n-gram flags.
-    """
+    """The settings of --set, --ngram-heads and --ngram-after as one dictionary."""
     if arguments.ngram_after is not None and arguments.ngram_heads is None:
         raise UserError("--ngram-after says where --ngram-heads stand: give those too")
     flags = {"ngram_heads": arguments.ngram_heads, "ngram_after": arguments.ngram_after}

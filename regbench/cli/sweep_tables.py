@@ -14,10 +14,10 @@ from regbench.report.content import human_seconds
 from regbench.sweeps.estimate import Cost
 from regbench.sweeps.grid import shown_axes
 from regbench.sweeps.state import Failure
-from regbench.sweeps.tables import Row
+from regbench.sweeps.tables import Chosen
 
 
-def sweep_tables(rows: Sequence[Row]) -> list[Table]:
+def sweep_tables(rows: Sequence[Chosen]) -> list[Table]:
     """The best configuration of each architecture, a table for each track: the median over seeds, the lowest and the highest."""
     tables = []
     for track in dict.fromkeys(row.point.track.name for row in rows):

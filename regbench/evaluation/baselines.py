@@ -49,9 +49,6 @@ def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
 
     Where a model sees one vector alone, a baseline that reads the whole prompt says nothing about models. Then there are only the
     two baselines that fix the normalized score.
-
-    Raises:
-        UserError: The task or a baseline is not built in and breaks its contract, or two baselines share a name or an anchor.
     """
     examine_task_once(track)
     built_on = {None, *(base.__module__.rpartition(".")[2] for base in type(track.task).__mro__)}
@@ -68,11 +65,7 @@ def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
 
 
 def defaults_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
-    """What one baseline class, registered or given as a file, adds to the default baselines. It may add several or none.
-
-    Raises:
-        UserError: There is no such baseline, or it is not built in and breaks its contract.
-    """
+    """What one baseline class, registered or given as a file, adds to the default baselines. It may add several or none."""
     cls = registry.load(registry.BASELINE, name)
     if track.task.io.kind not in cls.takes or (cls.anchor == "end" and not track.task.knows_truth):
         return []
@@ -87,19 +80,16 @@ def defaults_of(name: str, track: Track, instances: Instances) -> list[Baseline]
 
 @dataclass(frozen=True)
 class BaselinePredictions:
-    """A baseline's predictions in float64, and what it cost to make them.
-
-    Attributes:
-        stored: The predictions.
-        seconds: Wall time.
-        processor_seconds: Processor time of all threads together. Other programs on the machine do not add to it.
-        threads: How many threads there were.
-    """
+    """A baseline's predictions in float64, and what it cost to make them."""
 
     stored: StoredPredictions
+    """The predictions."""
     seconds: float
+    """Wall time."""
     processor_seconds: float
+    """Processor time of all threads together. Other programs on the machine do not add to it."""
     threads: int
+    """How many threads there were."""
 
     @property
     def costs(self) -> dict[str, Any]:
@@ -110,11 +100,7 @@ class BaselinePredictions:
 def predict_baseline(
     baseline: Baseline, track: Track, instances: Instances, progress: Progress = lambda done, total: None
 ) -> BaselinePredictions:
-    """Takes predictions from the cache, or makes them.
-
-    Raises:
-        UserError: The baseline's code raised, or returned something else than predictions.
-    """
+    """Takes predictions from the cache, or makes them."""
     found = kept_predictions(baseline, track, instances)
     if found is not None:
         return found

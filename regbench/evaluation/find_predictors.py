@@ -22,19 +22,16 @@ DEFAULT_TRACK = "pfa-small-v1"
 
 @dataclass(frozen=True)
 class ComparedPredictor:
-    """One predictor of a comparison.
-
-    Attributes:
-        label: The name that the user gave to it, if any.
-        name: Its usual name.
-        long_name: Its name where another predictor has the same usual one.
-        source: The baseline, the run, or scores without predictions.
-    """
+    """One predictor of a comparison."""
 
     label: str | None
+    """The name that the user gave to it, if any."""
     name: str
+    """Its usual name."""
     long_name: str
+    """Its name where another predictor has the same usual one."""
     source: Baseline | Run | KnownScores
+    """The baseline, the run, or scores without predictions."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +44,16 @@ class Run:
 
 @dataclass(frozen=True)
 class KnownScores:
-    """The scores of a predictor on a test split.
-
-    Attributes:
-        name: Its usual name.
-        scores: By metric the mean over seeds. Its error is over seeds, or with one seed over instances.
-        main: By the main score the scores of each seed, and the sums over each instance's positions.
-        result: What it was trained with. None of a baseline.
-    """
+    """The scores of a predictor on a test split."""
 
     name: str
+    """Its usual name."""
     scores: Mapping[str, ScoreRecord]
+    """By metric the mean over seeds. Its error is over seeds, or with one seed over instances."""
     main: Sample
+    """By the main score the scores of each seed, and the sums over each instance's positions."""
     result: Result | None = None
+    """What it was trained with. None of a baseline."""
 
 
 class Board(Protocol):
@@ -80,21 +74,18 @@ class Board(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """The predictors of a comparison.
-
-    Attributes:
-        track: The track.
-        test: Its test split.
-        compared: The predictors, as they were given.
-        names: What each is called.
-        prior: What is expected of the seeds of the main score.
-    """
+    """The predictors of a comparison."""
 
     track: Track
+    """The track."""
     test: Instances
+    """Its test split."""
     compared: Sequence[ComparedPredictor]
+    """The predictors, as they were given."""
     names: Sequence[str]
+    """What each is called."""
     prior: Prior
+    """What is expected of the seeds of the main score."""
 
 
 def find_predictors(predictors: Sequence[str], track: str | None, board: Board | None = None) -> Found:
@@ -106,9 +97,6 @@ def find_predictors(predictors: Sequence[str], track: str | None, board: Board |
             is meant twice, without a name of its own, stands once.
         track: A track's name or file. None: that of the run folders or of the entries' files, else pfa-small-v1.
         board: Is asked for what is neither a baseline nor a run folder.
-
-    Raises:
-        UserError: An unknown predictor, a run on another track, or fewer than two predictors.
     """
     loaded = load_track(track or track_of(predictors, board))
     test = loaded.instances("test")
@@ -137,11 +125,7 @@ def _names(compared: Sequence[ComparedPredictor]) -> list[str]:
 
 
 def track_of(predictors: Sequence[str], board: Board | None = None) -> str:
-    """The name of the track that the first run folder or entry's file is on; without one `DEFAULT_TRACK`.
-
-    Raises:
-        UserError: That track is not built in.
-    """
+    """The name of the track that the first run folder or entry's file is on; without one `DEFAULT_TRACK`."""
     given = [_split(spec)[1] for spec in predictors]
     tracks = (
         read_result(Path(one)).track.name if Path(one).is_dir() else board.track_of(one) if board is not None else None

@@ -28,35 +28,29 @@ SUM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Given:
-    """What a caller hands over, as a `Predictor`.
-
-    Attributes:
-        what: "model", "module", "predictor", "callable" or "array".
-        predicts: "this": row t is the prediction of token t. "next": row t is that of token t + 1.
-        kind: What the numbers of a row are. None for vectors.
-        io: What goes in and out.
-        ask: Maps inputs (B, L) to rows (B, L, V) as the caller makes them. None of an array.
-        rows: The rows of an array, (N, L, V). None of everything else.
-        module: The module, if it is one.
-        device: Where it computes.
-    """
+    """What a caller hands over, as a `Predictor`."""
 
     what: str
+    """"model", "module", "predictor", "callable" or "array"."""
     predicts: Predicts
+    """"this": row t is the prediction of token t. "next": row t is that of token t + 1."""
     kind: Kind | None
+    """What the numbers of a row are. None for vectors."""
     io: IO
+    """What goes in and out."""
     ask: Callable[[NDArray[Any]], Any] | None = None
+    """Maps inputs (B, L) to rows (B, L, V) as the caller makes them. None of an array."""
     rows: NDArray[Any] | None = None
+    """The rows of an array, (N, L, V). None of everything else."""
     module: nn.Module | None = None
+    """The module, if it is one."""
     device: torch.device = CPU
+    """Where it computes."""
 
     def predict(self, tokens: NDArray[Any]) -> FloatArray:
         """The predictions of tokens (B, L): row t is that of token t.
 
         A model of the next token is given what a model of regbench is given: a separator, then every token but the last.
-
-        Raises:
-            UserError: The model raises, or its rows are not what they are said to be.
         """
         assert self.ask is not None
         inputs = tokens
@@ -75,9 +69,6 @@ class Given:
             rows: As the caller makes them.
             shape: (B, L).
             lengths: (B,), where rows of padding need not be distributions. They become uniform.
-
-        Raises:
-            UserError: The shape is wrong, a number is NaN, or the rows are of another kind.
         """
         width = self.io.width
         check_shape(rows, (*shape, width), self.what)
@@ -99,9 +90,6 @@ def given(
         predicts: "this" or "next". None where the predictor is one of regbench's own, which say it themselves.
         kind: "logits", "log_probabilities" or "probabilities". None as for `predicts`, and for vectors.
         device: Where a callable finds its tokens; by default the CPU. A module finds them where its weights are.
-
-    Raises:
-        UserError: It is nothing of these, or a word is missing or unknown.
     """
     io: IO = task.io
     vectors = isinstance(io, VectorIO)
@@ -180,11 +168,7 @@ def _asking(function: Callable[[Tensor], Any], device: torch.device) -> Callable
 
 
 def as_array(rows: Any, what: str) -> NDArray[Any]:
-    """Rows as an array of floating-point numbers.
-
-    Raises:
-        UserError: They are something else.
-    """
+    """Rows as an array of floating-point numbers."""
     if isinstance(rows, Tensor):
         with blaming(f"the {what} must give a tensor that can become an array: this one raises"):
             rows = rows.detach().cpu()  # of 16 and 8 bits NumPy knows but one
@@ -199,11 +183,7 @@ def as_array(rows: Any, what: str) -> NDArray[Any]:
 
 
 def check_shape(rows: NDArray[Any], shape: tuple[int, ...], what: str) -> None:
-    """Checks the shape of rows.
-
-    Raises:
-        UserError: It is another one.
-    """
+    """Checks the shape of rows."""
     if rows.shape == shape:
         return
     names = "(N, L, V)" if what == "array" else "(B, L, V)"

@@ -48,25 +48,22 @@ _BEFORE = "a"
 
 
 class Prompting(Settings):
-    """How a language model is shown an instance.
-
-    Attributes:
-        mappings: the seeds of the draws of tokens. Each is scored, as seeds are.
-        symbols: what the tokens are: a space and one letter, or a space and a word. "auto": letters where they suffice.
-        separator: the text before the first symbol, and between strings. It is one token.
-        prompt: a text before the separator, of at most 2,000 characters in JSON: a result holds no more.
-        precision: of weights and activations.
-        revision: a commit, branch or tag of the Hub. None: the newest.
-        limit: only the first so many instances are scored; the baselines' scores are of the same. None: all.
-    """
+    """How a language model is shown an instance."""
 
     mappings: tuple[Seed, ...] = pydantic.Field(default=(0, 1, 2), min_length=1)
+    """The seeds of the draws of tokens. Each is scored, as seeds are."""
     symbols: Literal["auto", "letters", "words"] = "auto"
+    """What the tokens are: a space and one letter, or a space and a word. "auto": letters where they suffice."""
     separator: str = pydantic.Field(default="\n", min_length=1)
+    """The text before the first symbol, and between strings. It is one token."""
     prompt: str = ""
+    """A text before the separator, of at most 2,000 characters in JSON: a result holds no more."""
     precision: Literal["float32", "bfloat16"] = "float32"
+    """Of weights and activations."""
     revision: str | None = None
+    """A commit, branch or tag of the Hub. None: the newest."""
     limit: int | None = pydantic.Field(default=None, ge=2)
+    """Only the first so many instances are scored; the baselines' scores are of the same. None: all."""
 
     @pydantic.field_validator("separator", "prompt")
     @classmethod
@@ -106,11 +103,7 @@ class LanguageModel:
     """
 
     def __init__(self, name: str, prompting: Prompting, device: torch.device) -> None:
-        """Loads `name`, a repository of the Hub or a folder. Code that comes with a model is not run.
-
-        Raises:
-            UserError: transformers is not installed, the model cannot be loaded, or it lacks weights.
-        """
+        """Loads `name`, a repository of the Hub or a folder. Code that comes with a model is not run."""
         try:
             import transformers
         except ImportError:
@@ -180,9 +173,6 @@ class LanguageModel:
         """For each seed a token of the model for each token of the task, (V,), drawn without replacement.
 
         The separator is the separator.
-
-        Raises:
-            UserError: The model has too few tokens of this form.
         """
         counts, needed = [], io.vocab_size - 1
         for kind in ("letters", "words") if symbols == "auto" else (symbols,):
@@ -194,11 +184,7 @@ class LanguageModel:
         raise UserError(f"the task has {needed} symbols, and the model's single tokens are {' and '.join(counts)}")
 
     def require_room(self, length: int) -> None:
-        """Checks that the model reads so many tokens of an instance.
-
-        Raises:
-            UserError: It does not.
-        """
+        """Checks that the model reads so many tokens of an instance."""
         longest, whole = getattr(self._config, "max_position_embeddings", None), len(self._prefix) + length
         if longest is not None and whole > longest:
             raise UserError(f"an instance is {whole} tokens long with its prompt, and the model reads {longest}")
@@ -255,9 +241,6 @@ def evaluate_language_model(
         settings: Fields of `Prompting`.
         device: "cpu", "cuda", or "auto".
         announce: Is told what happens.
-
-    Raises:
-        UserError: The model cannot be loaded, or cannot be shown these instances.
     """
     with explain_validation("language model", Prompting.model_fields):
         prompting = Prompting(**settings)

@@ -80,15 +80,14 @@ class Predictions(_Stored):
     """Predicted distributions of the real tokens, or predicted vectors.
 
     Scores are computed from these very numbers, so that whoever has the file gets the same scores to the last bit.
-
-    Attributes:
-        packed: (T, V), a row for each real token, instance after instance; of vectors (T, D_out). A trained model's
-            distributions are float16 and its vectors float32. A baseline's predictions are float64.
-        lengths: (N,), tokens of each instance.
     """
 
     packed: NDArray[np.floating[Any]]
+    """(T, V), a row for each real token, instance after instance; of vectors (T, D_out). A trained model's distributions are
+    float16 and its vectors float32. A baseline's predictions are float64.
+    """
     lengths: NDArray[np.integer[Any]]
+    """(N,), tokens of each instance."""
 
     names_in_file: ClassVar = {"packed": "packed", "lengths": "lengths"}
 
@@ -164,26 +163,20 @@ class CompactPredictions(_Stored):
 
     Tasks that do not know their truth need no more for their scores. A trained model's scores are computed from these very
     numbers.
-
-    Attributes:
-        probability: (T,), instance after instance; float32 of a trained model, float64 of a baseline.
-        most_likely: (T,), int32.
-        lengths: (N,), tokens of each instance.
     """
 
     probability: NDArray[np.floating[Any]]
+    """(T,), instance after instance; float32 of a trained model, float64 of a baseline."""
     most_likely: NDArray[np.int32]
+    """(T,), int32."""
     lengths: NDArray[np.integer[Any]]
+    """(N,), tokens of each instance."""
 
     names_in_file: ClassVar = {"probability": "given", "most_likely": "best", "lengths": "lengths"}
 
     @classmethod
     def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike, vocab_size: int) -> Self:
-        """Packs consecutive batches (B, L, V) of predictions for the instances, with probabilities of the given kind.
-
-        Raises:
-            UserError: They are not distributions over `vocab_size` tokens, or not for these instances.
-        """
+        """Packs consecutive batches (B, L, V) of predictions for the instances, with probabilities of the given kind."""
         probability, most_likely, start = [], [], 0
         for batch in batches:
             some = instances[start : start + len(batch)]
@@ -237,11 +230,7 @@ def scored_at_once(length: int, width: int) -> int:
 
 
 def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPredictions:
-    """Asks a trained model for its predictions, in the form that the task's scores need.
-
-    Raises:
-        UserError: See `store`.
-    """
+    """Asks a trained model for its predictions, in the form that the task's scores need."""
     batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
     return store(task, predict_in_batches(predictor, instances, batch_size), instances)
 
@@ -256,10 +245,6 @@ def store(
         batches: Consecutive batches (B, L, V), or (B, L, D_out).
         instances: What was predicted.
         kind: The type of the stored numbers. None: that of a trained model's predictions.
-
-    Raises:
-        UserError: The task does not know its truth, and the predictions are not distributions. Others are checked when they
-            are scored.
     """
     if not task.knows_truth:
         return CompactPredictions.pack(batches, instances, kind or np.float32, task.io.vocab_size)
@@ -293,9 +278,6 @@ def read_stored(folder: Folder, name: str, task: Task, instances: Instances) -> 
         name: The file's path in the folder.
         task: The task. It decides the form.
         instances: What was predicted.
-
-    Raises:
-        Refused: The file does not hold predictions for these instances.
     """
     arrays = folder.arrays(name, expected_arrays(task, instances))
     if not np.array_equal(arrays["lengths"], instances.lengths):
@@ -311,11 +293,7 @@ def read_stored(folder: Folder, name: str, task: Task, instances: Instances) -> 
 
 
 def read_predictions(run: Path, seed: int, task: Task, instances: Instances) -> StoredPredictions:
-    """Reads a seed's predictions from a run folder, as `read_stored` does.
-
-    Raises:
-        Refused: The file does not hold predictions for these instances.
-    """
+    """Reads a seed's predictions from a run folder, as `read_stored` does."""
     name = f"seed-{seed}/predictions.npz"
     try:
         return read_stored(Folder(run), name, task, instances)
@@ -324,11 +302,7 @@ def read_predictions(run: Path, seed: int, task: Task, instances: Instances) -> 
 
 
 def read_scored(run: Path, seed: SeedRecord, task: Task, instances: Instances) -> StoredPredictions:
-    """Reads the predictions from which the scores of a seed in `result.json` were computed.
-
-    Raises:
-        UserError: The file does not hold predictions for these instances, or others than those that were scored.
-    """
+    """Reads the predictions from which the scores of a seed in `result.json` were computed."""
     found = read_predictions(run, seed.seed, task, instances)
     if found.digest != seed.predictions_sha256:
         raise UserError(f"{run}: the stored predictions of seed {seed.seed} are not those that result.json scored")

@@ -20,23 +20,20 @@ from regbench.tracks import Track
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One predictor.
-
-    Attributes:
-        name: What it is called.
-        seeds: How many trained models its scores are the mean of. 0 of a baseline.
-        scores: By metric.
-        change: The way from the first predictor that was given to this one, by the main score. None of the first.
-        learned: How many seeds have learned, where some have not. Else None.
-        result: What it was trained with. None of a baseline.
-    """
+    """One predictor."""
 
     name: str
+    """What it is called."""
     seeds: int
+    """How many trained models its scores are the mean of. 0 of a baseline."""
     scores: Mapping[str, ScoreRecord]
+    """By metric."""
     change: Change | None
+    """The way from the first predictor that was given to this one, by the main score. None of the first."""
     learned: int | None = None
+    """How many seeds have learned, where some have not. Else None."""
     result: Result | None = None
+    """What it was trained with. None of a baseline."""
 
     @property
     def verdict(self) -> str:
@@ -51,9 +48,6 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
 
     Each is compared with the first that was given, on the same instances; see `regbench.metrics.significance`. A predictor that
     was not trained by regbench counts as it is, without noise of seeds.
-
-    Raises:
-        UserError: The predictions of a run are missing, or not of this split.
     """
     main = found.track.metrics[found.track.definition.main_score]
     counts = by_problem(counted_positions(found.track.task, found.test)[main.name].sum(1), found.test.problem)

@@ -390,6 +390,6 @@ def _ngram_heads(options: Options) -> NGramHeads:
 
 
 def _ngram_index(inputs: Tensor) -> NGramIndex:
-    from regbench.ops.ngram import ngram_index
+    from regbench.ops.ngram import NGramIndex
 
-    return ngram_index(inputs)
+    return NGramIndex(inputs)

@@ -30,6 +30,11 @@ def head_width(width: int, n_heads: int, *, of: str = "d_model", by: str = "n_he
     return width // n_heads
 
 
+def full(x: Tensor) -> Tensor:
+    """In float32, or in float64 where it is so already: half precision is too coarse for gates and norms."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
     """(B, L, H K) -> (B, H, L, K)."""
     return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)

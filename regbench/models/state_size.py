@@ -1,4 +1,4 @@
-"""Bytes of state of a model, from what its recurrent form holds."""
+"""The bytes of a model's recurrent state where it grows: measured, from what the recurrent form holds."""
 
 from __future__ import annotations
 

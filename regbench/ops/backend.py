@@ -1,7 +1,7 @@
 """Chooses the implementation of an op. The choice is explicit and recorded; nothing falls back in silence.
 
 Every op has an implementation `naive`, which is clearly right, and faster ones, which are tested against it. A *backend* is the
-name of an implementation. A caller names one (`backend="triton"`) or leaves it at "auto". Then the enclosing `use_backend`
+name of an implementation. A caller names one (`backend="naive"`) or leaves it at "auto". Then the enclosing `use_backend`
 decides. Without one, it is the first implementation in the op's list that is installed, runs on the tensors' device, and is
 exact for their type.
 
@@ -38,27 +38,25 @@ _ran: ContextVar[dict[str, str] | None] = ContextVar("regbench_backends_that_ran
 
 @dataclass(frozen=True)
 class Implementation:
-    """One implementation of an op, imported when it is first used.
-
-    Attributes:
-        target: where its function is, "package.module:function".
-        devices: the types of device it runs on, such as ("cpu", "cuda").
-        requires: the module it needs beside PyTorch and Numba, if any.
-        install: the command that installs this module.
-        dtypes: the types it takes; None for all.
-        exact: the types in which it rounds products no more than the inputs are rounded already. "auto" takes it for these
-            alone. None for all that it takes.
-        fails: where a function of the device is, "package.module:function". It says why the implementation cannot train there, or
-            None.
-    """
+    """One implementation of an op, imported when it is first used."""
 
     target: str
+    """Where its function is, "package.module:function"."""
     devices: tuple[str, ...]
+    """The types of device it runs on, such as ("cpu", "cuda")."""
     requires: str | None = None
+    """The module it needs beside PyTorch and Numba, if any."""
     install: str | None = None
+    """The command that installs this module."""
     dtypes: tuple[torch.dtype, ...] | None = None
+    """The types it takes; None for all."""
     exact: tuple[torch.dtype, ...] | None = None
+    """The types in which it rounds products no more than the inputs are rounded already. "auto" takes it for these alone. None
+    for all that it takes.
+    """
     fails: str | None = None
+    """Where a function of the device is, "package.module:function". It says why the implementation cannot train there, or None.
+    """
 
     def fault(self, device: torch.device, dtype: torch.dtype | None) -> str | None:
         """Why it does not serve tensors of this type on this device, or None. No type asks nothing."""
@@ -91,15 +89,12 @@ def installed(module: str) -> bool:
 
 @dataclass(frozen=True)
 class Op:
-    """An op, known by its name from when it is made.
-
-    Attributes:
-        name: the name that users type, such as "attention".
-        implementations: by the name of their backend, the fastest first.
-    """
+    """An op, known by its name from when it is made."""
 
     name: str
+    """The name that users type, such as "attention"."""
     implementations: Mapping[str, Implementation]
+    """By the name of their backend, the fastest first."""
 
     def __post_init__(self) -> None:
         _ops[self.name] = self
@@ -114,9 +109,6 @@ class Op:
             device: where the tensors are.
             dtype: the type of the tensors; needed where an implementation does not take all types.
             exact: whether an implementation is refused that does not take this type as exact.
-
-        Raises:
-            UserError: the op has no such implementation, or its package is missing, or it does not serve this device or type.
         """
         requested = _requested.get()
         name = requested.get(self.name, requested[ALL]) if backend == AUTO else backend
@@ -144,11 +136,7 @@ class Op:
         return function
 
     def named(self, backend: str) -> Implementation:
-        """The implementation of this name.
-
-        Raises:
-            UserError: there is none; the line has the nearest name, or the ops that have run and do have it.
-        """
+        """The implementation of this name."""
         if backend in self.implementations:
             return self.implementations[backend]
         served = [f"{op}={name}" for op, name in (_ran.get() or {}).items() if name == backend]
@@ -199,9 +187,6 @@ def use_backend(backend: str) -> Iterator[dict[str, str]]:
 
     Yields:
         The record of what ran, {op: backend}. It is filled as ops run.
-
-    Raises:
-        UserError: the list has an op or an implementation that is not known.
     """
     record: dict[str, str] = {}
     requested, ran = _requested.set(_read(backend)), _ran.set(record)
@@ -218,9 +203,6 @@ def require_use(backend: str, record: Mapping[str, str]) -> None:
     Args:
         backend: what was asked for, as in `use_backend`.
         record: what ran, as `use_backend` yields it.
-
-    Raises:
-        UserError: no op ran, or one of the ops in the list did not.
     """
     requested = _read(backend)
     idle = sorted(requested.keys() - record.keys() - {ALL})
@@ -238,9 +220,6 @@ def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int
         op: the op's name, for the message.
         expected: the name of each argument, the argument (None where it is left out), and the shape it should have: its sizes,
             or, where they are free, the names of its dimensions, such as "(B, L, D)".
-
-    Raises:
-        UserError: a shape is another.
     """
     for name, tensor, shape in expected:
         if tensor is None:

@@ -20,7 +20,7 @@ from regbench.report.palette import COLOURS, DASHES, MARKERS
 from regbench.report.pictures import STYLE, save_picture
 from regbench.sweeps.grid import Group, Point, shown, shown_axes
 from regbench.sweeps.state import SweepFolder
-from regbench.sweeps.tables import Row, Spread, axes_of, write_csv
+from regbench.sweeps.tables import Chosen, Spread, axes_of, write_csv
 
 FEWEST_VALUES = 3
 """An axis of fewer values has no curve."""
@@ -29,44 +29,38 @@ VALIDATION = "validation_loss"
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One line of a panel.
-
-    Attributes:
-        track: the track's name.
-        axis: what is varied.
-        beside: the value of a second axis, which has a panel for each, such as "n_layers=4"; empty where there is one panel.
-        metric: what is drawn: a score on the test split, or the validation loss of the trials.
-        name: the architecture, with the values of its own axes.
-        values: of the axis, in order.
-        scores: at each value.
-    """
+class SweepCurve:
+    """One line of a panel."""
 
     track: str
+    """The track's name."""
     axis: str
+    """What is varied."""
     beside: str
+    """The value of a second axis, which has a panel for each, such as "n_layers=4"; empty where there is one panel."""
     metric: str
+    """What is drawn: a score on the test split, or the validation loss of the trials."""
     name: str
+    """The architecture, with the values of its own axes."""
     values: tuple[Any, ...]
+    """Of the axis, in order."""
     scores: tuple[Spread, ...]
+    """At each value."""
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """What may stand at a value of an axis: a chosen configuration or a trial.
-
-    Attributes:
-        point: its configuration.
-        loss: its validation loss.
-        scores: by metric.
-    """
+    """What may stand at a value of an axis: a chosen configuration or a trial."""
 
     point: Point
+    """Its configuration."""
     loss: float
+    """Its validation loss."""
     scores: dict[str, Spread]
+    """By metric."""
 
 
-def curves_of(folder: SweepFolder, rows: Sequence[Row], groups: Sequence[Group]) -> list[Curve]:
+def curves_of(folder: SweepFolder, rows: Sequence[Chosen], groups: Sequence[Group]) -> list[SweepCurve]:
     """All curves of a sweep.
 
     An axis is an architecture's own if another architecture does not have it. A line is an architecture with one value of each
@@ -87,7 +81,7 @@ def curves_of(folder: SweepFolder, rows: Sequence[Row], groups: Sequence[Group])
     return [curve for curve in curves if len(curve.values) >= FEWEST_VALUES]
 
 
-def _curves(track: str, axis: str, candidates: Sequence[_Candidate], others: Sequence[str]) -> list[Curve]:
+def _curves(track: str, axis: str, candidates: Sequence[_Candidate], others: Sequence[str]) -> list[SweepCurve]:
     """The curves against one axis; others: the other reported axes."""
     varied: dict[str, dict[str, set[str]]] = {}
     for point in (candidate.point for candidate in candidates):
@@ -115,7 +109,7 @@ def _curves(track: str, axis: str, candidates: Sequence[_Candidate], others: Seq
         pairs = _in_order([(candidate.point.axes[axis], candidate) for candidate in found.values()])
         for metric in pairs[0][1].scores:
             scores = tuple(candidate.scores[metric] for _, candidate in pairs)
-            curves.append(Curve(track, axis, panel, metric, name, tuple(value for value, _ in pairs), scores))
+            curves.append(SweepCurve(track, axis, panel, metric, name, tuple(value for value, _ in pairs), scores))
     return curves
 
 
@@ -128,7 +122,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def write_curves(folder: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
+def write_curves(folder: Path, curves: Sequence[SweepCurve], rows: Sequence[Chosen]) -> None:
     """Writes `curves.csv` and `curves.png`; where no axis has a curve, neither. Those of an earlier form of the sweep go."""
     if not curves:
         for earlier in ("curves.csv", "curves.png"):
@@ -157,19 +151,19 @@ def write_curves(folder: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> 
     _draw(folder / "curves.png", curves, rows)
 
 
-def _baselines(track: str, metric: str, rows: Sequence[Row]) -> dict[str, float]:
+def _baselines(track: str, metric: str, rows: Sequence[Chosen]) -> dict[str, float]:
     """The score of each baseline of a track, but for the one that knows nothing at all."""
     found = next((row.result.baselines for row in rows if row.point.track.name == track), {})
     return {name: b.scores[metric].value for name, b in found.items() if metric in b.scores and name != "uniform"}
 
 
-def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
+def _draw(path: Path, curves: Sequence[SweepCurve], rows: Sequence[Chosen]) -> None:
     """A panel for each track, axis and value beside it: of the scores only the main one.
 
     Panels that differ in the value beside the axis stand together, three to a row. Those of a row have the same scale.
     """
     main = {row.point.track.name: row.result.track.main_score for row in rows}
-    panels: dict[tuple[str, str, str], dict[str, list[Curve]]] = {}
+    panels: dict[tuple[str, str, str], dict[str, list[SweepCurve]]] = {}
     for c in curves:
         if c.metric in (VALIDATION, main.get(c.track, VALIDATION)):
             panels.setdefault((c.track, c.axis, c.metric), {}).setdefault(c.beside, []).append(c)
@@ -192,12 +186,14 @@ def _draw(path: Path, curves: Sequence[Curve], rows: Sequence[Row]) -> None:
         save_picture(figure, path, 130)
 
 
-def _in_rows(panels: list[list[Curve]], most: int) -> list[list[list[Curve]]]:
+def _in_rows(panels: list[list[SweepCurve]], most: int) -> list[list[list[SweepCurve]]]:
     """Panels in rows of `most` or fewer."""
     return [panels[at : at + most] for at in range(0, len(panels), most)]
 
 
-def draw_panel(frame: Axes, curves: Sequence[Curve], names: list[str], lines: dict[str, float], legend: bool) -> None:
+def draw_panel(
+    frame: Axes, curves: Sequence[SweepCurve], names: list[str], lines: dict[str, float], legend: bool
+) -> None:
     """Draws the curves of a panel.
 
     Args:
@@ -228,7 +224,7 @@ def draw_panel(frame: Axes, curves: Sequence[Curve], names: list[str], lines: di
         frame.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _title(curve: Curve, rows: Sequence[Row]) -> str:
+def _title(curve: SweepCurve, rows: Sequence[Chosen]) -> str:
     """What a curve's panel shows, and which way is better."""
     where = ", ".join(part for part in (curve.track, curve.beside) if part)
     if curve.metric == VALIDATION:

@@ -33,25 +33,22 @@ _LONGEST_STEP = 4.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What one architecture costs on one track.
-
-    Attributes:
-        track: the track's name.
-        architecture: the architecture's name.
-        trials: cells that are tried, on validation alone.
-        seeds: cells that are trained for the test split.
-        parameters: of the smallest and of the largest model.
-        tokens: trained on in all cells.
-        seconds: of all cells, one after another.
-    """
+    """What one architecture costs on one track."""
 
     track: str
+    """The track's name."""
     architecture: str
+    """The architecture's name."""
     trials: int
+    """Cells that are tried, on validation alone."""
     seeds: int
+    """Cells that are trained for the test split."""
     parameters: tuple[int, int]
+    """Of the smallest and of the largest model."""
     tokens: int
+    """Trained on in all cells."""
     seconds: float
+    """Of all cells, one after another."""
 
 
 def estimate(groups: Sequence[Group], threads: int, announce: Callable[[str], None]) -> list[Cost]:

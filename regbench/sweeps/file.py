@@ -22,45 +22,39 @@ _SHORT = {"train_instances": "training.train_instances"}
 
 
 class Select(Strict):
-    """How one configuration is chosen among several.
-
-    Attributes:
-        by: the split that decides. There is only one that may.
-        over: the axes that are tried, on seed 0; all other axes are reported.
-        settings: of the trials alone, e.g. fewer training tokens; `with` in the file.
-    """
+    """How one configuration is chosen among several."""
 
     by: Literal["validation"] = "validation"
+    """The split that decides. There is only one that may."""
     over: list[str] = pydantic.Field(min_length=1)
+    """The axes that are tried, on seed 0; all other axes are reported."""
     settings: dict[str, Any] = pydantic.Field(default={}, alias="with")
+    """Of the trials alone, e.g. fewer training tokens; `with` in the file."""
 
 
 class SweepFile(Strict):
-    """The content of a sweep file.
-
-    Attributes:
-        track: one track, or several.
-        base: settings of every run.
-        grid: values by axis; `arch` is one of them.
-        options_of: further axes by architecture; they replace those of `grid`, and settings of `base`.
-        select: how one is chosen; without it every configuration trains all seeds and is scored.
-        seeds: of what is scored on the test split.
-        backend: as `regbench run --backend`.
-        device: as `regbench run --device`.
-        threads: of one run; by default 1, or the cores over `--jobs`.
-        gpus: of one run; a part of one where several runs share it. By default 1 where the device is a GPU.
-    """
+    """The content of a sweep file."""
 
     track: str | list[str]
+    """One track, or several."""
     base: dict[str, Any] = pydantic.Field(default={})
+    """Settings of every run."""
     grid: Axes
+    """Values by axis; `arch` is one of them."""
     options_of: dict[str, Axes] = pydantic.Field(default={})
+    """Further axes by architecture; they replace those of `grid`, and settings of `base`."""
     select: Select | None = None
+    """How one is chosen; without it every configuration trains all seeds and is scored."""
     seeds: list[Seed] = pydantic.Field(default=[0], min_length=1)
+    """Of what is scored on the test split."""
     backend: str = "auto"
+    """As `regbench run --backend`."""
     device: str = "auto"
+    """As `regbench run --device`."""
     threads: int | None = pydantic.Field(default=None, ge=1)
+    """Of one run; by default 1, or the cores over `--jobs`."""
     gpus: float | None = pydantic.Field(default=None, ge=0, le=1)
+    """Of one run; a part of one where several runs share it. By default 1 where the device is a GPU."""
 
     @property
     def tracks(self) -> list[str]:
@@ -96,9 +90,6 @@ def settings_of(axis: str, value: Any) -> dict[str, Any]:
     Args:
         axis: the name of a setting; of several that change together, their names with commas between them.
         value: the setting's value; of several a list of theirs.
-
-    Raises:
-        UserError: several names, and not as many values.
     """
     names = names_in(axis)
     if len(names) == 1:
@@ -109,12 +100,7 @@ def settings_of(axis: str, value: Any) -> dict[str, Any]:
 
 
 def read_sweep(path: Path) -> SweepFile:
-    """The sweep in a YAML file.
-
-    Raises:
-        UserError: it cannot be read or is broken; a key is unknown, missing or of the wrong type; an axis is empty or names a
-            value twice; `select` or `options_of` speak of what is not in the grid.
-    """
+    """The sweep in a YAML file."""
     content = read_mapping(path, "a sweep")
     try:
         content = _numbers(content)

@@ -30,27 +30,24 @@ SELECTION_SEED = 0
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration.
-
-    Attributes:
-        track: the loaded track.
-        architecture: as it is asked for.
-        cls: its class.
-        axes: the values of its axes, by the setting that each sets.
-        settings: all settings.
-        options: what the settings make of the architecture's options.
-        training: what they make of the training options.
-        content: all that decides what is trained, but for the seed.
-    """
+    """One configuration."""
 
     track: Track
+    """The loaded track."""
     architecture: str
+    """As it is asked for."""
     cls: type[Any]
+    """Its class."""
     axes: dict[str, Any]
+    """The values of its axes, by the setting that each sets."""
     settings: dict[str, Any]
+    """All settings."""
     options: Options
+    """What the settings make of the architecture's options."""
     training: TrainingOptions
+    """What they make of the training options."""
     content: dict[str, Any]
+    """All that decides what is trained, but for the seed."""
 
     def config(self, seeds: tuple[int, ...], trials: int = 1) -> Config:
         """The configuration of a run with these seeds."""
@@ -109,19 +106,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Group:
-    """Points of which one is chosen, or a single point.
-
-    Attributes:
-        points: in the order of the file.
-        trials: the cell of each point that decides; empty where there is nothing to choose.
-        seeds: of the chosen point.
-        axes: the values that all its points share.
-    """
+    """Points of which one is chosen, or a single point."""
 
     points: tuple[Point, ...]
+    """In the order of the file."""
     trials: tuple[Cell, ...]
+    """The cell of each point that decides; empty where there is nothing to choose."""
     seeds: tuple[int, ...]
+    """Of the chosen point."""
     axes: dict[str, Any] = field(default_factory=dict)
+    """The values that all its points share."""
 
     @property
     def first(self) -> Point:
@@ -141,12 +135,7 @@ class Group:
 
 
 def expand(sweep: SweepFile) -> list[Group]:
-    """Every group of a sweep, in the order of the file; points that come to the same are one.
-
-    Raises:
-        UserError: an unknown track, architecture or backend, two tracks of one name, a setting that an architecture does not
-            know, or a value it or the track does not take.
-    """
+    """Every group of a sweep, in the order of the file; points that come to the same are one."""
     with use_backend(sweep.backend):
         pass  # an unknown op or implementation is refused at once
     groups: list[Group] = []

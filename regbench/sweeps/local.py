@@ -21,17 +21,14 @@ from regbench.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Share:
-    """How a machine is divided.
-
-    Attributes:
-        jobs: processes at once.
-        threads: of each.
-        gpus: of each; a part of one where several share it.
-    """
+    """How a machine is divided."""
 
     jobs: int
+    """Processes at once."""
     threads: int
+    """Of each."""
     gpus: float = 0.0
+    """Of each; a part of one where several share it."""
 
 
 def share(
@@ -44,9 +41,6 @@ def share(
         of_each: threads of each; by default OMP_NUM_THREADS, else the cores over `jobs`, else 1.
         device: what the runs are for, as `regbench run --device`.
         gpus: GPUs of each; by default 1 where the runs are for GPUs.
-
-    Raises:
-        UserError: more is asked for than there is.
     """
     cores, here = threads.cores(), _gpus() if device != "cpu" else 0
     if jobs is not None and jobs < 1:
@@ -95,15 +89,12 @@ class _Worker:
 
 @dataclass
 class LocalEngine:
-    """A pool of processes on this machine.
-
-    Attributes:
-        divided: how the machine is divided.
-        log: where the processes' errors go; removed at the end where there were none.
-    """
+    """A pool of processes on this machine."""
 
     divided: Share
+    """How the machine is divided."""
     log: Path
+    """Where the processes' errors go; removed at the end where there were none."""
     _workers: list[_Worker] = field(default_factory=list)
     _events: queue.Queue[tuple[_Worker, dict[str, Any] | None]] = field(default_factory=queue.Queue)
     _started: bool = False

@@ -54,9 +54,6 @@ class RayEngine:
         divided: what each job needs; of its `jobs`, how many are in flight at most, 0 for as many as the cluster can hold.
         home: the sweep's folder.
         shared: whether nodes may look for the folder itself; tests say no.
-
-    Raises:
-        UserError: Ray is not installed, the cluster does not answer or has too little for a job, or a node has other code.
     """
 
     address: str | None

@@ -24,19 +24,16 @@ Then = Callable[[Ended], None]
 
 @dataclass
 class Counts:
-    """How many steps of a sweep there are: trials, seeds, and run folders.
-
-    Attributes:
-        total: all that are known to be needed.
-        done: those that are done, also before this start.
-        failed: those that failed.
-        size: of the jobs that are left, those that run included; see `Job`.
-    """
+    """How many steps of a sweep there are: trials, seeds, and run folders."""
 
     total: int = 0
+    """All that are known to be needed."""
     done: int = 0
+    """Those that are done, also before this start."""
     failed: int = 0
+    """Those that failed."""
     size: int = 0
+    """Of the jobs that are left, those that run included; see `Job`."""
 
     @property
     def left(self) -> int:
@@ -107,27 +104,24 @@ class _Stand:
 
 @dataclass
 class Schedule:
-    """A sweep on its way.
-
-    Attributes:
-        folder: the sweep's folder.
-        groups: what is swept.
-        engine: where it is done.
-        watcher: is told how it goes.
-        counts: of its steps.
-        failures: what failed.
-        chosen: the point that was chosen in each group, by the group's key.
-        finished: each group whose run folder is whole, and its chosen point.
-    """
+    """A sweep on its way."""
 
     folder: SweepFolder
+    """The sweep's folder."""
     groups: Sequence[Group]
+    """What is swept."""
     engine: Engine
+    """Where it is done."""
     watcher: Watcher
+    """Is told how it goes."""
     counts: Counts = field(default_factory=Counts)
+    """Of its steps."""
     failures: list[Failure] = field(default_factory=list)
+    """What failed."""
     chosen: dict[str, Point] = field(default_factory=dict)
+    """The point that was chosen in each group, by the group's key."""
     finished: list[tuple[Group, Point]] = field(default_factory=list)
+    """Each group whose run folder is whole, and its chosen point."""
     _ready: deque[Job] = field(default_factory=deque)
     _asked: dict[str, list[tuple[Job, Then]]] = field(default_factory=dict)
     _held: dict[str, list[tuple[Job, Then]]] = field(default_factory=dict)

@@ -24,9 +24,6 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
         folder: a run folder; see `regbench.runner.begin`. An interrupted run goes on, a finished one is read.
         jobs: seeds at once.
         watcher: is told how it goes.
-
-    Raises:
-        UserError: no run is there, more is asked for than there is, or a seed failed.
     """
     config = read_run(folder)
     divided = share(jobs, device=config.device)
@@ -50,11 +47,7 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
 
 
 def _all(jobs: list[Job], engine: LocalEngine, watcher: Watcher, counts: Counts) -> None:
-    """Does all jobs.
-
-    Raises:
-        UserError: one failed; the others are done.
-    """
+    """Does all jobs."""
     failed: list[str] = []
 
     def end(job: Job, ended: Ended) -> None:

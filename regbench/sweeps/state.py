@@ -52,18 +52,16 @@ _PATIENCE = 3.0
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a cell or a run has no result.
-
-    Attributes:
-        label: what failed.
-        message: one line.
-        refused: whether the configuration itself is to blame, e.g. because training diverged; else the machine or a fault in the
-            code, which another start may not meet again.
-    """
+    """Why a cell or a run has no result."""
 
     label: str
+    """What failed."""
     message: str
+    """One line."""
     refused: bool
+    """Whether the configuration itself is to blame, e.g. because training diverged; else the machine or a fault in the code,
+    which another start may not meet again.
+    """
 
 
 @dataclass(frozen=True)
@@ -73,19 +71,11 @@ class SweepFolder:
     path: Path
 
     def held(self) -> AbstractContextManager[None]:
-        """Holds the folder for this process.
-
-        Raises:
-            UserError: another sweep holds it.
-        """
+        """Holds the folder for this process."""
         return exclusive(self.path, patience=_PATIENCE, holder="sweep")
 
     def require_sweep(self) -> None:
-        """Checks that the folder is a sweep's, or empty, or not there.
-
-        Raises:
-            UserError: it is something else.
-        """
+        """Checks that the folder is a sweep's, or empty, or not there."""
         begun = self.path / "begun.json"
         if not self.path.is_dir() or _read_begun(begun) is not None:
             return
@@ -95,11 +85,7 @@ class SweepFolder:
             raise UserError(f"{self.path} is not empty, and holds no sweep; choose another --out")
 
     def begin(self, sweep: SweepFile, groups: Sequence[Group]) -> None:
-        """Writes what the folder is for, or compares it with what it was begun for. What a kill left is cleared away.
-
-        Raises:
-            UserError: it was begun by another version, or with other trials for one of the groups.
-        """
+        """Writes what the folder is for, or compares it with what it was begun for. What a kill left is cleared away."""
         remove_leftovers(self.path)
         version = metadata.version("regbench")
         asked = {group.key: _asked(group) for group in groups}
@@ -196,9 +182,6 @@ class SweepFolder:
 
         Returns:
             The new run, beside the run folder.
-
-        Raises:
-            UserError: a cell lacks a file.
         """
         files = [(cell, name) for cell in cells for name in self._files(cell)]
         folder = self._beside(cells[0].point, _NEW)
@@ -230,11 +213,7 @@ class SweepFolder:
         return folder.with_name(f"{prefix}{folder.name}")
 
     def _files(self, cell: Cell) -> list[str]:
-        """The files of a scored cell that its run holds.
-
-        Raises:
-            UserError: one is not there.
-        """
+        """The files of a scored cell that its run holds."""
         folder = self.cell(cell)
         for name in _SEED_FILES:
             if name != provenance.CODE_FILE and not (folder / name).exists():

@@ -39,9 +39,6 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
 
     Returns:
         The suite's folder.
-
-    Raises:
-        UserError: As `regbench.runner.begin`, on any of the tracks. Then nothing new is left.
     """
     if out == "":
         raise UserError("out is empty: it names a new folder")
@@ -90,9 +87,6 @@ def go_on(folder: Path, train: Callable[[Path], Result]) -> Iterator[tuple[Path,
 
     Yields:
         Each run folder with its result, in the order of the suite.
-
-    Raises:
-        UserError: As `train`, or the suite's file is broken.
     """
     try:
         suite = Suite(**read_mapping(folder / FILE, "a suite"))

@@ -14,7 +14,7 @@ from regbench.sweeps.grid import Group, expand
 from regbench.sweeps.local import LocalEngine, Share, share
 from regbench.sweeps.schedule import Schedule, Watcher
 from regbench.sweeps.state import Failure, SweepFolder
-from regbench.sweeps.tables import Row, best_rows, rows_of, write_best, write_table, write_trials
+from regbench.sweeps.tables import Chosen, best_rows, rows_of, write_best, write_table, write_trials
 from regbench.sweeps.work import Engine
 from regbench.utils.errors import UserError
 from regbench.utils.files import explain_full_disk
@@ -24,45 +24,35 @@ On = Literal["local", "ray"]
 
 @dataclass(frozen=True)
 class Swept:
-    """What came of a sweep.
-
-    Attributes:
-        folder: its folder.
-        rows: each chosen configuration with all its seeds.
-        failures: what failed.
-    """
+    """What came of a sweep."""
 
     folder: Path
-    rows: list[Row]
+    """Its folder."""
+    rows: list[Chosen]
+    """Each chosen configuration with all its seeds."""
     failures: list[Failure]
+    """What failed."""
 
     @property
-    def best(self) -> list[Row]:
+    def best(self) -> list[Chosen]:
         """The best of each architecture on each track, by validation."""
         return best_rows(self.rows)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file and what it comes to.
-
-    Attributes:
-        path: the file.
-        file: its content.
-        groups: what is trained.
-    """
+    """A sweep file and what it comes to."""
 
     path: Path
+    """The file."""
     file: SweepFile
+    """Its content."""
     groups: list[Group]
+    """What is trained."""
 
     @classmethod
     def read(cls, path: str | Path) -> Sweep:
-        """Reads a sweep file and expands it.
-
-        Raises:
-            UserError: see `read_sweep` and `expand`.
-        """
+        """Reads a sweep file and expands it."""
         file = read_sweep(Path(path))
         return cls(Path(path), file, expand(file))
 
@@ -72,11 +62,7 @@ class Sweep:
         return Path("runs") / "sweeps" / self.path.stem
 
     def share(self, jobs: int | None = None, on: On = "local") -> Share:
-        """How this machine is divided for it, or what each job needs of a cluster, whatever this machine has.
-
-        Raises:
-            UserError: more is asked for than there is, or no job at once.
-        """
+        """How this machine is divided for it, or what each job needs of a cluster, whatever this machine has."""
         if on == "ray":
             if jobs is not None and jobs < 1:
                 raise UserError(f"--jobs {jobs}: at least one run at once is needed")
@@ -103,9 +89,6 @@ class Sweep:
             on: where: a pool of processes here, or Ray.
             address: of the Ray cluster.
             announce: is told how the work is divided.
-
-        Raises:
-            UserError: the folder is in use or of another sweep, or more is asked for than there is.
         """
         if out == "":
             raise UserError("out is empty: it names a folder")

@@ -35,22 +35,19 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A chosen configuration with all its seeds.
-
-    Attributes:
-        group: what it was chosen in.
-        point: the configuration.
-        result: of its run.
-        validation: the best validation loss of each seed, in nats.
-        folder: of its run.
-    """
+class Chosen:
+    """A chosen configuration with all its seeds."""
 
     group: Group
+    """What it was chosen in."""
     point: Point
+    """The configuration."""
     result: Result
+    """Of its run."""
     validation: Spread
+    """The best validation loss of each seed, in nats."""
     folder: Path
+    """Of its run."""
 
     @property
     def trials(self) -> int:
@@ -67,7 +64,7 @@ class Row:
         return Spread.of(self.result.normalized) if self.result.normalized else None
 
 
-def rows_of(folder: SweepFolder, finished: Iterable[tuple[Group, Point]], groups: Sequence[Group]) -> list[Row]:
+def rows_of(folder: SweepFolder, finished: Iterable[tuple[Group, Point]], groups: Sequence[Group]) -> list[Chosen]:
     """A row for each finished run, in the order of the groups."""
     order = {group.key: i for i, group in enumerate(groups)}
     rows = []
@@ -75,13 +72,13 @@ def rows_of(folder: SweepFolder, finished: Iterable[tuple[Group, Point]], groups
         run = folder.run_folder(point)
         result = read_result(run)
         losses = [min(row.validation_loss for row in seed.training_curve) for seed in result.seeds]
-        rows.append(Row(group, point, result, Spread.of(losses), run))
+        rows.append(Chosen(group, point, result, Spread.of(losses), run))
     return rows
 
 
-def best_rows(rows: Sequence[Row]) -> list[Row]:
+def best_rows(rows: Sequence[Chosen]) -> list[Chosen]:
     """The best of each architecture on each track, by the median validation loss; the test split is not asked."""
-    best: dict[tuple[str, str], Row] = {}
+    best: dict[tuple[str, str], Chosen] = {}
     for row in rows:
         place = (row.point.track.name, row.point.name)
         if place not in best or row.validation.median < best[place].validation.median:
@@ -94,7 +91,7 @@ def axes_of(groups: Iterable[Group]) -> list[str]:
     return list(dict.fromkeys(axis for group in groups for point in group.points for axis in point.axes))
 
 
-def write_table(path: Path, rows: Sequence[Row], groups: Sequence[Group]) -> None:
+def write_table(path: Path, rows: Sequence[Chosen], groups: Sequence[Group]) -> None:
     """Writes `table.csv`: nothing in it depends on time or machine, so that the same sweep has the same bytes."""
     axes, best = axes_of(groups), best_rows(rows)
     metrics = list(dict.fromkeys(metric for row in rows for metric in row.result.metrics))
@@ -144,7 +141,7 @@ def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chose
     write_csv(path, columns, lines)
 
 
-def write_best(folder: SweepFolder, rows: Sequence[Row]) -> None:
+def write_best(folder: SweepFolder, rows: Sequence[Chosen]) -> None:
     """Writes `best.yaml`, which `regbench run --config` takes: the best of a track by validation; of several tracks a file each.
 
     Its trials are all that were made with its architecture on its track. Files of an earlier form of the sweep are removed.

@@ -30,28 +30,26 @@ _EVERY = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done in one folder.
-
-    Attributes:
-        action: "train" a seed and stop before the test split; train it and "score" it on the test split; "finish" a run whose
-            seeds are all scored.
-        folder: a seed's folder, or a run's.
-        config: what is trained.
-        seed: which seed; none of a run.
-        label: what it is, for people.
-        size: how much training it is beside other jobs: in tokens.
-        source: digest of the architecture's code that was planned with; None: whatever it is now.
-        track: `Track.sources` of the track that was planned with; None: whatever they are now.
-    """
+    """What is to be done in one folder."""
 
     action: Action
+    """"train" a seed and stop before the test split; train it and "score" it on the test split; "finish" a run whose seeds are
+    all scored.
+    """
     folder: str
+    """A seed's folder, or a run's."""
     config: Config
+    """What is trained."""
     seed: int | None
+    """Which seed; none of a run."""
     label: str
+    """What it is, for people."""
     size: int = 0
+    """How much training it is beside other jobs: in tokens."""
     source: str | None = None
+    """Digest of the architecture's code that was planned with; None: whatever it is now."""
     track: list[str | None] | None = None
+    """`Track.sources` of the track that was planned with; None: whatever they are now."""
 
     def plain(self) -> dict[str, Any]:
         """As plain dictionaries, to be sent to another process."""
@@ -65,28 +63,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Note:
-    """How far a job is.
-
-    Attributes:
-        text: what it does now.
-        share: of its training that is done, 0 to 1.
-    """
+    """How far a job is."""
 
     text: str
+    """What it does now."""
     share: float = 0.0
+    """Of its training that is done, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended.
-
-    Attributes:
-        message: why it failed, in one line; None where it did not.
-        refused: whether the configuration is to blame; see `regbench.sweeps.state.Failure`.
-    """
+    """How a job ended."""
 
     message: str | None = None
+    """Why it failed, in one line; None where it did not."""
     refused: bool = False
+    """Whether the configuration is to blame; see `regbench.sweeps.state.Failure`."""
 
 
 Event = Note | Ended

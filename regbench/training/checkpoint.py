@@ -34,11 +34,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str] |
 
 
 def packed(tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> bytes:
-    """The content of a safetensors file.
-
-    Raises:
-        UserError: a tensor has a type that such a file cannot hold, such as complex128.
-    """
+    """The content of a safetensors file."""
     try:
         # A copy each: safetensors refuses tensors that share memory, as tied weights do.
         return safetensors.torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, notes)
@@ -49,21 +45,13 @@ def packed(tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> b
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and notes of a file.
-
-    Raises:
-        UserError: it cannot be read or is not a whole safetensors file.
-    """
+    """The tensors and notes of a file."""
     with _opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
 def load_notes(path: Path) -> dict[str, str]:
-    """The notes of a file. No tensor is read.
-
-    Raises:
-        UserError: As `load_tensors`.
-    """
+    """The notes of a file. No tensor is read."""
     with _opened(path) as file:
         return dict(file.metadata() or {})
 
@@ -92,9 +80,6 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
         name: The path of the weights in it.
         record: The architecture, with its options.
         io: What the model reads and predicts.
-
-    Raises:
-        UserError: There is no such architecture or option, or the file does not hold the weights of this model.
     """
     cls = registry.load(registry.ARCHITECTURE, record.name)
     options = resolve_options(cls, record.options)
@@ -111,11 +96,7 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
 
 
 def fits(sizes: dict[str, int], cls: type[Any], options: Options, io: IO) -> bool:
-    """Whether the tensors of a file have the sizes of a model's. Nothing of either is in memory.
-
-    Raises:
-        UserError: There is no such model.
-    """
+    """Whether the tensors of a file have the sizes of a model's. Nothing of either is in memory."""
     model = build_without_memory(cls, options, io)
     return sizes == {key: tensor.numel() for key, tensor in model.state_dict().items()}
 
@@ -129,17 +110,14 @@ TRAINED_FILE = "trained.json"
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What training left, apart from the weights.
-
-    Attributes:
-        progress: where training ended, with its validation losses.
-        steps: of the whole training.
-        peak_memory_bytes: of the process that trained it, or of its GPU.
-    """
+    """What training left, apart from the weights."""
 
     progress: Progress
+    """Where training ended, with its validation losses."""
     steps: int
+    """Of the whole training."""
     peak_memory_bytes: int
+    """Of the process that trained it, or of its GPU."""
 
     def write(self, folder: Path, provenance: str) -> None:
         """Writes the file; `provenance` is the digest of what was trained."""
@@ -161,9 +139,6 @@ def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord 
     Args:
         folder: the seed's folder.
         provenance: what must have been trained; None: anything.
-
-    Raises:
-        UserError: something else was trained.
     """
     path = folder / TRAINED_FILE
     try:

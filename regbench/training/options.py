@@ -120,9 +120,6 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
     Args:
         cls: the architecture.
         settings: training options by name, without the prefix `training.`.
-
-    Raises:
-        UserError: an unknown key (the message names the nearest), a value of the wrong type, or one without effect.
     """
     if not isinstance(cls.training_defaults, Mapping):
         what = type(cls.training_defaults).__name__
@@ -171,10 +168,6 @@ def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Optio
     Args:
         cls: the architecture.
         settings: options of the architecture by name, and training options as `training.NAME`.
-
-    Raises:
-        UserError: an unknown key (the message names the nearest), a value of the wrong type, one without effect, or a
-            text that no result can hold.
     """
     from regbench.models.build import resolve_options, split_settings  # imports PyTorch, which takes seconds
 

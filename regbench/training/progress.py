@@ -20,33 +20,30 @@ TAKEN = (*POINT, "learning_rate", "tokens_per_second")
 
 @dataclass
 class Progress:
-    """Where training stands. Every checkpoint holds all of it.
-
-    Attributes:
-        step: steps done.
-        tokens: real tokens seen; padding is not counted.
-        seconds: time spent in training.
-        best_step: the step whose weights have the lowest validation loss.
-        best_validation_loss: that loss, in nats (of vectors, a squared error).
-        validation_loss: the newest one.
-        lowered: how many plateaus have lowered the learning rate.
-        plateau_loss: the validation loss that a plateau is measured from.
-        plateau_epochs: evaluations since then without a better one.
-        curve: a row for each evaluation.
-        terms: the names of the terms of the loss.
-    """
+    """Where training stands. Every checkpoint holds all of it."""
 
     step: int = 0
+    """Steps done."""
     tokens: int = 0
+    """Real tokens seen; padding is not counted."""
     seconds: float = 0.0
+    """Time spent in training."""
     best_step: int = 0
+    """The step whose weights have the lowest validation loss."""
     best_validation_loss: float = math.inf
+    """That loss, in nats (of vectors, a squared error)."""
     validation_loss: float = math.inf
+    """The newest one."""
     lowered: int = 0
+    """How many plateaus have lowered the learning rate."""
     plateau_loss: float = math.inf
+    """The validation loss that a plateau is measured from."""
     plateau_epochs: int = 0
+    """Evaluations since then without a better one."""
     curve: list[dict[str, float]] = field(default_factory=list)
+    """A row for each evaluation."""
     terms: list[str] = field(default_factory=list)
+    """The names of the terms of the loss."""
 
     def note_epoch(self, loss: float, options: TrainingOptions) -> None:
         """Lowers the learning rate after more than `plateau_patience` evaluations without a better validation loss.

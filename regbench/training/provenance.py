@@ -53,11 +53,7 @@ def provenance_digest(parts: Parts) -> str:
 
 
 def check_provenance(folder: Path, parts: Parts) -> None:
-    """Compares what a finished seed was made from with what the run would be made from now.
-
-    Raises:
-        Unavailable: they differ, and the message names the parts; or the folder does not say what the seed was made from.
-    """
+    """Compares what a finished seed was made from with what the run would be made from now."""
     path = folder / FILE
     if not path.exists():
         raise Unavailable(

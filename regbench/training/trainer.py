@@ -49,9 +49,6 @@ def training_steps(
 
     Yields:
         The tokens of a step, and the rows of its batch (B,).
-
-    Raises:
-        UserError: more tokens or instances are asked for than the track has, or one batch has more tokens.
     """
     limit, few = options.train_tokens or budget, options.train_instances
     if few is not None and few > len(lengths):
@@ -77,7 +74,7 @@ def _batches(lengths: IntArray, options: TrainingOptions, seed: int, epoch: int)
     return length_bucketed_batches(lengths[: options.train_instances], options.batch_size, order)
 
 
-class Steps:
+class TrainingSteps:
     """The steps of a training: the tokens of all, and the batches of one epoch at a time. A list of all would take gigabytes."""
 
     def __init__(self, lengths: IntArray, options: TrainingOptions, budget: int, seed: int) -> None:
@@ -132,14 +129,11 @@ class Trainer:
             provenance: digest of what the model is made from; a checkpoint with another one is refused.
             device: of the model.
             task: what the instances are of, for `Model.measured`. None: nothing is measured.
-
-        Raises:
-            UserError: see `training_steps`.
         """
         self.model, self.validation, self.options = model, validation, options
         self.train_split = train[: options.train_instances] if options.train_instances else train
         self.folder, self.provenance, self.device, self.task = folder, provenance, device, task
-        self.plan = Steps(train.lengths, options, budget, seed)
+        self.plan = TrainingSteps(train.lengths, options, budget, seed)
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
         self._gradients = gradients_on(device)
@@ -151,9 +145,6 @@ class Trainer:
         """Trains to the end of the plan, from the last checkpoint if there is one. The model then has the best weights.
 
         A resumed training on the CPU has as many threads as it began with.
-
-        Raises:
-            UserError: a loss becomes NaN or infinite, or the checkpoint is of another configuration.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._resume(reporter)

@@ -79,11 +79,7 @@ def describe_validation(error: pydantic.ValidationError, what: str, known: Itera
 def explain_validation(
     what: str, known: Iterable[str], raised: Callable[[str], UserError] = UserError
 ) -> Iterator[None]:
-    """Turns what pydantic finds wrong inside into one line; see `describe_validation`.
-
-    Raises:
-        UserError: A value is not of its model. Or what `raised` makes of the line.
-    """
+    """Turns what pydantic finds wrong inside into one line; see `describe_validation`."""
     try:
         yield
     except pydantic.ValidationError as error:
@@ -108,11 +104,7 @@ def blame(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Turns what a user's own code raises into one line: `what`, the place, and the error. A UserError passes as it is.
-
-    Raises:
-        UserError: anything was raised inside.
-    """
+    """Turns what a user's own code raises into one line: `what`, the place, and the error. A UserError passes as it is."""
     try:
         yield
     except UserError:

@@ -86,12 +86,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        Unavailable: it cannot be read.
-        UserError: it is no text.
-    """
+    """The text of a file."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -142,9 +137,6 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     Args:
         path: of the file.
         what: the file holds, for messages: "a track".
-
-    Raises:
-        UserError: it cannot be read, is no text, is broken (with file and line), or is no mapping.
     """
     text = read_text(path)
     try:
@@ -195,11 +187,7 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 
 
 def require_writable(folder: Path) -> None:
-    """Makes a folder and a file in it, and leaves neither. To be called before long work whose result goes there.
-
-    Raises:
-        UserError: Nothing can be written there.
-    """
+    """Makes a folder and a file in it, and leaves neither. To be called before long work whose result goes there."""
     with explain_full_disk(folder):
         new = [one for one in (folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -224,10 +212,6 @@ def exclusive(folder: Path, *, patience: float = 0.0, holder: str = "run") -> It
         folder: made where it does not exist.
         patience: seconds to wait while another process holds it; infinity: as long as it does.
         holder: what the other process is, for the message.
-
-    Raises:
-        UserError: another process holds it, and went on holding it; no folder can be made there; or the lock is not a regular
-            file.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -39,9 +39,6 @@ class Folder:
         Args:
             name: The file's path in the folder, e.g. "seed-0/scores.json".
             limit: The most bytes it may have.
-
-        Raises:
-            Refused: There is no such regular file, a link lies on the way to it, or it has more than `limit` bytes.
         """
         content, size = self.head(name, limit + 1)
         if max(size, len(content)) > limit:
@@ -49,11 +46,7 @@ class Folder:
         return content
 
     def head(self, name: str, limit: int) -> tuple[bytes, int]:
-        """The first bytes of a file, at most `limit`, and the size of the file.
-
-        Raises:
-            Refused: There is no such regular file, or a link lies on the way to it.
-        """
+        """The first bytes of a file, at most `limit`, and the size of the file."""
         with self._file(name) as (file, size):
             return file.read(limit), size
 
@@ -63,9 +56,6 @@ class Folder:
         Args:
             name: The file's path in the folder.
             expected: Arrays of the expected types and shapes, by name.
-
-        Raises:
-            Refused: As `read`, or the file does not hold these arrays.
         """
         size = sum(array.nbytes for array in expected.values())
         limit = size + size // 64 + (1 << 16)
@@ -79,9 +69,6 @@ class Folder:
 
         Args:
             name: The file's path in the folder.
-
-        Raises:
-            Refused: As `head`, or the header is broken, or does not describe a file of this size.
         """
         head, size = self.head(name, TENSOR_HEADER_BYTES)
         return parse_tensor_header(head, size, name)
@@ -140,9 +127,6 @@ def parse_arrays(file: IO[bytes], expected: Mapping[str, NDArray[Any]], name: st
         file: The file, open for reading.
         expected: Arrays of the expected types and shapes, by name.
         name: The file's name, for messages.
-
-    Raises:
-        Refused: The file is broken, or does not hold these arrays.
     """
     try:
         _check_directory(file, len(expected), name)
@@ -164,9 +148,6 @@ def parse_tensor_header(head: bytes, size: int, name: str) -> dict[str, int]:
         head: The first bytes of the file.
         size: The size of the file.
         name: The file's name, for messages.
-
-    Raises:
-        Refused: The header is broken, or does not describe a file of this size.
     """
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or length > len(head) - 8:

@@ -33,10 +33,6 @@ def parse_json(content: bytes, name: str) -> Any:
     Args:
         content: The bytes of the file.
         name: The file's name, for messages.
-
-    Raises:
-        Refused: It is not JSON, holds a key twice or a number beyond bounds, is nested too deep, or has a string that is too
-            long or not printable.
     """
     try:
         text = content.decode("utf-8")
@@ -59,11 +55,7 @@ def parse_json(content: bytes, name: str) -> Any:
 
 
 def parse_plain_yaml(content: bytes, name: str) -> Any:
-    """A small YAML file as plain dictionaries, lists, strings and numbers. Aliases and tags are not allowed.
-
-    Raises:
-        Refused: It is not YAML, too large, or holds what `parse_json` would refuse.
-    """
+    """A small YAML file as plain dictionaries, lists, strings and numbers. Aliases and tags are not allowed."""
     # PyYAML takes time that grows as the square of how deep a line is nested.
     if len(content) > YAML_BYTES or max(content.count(b"["), content.count(b"{")) > 256:
         raise Refused(f"{name}: larger than it can need to be")
@@ -84,11 +76,7 @@ def parse_plain_yaml(content: bytes, name: str) -> Any:
 
 
 def check_plain(value: Any, name: str) -> None:
-    """Refuses what is beyond the bounds of this module.
-
-    Raises:
-        Refused: Something in `value` is.
-    """
+    """Refuses what is beyond the bounds of this module."""
     waiting = [(value, 0)]
     while waiting:
         item, depth = waiting.pop()
@@ -121,9 +109,6 @@ def of_schema(model: type[_Model], content: Any, name: str) -> _Model:
         model: The schema.
         content: Plain dictionaries, lists, strings and numbers.
         name: The file's name, for messages.
-
-    Raises:
-        Refused: The content is not of the schema.
     """
     with explain_validation(name, model.model_fields, Refused):
         return model.model_validate(content)

@@ -34,19 +34,16 @@ _PLUGIN = "regbench_plugin_"
 
 @dataclass(frozen=True)
 class Kind:
-    """A sort of thing that can be plugged in.
-
-    Attributes:
-        noun: for messages.
-        plural: for messages. `regbench.` and this is the group of entry points by which other distributions add theirs.
-        package: the folder of the built-in ones.
-        bases: names of the base classes by which one is recognised.
-    """
+    """A sort of thing that can be plugged in."""
 
     noun: str
+    """For messages."""
     plural: str
+    """For messages. `regbench.` and this is the group of entry points by which other distributions add theirs."""
     package: str
+    """The folder of the built-in ones."""
     bases: tuple[str, ...]
+    """Names of the base classes by which one is recognised."""
 
 
 ARCHITECTURE = Kind("architecture", "architectures", "architectures", ("Mixer", "Model"))
@@ -57,29 +54,22 @@ KINDS = {kind.plural: kind for kind in (ARCHITECTURE, BASELINE, TASK)}
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered name.
-
-    Attributes:
-        name: as people type it.
-        source: where it comes from, "architectures/mamba.py" or the distribution.
-        summary: the first line of its docstring.
-        target: a module, "module:Class" for an entry point, or a file.
-        only_task: of a baseline for a single task, the name of that task.
-    """
+    """A registered name."""
 
     name: str
+    """As people type it."""
     source: str
+    """Where it comes from, "architectures/mamba.py" or the distribution."""
     summary: str
+    """The first line of its docstring."""
     target: str
+    """A module, "module:Class" for an entry point, or a file."""
     only_task: str | None = None
+    """Of a baseline for a single task, the name of that task."""
 
 
 def entries(kind: Kind) -> dict[str, Entry]:
-    """Every registered name of `kind`, sorted. Imports none of them.
-
-    Raises:
-        UserError: one name is registered twice.
-    """
+    """Every registered name of `kind`, sorted. Imports none of them."""
     points = importlib.metadata.entry_points(group=f"regbench.{kind.plural}")
     plugged_in = [
         Entry(p.name, f"the distribution {p.dist.name if p.dist else '?'} ({p.value})", "", p.value)
@@ -123,9 +113,6 @@ def load(kind: Kind, name: str | type[Any], folder: Path = Path()) -> type[Any]:
     """The class registered as `name`, or found in a file given as `path/to/file.py[:Class]`, as seen from `folder`.
 
     A class is taken as it is.
-
-    Raises:
-        UserError: no such name or file, the file does not import, or it does not hold exactly one such class.
     """
     if isinstance(name, type):
         return _checked(kind, name, f"the class {name.__name__}")

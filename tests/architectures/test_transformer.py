@@ -17,7 +17,7 @@ from regbench.checks.training import overfits
 from regbench.models.build import resolve_options
 from regbench.models.rotary import rotate
 from regbench.ops.backend import use_backend
-from regbench.ops.ngram import ngram_index
+from regbench.ops.ngram import NGramIndex
 from regbench.tasks.base import TokenIO
 from regbench.utils.errors import UserError
 from tests.helpers.equations import check_equations
@@ -89,7 +89,7 @@ def test_is_what_the_paper_writes(backend: str, options: dict[str, object], leng
         length,
         ops=ops,
         backend=backend,
-        forward=lambda x: model(x, ngram_index(tokens)),
+        forward=lambda x: model(x, NGramIndex(tokens)),
     )
 
 
@@ -109,11 +109,11 @@ def test_the_contract_holds_with_extra_heads(settings: dict[str, object]) -> Non
 def test_a_position_sees_only_its_past() -> None:
     model = build(extra_ngram_heads=HEADS)
     tokens, x = inputs(1, 20)
-    before = model(x, ngram_index(tokens))
+    before = model(x, NGramIndex(tokens))
     for t in (1, 9, 18):
         other, y = tokens.clone(), x.detach().clone()
         other[:, t + 1 :], y[:, t + 1 :] = tokens[:, t + 1 :].flip(1) + 1, 7.0
-        assert torch.equal(model(y, ngram_index(other))[:, : t + 1], before[:, : t + 1])
+        assert torch.equal(model(y, NGramIndex(other))[:, : t + 1], before[:, : t + 1])
 
 
 class Largest(TorchDispatchMode):
@@ -136,7 +136,7 @@ def test_no_square_of_weights_is_made() -> None:
     largest = {}
     for backend in ("auto", "naive"):
         with Largest() as seen, use_backend(backend):
-            model(x.float(), ngram_index(tokens)).sum().backward()
+            model(x.float(), NGramIndex(tokens)).sum().backward()
         largest[backend] = seen.elements
     assert largest["auto"] == 3 * D * length
     assert largest["naive"] >= length**2

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
 
-from regbench.ops.ngram import NGramIndex, ngram_head, ngram_index
+from regbench.ops.ngram import NGramIndex, ngram_head
 from tests.benchmarks import ngram_cost
 
 VOCABULARY = 18
@@ -126,7 +126,7 @@ def test_gpu_against_a_copy_and_other_forms(benchmark: Any, dtype: torch.dtype, 
     from triton.testing import do_bench
 
     tokens, hidden, upstream = inputs(32, 2048, 1024, dtype=dtype, device="cuda")
-    index = ngram_index(tokens)
+    index = NGramIndex(tokens)
 
     def milliseconds(call: Callable[[], object]) -> float:
         return float(do_bench(call, return_mode="median"))
@@ -152,7 +152,7 @@ def test_gpu_against_a_copy_and_other_forms(benchmark: Any, dtype: torch.dtype, 
         "backward, TB/s": round(moved / ours[1] / 1e9, 2),
         "forward, share of copy": round(copy / ours[0], 3),
         "backward, share of copy": round(copy / ours[1], 3),
-        "index, ms": round(milliseconds(lambda: ngram_index(tokens).events(order, 1)), 3),
+        "index, ms": round(milliseconds(lambda: NGramIndex(tokens).events(order, 1)), 3),
         "times faster than dense": round(sum(dense) / sum(ours), 1),
         "times faster than FlexAttention": round(sum(flex) / sum(ours), 1),
     }
@@ -198,7 +198,7 @@ def test_flex_attention_is_given_the_heads_mask(order: int, length: int) -> None
     from torch.nn.attention.flex_attention import create_mask
 
     tokens = torch.randint(3, (2, length), generator=torch.Generator().manual_seed(0))
-    mask = create_mask(follows(ngram_index(tokens), order), 2, 1, length, length, device="cpu")[:, 0]
+    mask = create_mask(follows(NGramIndex(tokens), order), 2, 1, length, length, device="cpu")[:, 0]
     eye = torch.eye(length, dtype=torch.float64).expand(2, length, length)
     assert torch.equal(mask, ngram_head(tokens, eye, order, backend="naive") > 0)
     assert mask.any() or length < 60
@@ -210,5 +210,5 @@ def test_what_is_timed_as_flex_attention_is_the_same_head(order: int) -> None:
     """On the CPU, not lowered, and without a gradient, which it has none of there."""
     tokens = torch.randint(3, (2, 60), generator=torch.Generator().manual_seed(0))
     hidden = torch.randn(2, 60, 128, dtype=torch.float64)
-    flex = flex_head(ngram_index(tokens), order, compiled=False)(hidden)
+    flex = flex_head(NGramIndex(tokens), order, compiled=False)(hidden)
     torch.testing.assert_close(flex, ngram_head(tokens, hidden, order, backend="naive"))

@@ -19,10 +19,10 @@ from regbench.evaluation.baselines import (
     score_baselines,
 )
 from regbench.evaluation.comparison import compare
+from regbench.evaluation.measured_baselines import measure
 from regbench.evaluation.predictions import CompactPredictions, Predictions
 from regbench.metrics.scores import score, score_records
 from regbench.models.predictor import Baseline, predict_in_batches, rows_at_once
-from regbench.report.baseline_table import measure
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray, IntArray

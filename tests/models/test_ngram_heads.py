@@ -16,7 +16,7 @@ from regbench.models.backbone import StreamState, held_bytes
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, parameter_count
 from regbench.models.ngram_heads import NGramHead, NGramHeads
-from regbench.ops.ngram import ngram_head, ngram_index
+from regbench.ops.ngram import NGramIndex, ngram_head
 from regbench.tasks.base import TokenIO
 from regbench.utils import registry
 from regbench.utils.errors import UserError
@@ -68,7 +68,7 @@ def test_one_head_is_equation_13() -> None:
     head = NGramHead(D, order=2).double()
     tokens, x = torch.randint(3, (2, 20)), torch.randn(2, 20, D, dtype=torch.float64)
     expected = x @ head.own.weight.T + ngram_head(tokens, x, 2, backend="naive") @ head.matched.weight.T
-    torch.testing.assert_close(head(x, ngram_index(tokens)), expected)
+    torch.testing.assert_close(head(x, NGramIndex(tokens)), expected)
 
 
 def test_they_let_a_model_without_memory_see_what_followed() -> None:
@@ -164,4 +164,4 @@ def test_gradients_flow_through_a_sequence_of_heads() -> None:
     torch.manual_seed(0)
     heads = NGramHeads(4, (1, 2), mlp=True).double()
     tokens, x = torch.randint(2, (1, 12)), torch.randn(1, 12, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda v: heads(v, ngram_index(tokens)), (x,))
+    assert torch.autograd.gradcheck(lambda v: heads(v, NGramIndex(tokens)), (x,))

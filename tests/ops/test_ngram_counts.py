@@ -99,10 +99,8 @@ def test_what_ran_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((torch.zeros(2, 3), 2, 4), "needs integer tokens, not torch.float32"),
-        ((torch.zeros(3, dtype=torch.int64), 2, 4), r"needs tokens \(B, L\), not \(3,\)"),
-        ((torch.zeros(1, 3, dtype=torch.int64), 0, 4), "max_order >= 1, not 0"),
-        ((torch.zeros(1, 3, dtype=torch.int64), 2, 0), "vocab_size >= 1, not 0"),
+        ((torch.zeros(2, 3), 2, 4), "not .* of torch.float32"),
+        ((torch.zeros(3, dtype=torch.int64), 2, 4), r"needs tokens \(B, L\) of integers, not \(3,\)"),
         ((torch.tensor([[0, 4]]), 2, 4), r"token 4 is outside the vocabulary \[0, 4\)"),
         ((torch.tensor([[-1, 2]]), 2, 4), "token -1 is outside"),
     ],

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.ops.ngram import naive, ngram_head, ngram_index
+from regbench.ops.ngram import NGramIndex, naive, ngram_head
 
 pytest.importorskip("triton")
 
@@ -28,7 +28,7 @@ def interpreted(tokens: Tensor, hidden: Tensor, upstream: Tensor, order: int, sh
     from regbench.ops.ngram import triton
 
     hidden.requires_grad_()
-    out = triton.ngram_head(ngram_index(tokens), hidden, order, shift)
+    out = triton.ngram_head(NGramIndex(tokens), hidden, order, shift)
     return out.detach(), *torch.autograd.grad(out, hidden, upstream)
 
 
@@ -59,7 +59,7 @@ def test_interpreter_equals_naive(
     out, gradient = interpreter.submit(interpreted, tokens, hidden, upstream, order, shift).result()
     assert out.dtype == gradient.dtype == dtype
     exact = hidden.double().requires_grad_()
-    expected = naive.ngram_head(ngram_index(tokens), exact, order, shift)
+    expected = naive.ngram_head(NGramIndex(tokens), exact, order, shift)
     (expected_gradient,) = torch.autograd.grad(expected, exact, upstream.double())
     tolerance = 2 * torch.finfo(dtype).eps if dtype == torch.float16 else 1e-5 if dtype == torch.float32 else 1e-12
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)

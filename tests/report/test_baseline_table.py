@@ -13,7 +13,8 @@ from baselines.ngram import NGram
 from regbench import cli
 from regbench.evaluation import baselines
 from regbench.evaluation.baselines import default_baselines, score_baselines
-from regbench.report.baseline_table import BEGIN, END, Table, TrackTable, markdown, measure, read_table, write_tables
+from regbench.evaluation.measured_baselines import TrackTable, measure
+from regbench.report.baseline_table import BEGIN, END, Table, markdown, read_table, write_tables
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray, IntArray
@@ -124,7 +125,7 @@ def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tiny_
 def test_bad_input_is_one_line_before_anything_is_computed(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regbench.report.baseline_table.predict_baseline", None)
+    monkeypatch.setattr("regbench.evaluation.measured_baselines.predict_baseline", None)
     Path("empty.md").write_text("# Nothing\n")
     Path("broken.md").write_text(PAGE)
     for arguments, message in (

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from regbench.sweeps.curves import VALIDATION, Curve, curves_of, write_curves
+from regbench.sweeps.curves import VALIDATION, SweepCurve, curves_of, write_curves
 from regbench.sweeps.grid import Cell, Group, Point
 from regbench.sweeps.state import SweepFolder
-from regbench.sweeps.tables import Row, Spread
+from regbench.sweeps.tables import Chosen, Spread
 
 TRACK = SimpleNamespace(name="t", metrics={"accuracy": SimpleNamespace(heading="accuracy ↑")})
 
@@ -22,7 +22,7 @@ def point(architecture: str, **axes: Any) -> Point:
     return Point(cast(Any, TRACK), architecture, object, axes, {}, any_, any_, {"axes": axes})
 
 
-def row(architecture: str, loss: float, score: float, **axes: Any) -> Row:
+def row(architecture: str, loss: float, score: float, **axes: Any) -> Chosen:
     result: Any = SimpleNamespace(
         metrics=("accuracy",),
         seeds=[SimpleNamespace(scores={"accuracy": SimpleNamespace(value=score)})],
@@ -30,7 +30,7 @@ def row(architecture: str, loss: float, score: float, **axes: Any) -> Row:
         baselines={"unigram": SimpleNamespace(scores={"accuracy": SimpleNamespace(value=0.5)})},
     )
     own = point(architecture, **axes)
-    return Row(Group((own,), (), (0,), axes), own, result, Spread.of([loss]), Path())
+    return Chosen(Group((own,), (), (0,), axes), own, result, Spread.of([loss]), Path())
 
 
 def size_of(picture: Path) -> tuple[int, int]:
@@ -39,7 +39,7 @@ def size_of(picture: Path) -> tuple[int, int]:
     return across, down
 
 
-def curves(rows: list[Row]) -> dict[tuple[str, str, str], list[float]]:
+def curves(rows: list[Chosen]) -> dict[tuple[str, str, str], list[float]]:
     """Medians by axis, panel and line."""
     found = curves_of(cast(SweepFolder, None), rows, [one.group for one in rows])
     return {(c.axis, c.beside, c.name): [score.median for score in c.scores] for c in found}
@@ -109,7 +109,7 @@ def test_the_panels_of_an_axis_stand_side_by_side(tmp_path: Path) -> None:
         for width in (1, 2, 3, 4)
         for layers in (1, 2, 4)
     ]
-    made: list[Curve] = curves_of(cast(SweepFolder, None), rows, [one.group for one in rows])
+    made: list[SweepCurve] = curves_of(cast(SweepFolder, None), rows, [one.group for one in rows])
     write_curves(tmp_path, made, rows)
     wide, high = size_of(tmp_path / "curves.png")
     write_curves(tmp_path, [c for c in made if c.axis == "layers"], rows)  # four panels: three and one

@@ -16,7 +16,7 @@ from regbench import cli
 from regbench.data.instances import Instances
 from regbench.models.model import shift_in
 from regbench.tracks import Track, load_track
-from regbench.tracks.dataset import write_parquet
+from regbench.tracks.parquet import write_parquet
 from regbench.utils.errors import UserError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regbench.training.options import TrainingOptions
-from regbench.training.trainer import Steps, training_steps
+from regbench.training.trainer import TrainingSteps, training_steps
 from regbench.utils.errors import UserError
 
 LENGTHS = np.random.default_rng(0).integers(5, 50, 100)
@@ -34,7 +34,7 @@ def test_every_epoch_sees_every_instance() -> None:
 def test_a_step_is_found_in_any_order(more: dict[str, int]) -> None:
     options = TrainingOptions(**{"batch_size": 10, **more})  # type: ignore[arg-type]
     plan = list(training_steps(LENGTHS, options, 10_000, seed=3))
-    steps = Steps(LENGTHS, options, 10_000, seed=3)
+    steps = TrainingSteps(LENGTHS, options, 10_000, seed=3)
     assert steps.tokens.tolist() == [tokens for tokens, _ in plan]
     for step in [*range(len(plan)), *reversed(range(len(plan)))]:
         assert np.array_equal(steps.rows(step), plan[step][1])

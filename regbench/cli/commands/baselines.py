@@ -37,14 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a table for each track."""
     from regbench.checks.task import require_scored
-    from regbench.report.baseline_table import (
-        TrackTable,
-        difference_cells,
-        measure,
-        read_page,
-        score_cells,
-        write_tables,
-    )
+    from regbench.evaluation.measured_baselines import TrackTable, measure
+    from regbench.report.baseline_table import difference_cells, read_page, score_cells, write_tables
     from regbench.tracks import load_track
     from regbench.utils.files import explain_full_disk
 

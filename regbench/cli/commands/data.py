@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             print(f"{split} {instances.fingerprint}")
         return 0
     if arguments.to is not None:
-        from regbench.tracks.dataset import write_parquet
+        from regbench.tracks.parquet import write_parquet
 
         for path in write_parquet(track, Path(arguments.to)):
             print_line(str(path), console)

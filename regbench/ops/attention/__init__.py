@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.backend import Implementation, Op, common_type
-from regbench.utils.errors import UserError
+from regbench.ops.backend import Implementation, Op, check_shapes, common_type
 
 OP = Op(
     "attention",
@@ -21,14 +20,6 @@ OP = Op(
         ),
         "cpu": Implementation("regbench.ops.attention.cpu:attention", ("cpu",), dtypes=(torch.float32, torch.float64)),
         "torch": Implementation("regbench.ops.attention.fused:attention", ("cpu", "cuda")),
-        # It stands below PyTorch's, which runs everywhere and was faster on an H200. So "auto" never takes it.
-        "triton": Implementation(
-            "regbench.ops.attention.triton:attention",
-            ("cuda",),
-            requires="triton",
-            install="pip install triton",
-            dtypes=(torch.float16, torch.bfloat16, torch.float32),
-        ),
         "naive": Implementation("regbench.ops.attention.naive:attention", ("cpu", "cuda")),
     },
 )
@@ -46,14 +37,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", *, exact: 
 
     Returns:
         z (B, H, L, D), in the type of v.
-
-    Raises:
-        UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
-    if q.shape != k.shape or k.shape[:3] != v.shape[:3] or q.ndim != 4:
-        raise UserError(
-            f"attention needs q, k (B, H, L, K) and v (B, H, L, D), not {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
-        )
+    check_shapes("attention", [("q", q, "(B, H, L, K)"), ("k", k, tuple(q.shape)), ("v", v, "(B, H, L, D)")])
+    check_shapes("attention", [("v", v, (*q.shape[:3], v.shape[3]))])
     dtype = common_type(q, k, v)
     out: Tensor = OP.choose(backend, q.device, dtype, exact=exact)(q.to(dtype), k.to(dtype), v.to(dtype))
     return out.to(v.dtype)

@@ -14,11 +14,7 @@ WIDEST = 256
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """See `regbench.ops.attention.attention`. Float32 is rounded to bfloat16, as the kernels take half precision alone.
-
-    Raises:
-        UserError: heads are wider than the kernels take.
-    """
+    """See `regbench.ops.attention.attention`. Float32 is rounded to bfloat16, as the kernels take half precision alone."""
     from flash_attn import flash_attn_func
 
     width = max(q.shape[-1], v.shape[-1])

@@ -70,10 +70,6 @@ def delta_rule(
 
     Returns:
         z (B, H, L, V) and the final state (B, H, K, V), from which a later call can continue. Gradients flow through both.
-
-    Raises:
-        UserError: a shape does not fit the others, K is above 256, beta and a and b are not one or the other, or `backend`
-            cannot serve these tensors.
     """
     check_shapes("delta_rule", [("q", q, "(B, H, L, K)"), ("v", v, "(B, H, L, V)")])
     batch, heads, length, width = q.shape
@@ -92,8 +88,6 @@ def delta_rule(
     )
     if width > WIDEST:
         raise UserError(f"delta_rule: a key width of {width} is above {WIDEST}, the largest")
-    if (a is None) != (b is None) or (a is None) == (beta is None):
-        raise UserError("delta_rule: give beta, or both a and b")
     chosen = OP.choose(backend, q.device, common_type(q, k, v))
     z, state = chosen(q, k, v, beta, log_decay, initial_state, a, b)
     return z, state

@@ -54,9 +54,6 @@ def linear_attention(
 
     Returns:
         z (B, H, L, V) and the final state (B, H, K, V), from which a later call can continue. Gradients flow through both.
-
-    Raises:
-        UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
     check_shapes("linear_attention", [("q", q, "(B, H, L, K)"), ("v", v, "(B, H, L, V)")])
     batch, heads, length, width = q.shape

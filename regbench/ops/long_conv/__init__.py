@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from regbench.ops.backend import Implementation, Op, check_shapes
-from regbench.utils.errors import UserError
 
 OP = Op(
     "long_conv",
@@ -31,14 +30,10 @@ def long_conv(x: Tensor, kernel: Tensor, skip: Tensor | None = None, backend: st
 
     Returns:
         y (B, L, D), in the type of x.
-
-    Raises:
-        UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
     check_shapes("long_conv", [("x", x, "(B, L, D)")])
     _, length, dim = x.shape
-    if kernel.dim() != 2 or kernel.shape[0] != dim or kernel.shape[1] == 0:
-        raise UserError(f"long_conv: kernel should have shape ({dim}, K) with K > 0, but has {tuple(kernel.shape)}")
+    check_shapes("long_conv", [("kernel", kernel, "(D, K)"), ("kernel", kernel, (dim, max(1, kernel.shape[-1])))])
     if skip is not None:
         check_shapes("long_conv", [("skip", skip, (dim,))])
         kernel = torch.cat([kernel[:, :1] + skip[:, None], kernel[:, 1:]], dim=1)

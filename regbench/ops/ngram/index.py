@@ -26,16 +26,14 @@ class Events:
 
     Every row is read once and written once. A row without an n-gram goes to one of two extra n-grams: one has only reads, the
     other only writes. So it yields zeros in both directions.
-
-    Attributes:
-        code: (2 N,) int32, 2 row + (1 for a write). Sorted by n-gram, then by row, with the read of a row before its write.
-        first: (2 N + 1,) bool, where a new n-gram begins. The entry past the end is True.
-        count: (2 N,) int32, how many writes a read sums, at least 1; 1 for a write.
     """
 
     code: Tensor
+    """(2 N,) int32, 2 row + (1 for a write). Sorted by n-gram, then by row, with the read of a row before its write."""
     first: Tensor
+    """(2 N + 1,) bool, where a new n-gram begins. The entry past the end is True."""
     count: Tensor
+    """(2 N,) int32, how many writes a read sums, at least 1; 1 for a write."""
 
     CHUNK = 128
 

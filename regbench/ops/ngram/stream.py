@@ -8,9 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.ngram.index import INTEGERS
-from regbench.utils.errors import UserError
-
 
 class NGramState:
     """A dictionary of running sums, with the last `order` tokens of each sequence as keys.
@@ -25,19 +22,7 @@ class NGramState:
     """
 
     def __init__(self, order: int = 1, shift: int = 1) -> None:
-        """The state before the first token.
-
-        Args:
-            order: how many tokens must match.
-            shift: how far behind an occurrence the head looks; 1 is the token that followed.
-
-        Raises:
-            UserError: order is below 1, or shift below 0.
-        """
-        if order < 1:
-            raise UserError(f"NGramState needs order >= 1, the number of tokens that must match, not {order}")
-        if shift < 0:
-            raise UserError(f"NGramState needs shift >= 0, since it may not look ahead, not {shift}")
+        """The state before the first token, of a head as in `ngram_head`."""
         self.order = order
         self.shift = shift
         self._recent: deque[list[int]] = deque(maxlen=order)  # one list of tokens for each step
@@ -48,28 +33,11 @@ class NGramState:
 
     @torch.no_grad()
     def step(self, tokens: Tensor, hidden: Tensor) -> Tensor:
-        """The next position of `ngram_head(tokens, hidden, order, shift)`.
-
-        Args:
-            tokens: (B,), of any integer type.
-            hidden: (B, D).
-
-        Returns:
-            (B, D), in the type of `hidden`.
-
-        Raises:
-            UserError: a shape or a type does not fit, or the number of sequences has changed.
-        """
-        if tokens.dtype not in INTEGERS:
-            raise UserError(f"step needs integer tokens, not {tokens.dtype}")
-        if tokens.ndim != 1 or hidden.ndim != 2 or len(tokens) != len(hidden):
-            raise UserError(f"step needs (B,) and (B, D), not {tuple(tokens.shape)} and {tuple(hidden.shape)}")
+        """The next position of `ngram_head(tokens, hidden, order, shift)`: (B,), (B, D) -> (B, D)."""
         if self._sums is None or self._counts is None:
             # In float64, so that a stream of any length stays equal to the parallel form.
             self._sums = hidden.new_zeros(1, hidden.shape[1], dtype=torch.float64)
             self._counts = hidden.new_ones(1, 1, dtype=torch.float64)
-        if self._recent and len(self._recent[0]) != len(tokens):
-            raise UserError(f"step needs the same sequences each time: {len(self._recent[0])} then, {len(tokens)} now")
         self._recent.append(tokens.tolist())
         if len(self._recent) < self.order:
             return torch.zeros_like(hidden)

@@ -51,9 +51,6 @@ def selective_scan(
 
     Returns:
         y (B, L, D) and the final state (B, D, N), from which a later call can continue. Gradients flow through both.
-
-    Raises:
-        UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
     check_shapes("selective_scan", [("x", x, "(B, L, D)"), ("A", A, "(D, N)")])
     batch, length, dim = x.shape

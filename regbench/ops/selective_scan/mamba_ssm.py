@@ -25,11 +25,7 @@ def selective_scan(
     D: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.selective_scan.selective_scan`. It takes no float64.
-
-    Raises:
-        UserError: N is larger than the kernels take.
-    """
+    """See `regbench.ops.selective_scan.selective_scan`. It takes no float64."""
     from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 
     (batch, length, dim), n_state, dtype = x.shape, A.shape[1], x.dtype

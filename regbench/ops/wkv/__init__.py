@@ -30,16 +30,14 @@ class WKVState(NamedTuple):
     """The two sums of a stream, in units of exp(scale): a_i = exp(scale) a and b_i = exp(scale) b.
 
     The scale follows the largest term, so that the sums neither overflow nor vanish. It is only a unit: it has no gradient.
-
-    Attributes:
-        a: (B, D), the weighted sum of values.
-        b: (B, D), the sum of weights.
-        scale: (B, D), the logarithm of the unit.
     """
 
     a: Tensor
+    """(B, D), the weighted sum of values."""
     b: Tensor
+    """(B, D), the sum of weights."""
     scale: Tensor
+    """(B, D), the logarithm of the unit."""
 
     @classmethod
     def zeros(
@@ -71,9 +69,6 @@ def wkv(
 
     Returns:
         z (B, L, D), and the state after the last position, from which a later call can continue.
-
-    Raises:
-        UserError: a shape does not fit the others, or `backend` cannot serve these tensors.
     """
     check_shapes("wkv", [("k", k, "(B, L, D)")])
     batch, _, dim = k.shape

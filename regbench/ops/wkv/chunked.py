@@ -20,17 +20,14 @@ CHUNK = 32
 
 
 class Sums(NamedTuple):
-    """Sums in units of exp(scale), as in `regbench.ops.wkv.WKVState`. The scale has no gradient.
-
-    Attributes:
-        a: the weighted sum of values, of any shape.
-        b: the sum of weights, of the same shape.
-        scale: the logarithm of the unit, of the same shape.
-    """
+    """Sums in units of exp(scale), as in `regbench.ops.wkv.WKVState`. The scale has no gradient."""
 
     a: Tensor
+    """The weighted sum of values, of any shape."""
     b: Tensor
+    """The sum of weights, of the same shape."""
     scale: Tensor
+    """The logarithm of the unit, of the same shape."""
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Sums:
         """The same function of all three tensors."""
