@@ -14,15 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tabulate import tabulate
 
-from regbench.leaderboard.spread import fit_prior
+from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.spread import fit_prior, kept_spread
+from regbench.leaderboard.store import stored_in
 from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import (
     SIGNIFICANCE,
     Prior,
     Sample,
+    Split,
     ahead,
     compare,
+    compare_splits,
+    expected_elsewhere,
     worst_seed,
 )
 from regbench.utils.arrays import FloatArray
