@@ -106,8 +106,8 @@ class RegbenchScore:
             arch: a registered name, `path/to/file.py[:Class]` as seen from the test's folder, or a class.
             track: a built-in track's name (default `pfa-small-v1`), or the path of a YAML file as seen from the test's folder.
             seeds: one model is trained for each (default: 0).
-            record_seeds: the seeds to train where the score is recorded, by default `seeds`: more of them make a better record,
-                and cost only then.
+            record_seeds: the seeds to train where the score is recorded, by default `seeds`, or 0, 1 and 2: more of them make a
+                better record, and cost only then.
             settings: as for `regbench.run`.
             backend: as for `regbench.run`; "auto" by default.
             device: as for `regbench.run`; "auto" by default.
@@ -225,13 +225,14 @@ class RegbenchScore:
         from regbench.runner import run
 
         assert asked.arch is not None
-        seeds = asked.record_seeds if recording and asked.record_seeds is not None else asked.seeds
+        asked_for = (asked.record_seeds, asked.seeds, (0, 1, 2)) if recording else (asked.seeds, (0,))
+        seeds = next(seeds for seeds in asked_for if seeds is not None)
         temporary: pytest.TempPathFactory = self._request.getfixturevalue("tmp_path_factory")
         folder = temporary.mktemp("regbench") / "run"
         run(
             track,
             asked.arch,
-            (0,) if seeds is None else seeds,
+            seeds,
             settings=asked.settings,
             backend=asked.backend or "auto",
             device=asked.device or "auto",
@@ -243,8 +244,11 @@ class RegbenchScore:
         self, record: Measurement | None, got: Measurement, path: Path, folder: Path, test: dict[str, Any]
     ) -> Outcome:
         from regbench.evaluation.regression import UPDATE, Outcome, write_record
+        from regbench.utils.errors import UserError
 
         if record is None:
+            if len(got.seeds) == 1:
+                raise UserError("one seed says nothing of the spread over seeds: record two or more, better three")
             outcome = Outcome.of(got, got, **test)
             write_record(path, got)
             self._report(_SAID, f"recorded {got.metric} {got.sample.mean:.4f} in {path}")

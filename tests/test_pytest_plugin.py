@@ -167,7 +167,7 @@ class TestOutcomes:
             rf"  expected  {expected:.4f} \(by seed 0: {then[0].scores['nll'].value:.4f}, 1: ",
             rf"  change    -{got - expected:.4f} where \+ is better; -0\.\d+ is allowed",
             r"  noise     0\.\d+, one standard error: 0\.\d+ from instances, 0\.\d+ from seeds; allowed are \d\.\d\d of them "
-            r"\(level 0\.01, \d+ degrees of freedom\)",
+            r"\(level 0\.005, [\d.]+ degrees of freedom\)",
             r"  training  the \w+ loss is first apart at evaluation \d of 4, step \d+: expected \d\.\d+, got \d\.\d+, noise ",
             r"  positions the score is first apart around position [\d.]+ \(bin \d+ of \d+\): expected \d\.\d+, got ",
             r"  changed   nothing that the record knows of",
@@ -199,7 +199,7 @@ class TestOutcomes:
     ) -> None:
         write(folder=good)
         run(pytester, "--regbench-update").assert_outcomes(passed=1)
-        write(folder=bad, seed_noise=1.0)
+        write(folder=bad, level=1e-9)
         run(pytester).assert_outcomes(passed=1)
         write(folder=bad, level=0.7)
         assert failure(run(pytester)) == "regbench: level must be above 0 and below 0.5, not 0.7"
@@ -333,7 +333,15 @@ class TestSeeds:
         run(pytester).assert_outcomes(passed=1)
         write("lstm")
         run(pytester).assert_outcomes(passed=1)
-        assert asked == [(0, 1, 2), (4,), (0,)]
+        run(pytester, "--regbench-update").assert_outcomes(passed=1)
+        assert asked == [(0, 1, 2), (4,), (0,), (0, 1, 2)]
+
+    def test_one_seed_is_no_record(
+        self, pytester: pytest.Pytester, write: Callable[..., None], tiny_file: Path
+    ) -> None:
+        write("lstm", seeds=(0,), settings=QUICK)
+        said = "regbench: one seed says nothing of the spread over seeds: record two or more, better three"
+        assert failure(run(pytester, "--regbench-update")).startswith(said)
 
 
 @pytest.mark.usefixtures("no_training")

@@ -261,13 +261,14 @@ class Outcome:
             expected: The record.
             got: The measurement.
             metrics: The scores of the track, by name.
-            level: See `significance.compare`.
+            level: The probability with which chance alone may be called worse.
             prior: What is expected of the seeds, by default as on a track without a board.
         """
         metric, counts, sample = metrics[got.metric], np.array(got.counts), expected.sample
         prior, higher = prior or default_prior(metric), metric.higher_is_better
-        change = compare(sample, got.sample, counts, prior, higher_is_better=higher, level=level, same=True)
-        worst = worst_seed(sample, got.sample.seeds, counts, prior, higher_is_better=higher, level=level)
+        # Half of the level for each of the two.
+        change = compare(sample, got.sample, counts, prior, higher_is_better=higher, level=level / 2, same=True)
+        worst = worst_seed(sample, got.sample.seeds, counts, prior, higher_is_better=higher, level=level / 2)
         return cls(expected, got, change, worst, prior)
 
     @property

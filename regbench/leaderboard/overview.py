@@ -90,8 +90,8 @@ class Overview:
     Attributes:
         boards: The boards of the columns.
         lines: The architectures, by mean normalized score, best first; those without one come last.
-        common: The tracks that means are over, for people. All architectures with a rank on half of the tracks or more have a
-            rank on these.
+        common: The tracks that means are over, for people. All architectures with a rank on more than half of the tracks have
+            a rank on these.
         findings: Sentences that follow from the entries.
     """
 
@@ -126,7 +126,7 @@ def overview(boards: Sequence[Board]) -> Overview:
         if heads:
             name, family = f"{name} + n-gram heads", COUNTS
         lines.append(Line(name, family, paper, tuple(cells)))
-    most = [line.ranked.keys() for line in lines if 2 * len(line.ranked) >= len(boards)]
+    most = [line.ranked.keys() for line in lines if 2 * len(line.ranked) > len(boards)]
     common = tuple(place for place in range(len(boards)) if most and all(place in ranked for ranked in most))
     lines = [replace(line, common=common) for line in lines]
     lines.sort(key=lambda line: (line.normalized is None, -(line.normalized or 0.0), line.name))

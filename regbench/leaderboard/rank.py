@@ -193,9 +193,10 @@ class Board:
         middle = statistics.median(row.scores[main.name].value for row in rows)
         return (
             f"Seeds are expected to spread by {prior.at(middle, self.n_instances):.2g} at {middle:.3f}, the median {main.label}. "
-            f"This counts as {prior.freedom:g} degrees of freedom. It was fitted to "
-            + ("the entries of this board." if self.priors else "all boards, as few entries are here.")
-            + f" In {two} entries some seeds learn and some do not. There five seeds tell more than three." * (two > 0)
+            f"This counts as {prior.freedom:g} degrees of freedom. It was fitted to the seeds of "
+            + ("all boards: too few are here." if prior.spread == default_prior(main).spread else "this board.")
+            + f" In {two} of the entries some seeds learn and some do not. There five seeds tell more than three."
+            * (two > 0)
         )
 
     @property
@@ -350,7 +351,7 @@ def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tu
     found = ahead(samples, counts, prior, higher_is_better=main.higher_is_better)
     return [
         (
-            (1 + found[:, i].sum(), len(ordered) - found[i].sum()),
+            (1 + int(found[:, i].sum()), len(ordered) - int(found[i].sum())),
             frozenset(ordered[j].name for j in np.flatnonzero(found[:, i])),
         )
         for i in range(len(ordered))

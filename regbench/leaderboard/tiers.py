@@ -297,7 +297,7 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -
         error, freedom = seed_error((then, now), prior, len(entry.instances.counts), same=True)
         one = entry.instances.over_seeds(metric).stderr
         noise = math.sqrt(2) * one if again.errors is None else one + again.errors[metric]
-        change = Change(second - first, noise, error, freedom, SAME)
+        change = Change(second - first, noise, error, freedom, freedom, SAME)
         if change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, track, now)):
             yield f"the {metric} of the second training is {second:.4f}, and that of the entry {first:.4f}"
 

@@ -49,6 +49,13 @@ from regbench.utils.settings import Strict
 SIGNIFICANCE = 0.05
 """Two-sided. A difference with a larger p-value counts as chance."""
 
+SURE = 0.01
+"""Two-sided. With a larger probability chance explains that one entry learns more often than another. With this one ranges of
+ranks hold on simulated boards of coin tosses, too."""
+
+_DRAWS = 4000
+"""Boards of equal entries that are drawn."""
+
 LEVEL = 0.001
 """How often a test may fail although nothing is wrong: once in a thousand."""
 
@@ -68,7 +75,7 @@ class Prior(Strict):
     spread: float
     freedom: float
     gap: float | None = None
-    learning: float = 0.5
+    learning: float = 0.02
 
     def at(self, score: float, instances: int) -> float:
         """The spread at a score, in its unit. On the scale of the logit half an instance is right and half an instance is wrong.
@@ -89,8 +96,8 @@ class Prior(Strict):
 def default_prior(metric: Metric) -> Prior:
     """What is expected on a track whose board has few entries or none: fitted to the main scores of all boards together."""
     if metric.limits == (0.0, 1.0):
-        return Prior(logit=True, spread=0.02, freedom=0.5, gap=1 / 3)
-    return Prior(logit=False, spread=0.005, freedom=0.9)
+        return Prior(logit=True, spread=0.037, freedom=0.67, gap=1 / 3)
+    return Prior(logit=False, spread=0.0019, freedom=0.78)
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,7 @@ class Change:
         instances: The part of its standard error that comes from instances.
         seeds: The part of its standard error that comes from seeds.
         freedom: Degrees of freedom of the whole standard error.
+        of_seeds: Degrees of freedom of the part from seeds.
         level: The probability with which chance alone may be called a change, on one side.
     """
 
@@ -141,6 +149,7 @@ class Change:
     instances: float
     seeds: float
     freedom: float
+    of_seeds: float
     level: float
 
     @property
@@ -150,15 +159,17 @@ class Change:
 
     @property
     def allowed(self) -> float:
-        """The largest change that chance explains."""
-        return student_quantile(self.level, self.freedom) * self.noise
+        """The largest change that chance explains: the noise of both, or that of the few seeds alone, which has heavier tails."""
+        alone = student_quantile(self.level, self.of_seeds) * self.seeds if self.seeds else 0.0
+        return max(student_quantile(self.level, self.freedom) * self.noise, alone)
 
     @property
     def p(self) -> float:
         """The two-sided p-value: how often chance alone gives so large a change."""
         if self.noise == 0.0:
             return float(self.change == 0.0)
-        return 2.0 * float(stdtr(self.freedom, -abs(self.change) / self.noise))
+        alone = stdtr(self.of_seeds, -abs(self.change) / self.seeds) if self.seeds else 0.0
+        return 2.0 * max(float(stdtr(self.freedom, -abs(self.change) / self.noise)), float(alone))
 
     @property
     def worse(self) -> bool:
@@ -198,15 +209,15 @@ def compare(
     seeds, freedom = seed_error([one.seeds for one in (expected, got) if one.trained], prior, n, same=same)
     instances = _paired_error(got.instances - expected.instances, counts)
     if math.isinf(instances):  # one instance tells nothing of others
-        return Change(change if higher_is_better else -change, instances, seeds, 1, level)
+        return Change(change if higher_is_better else -change, instances, seeds, 1, 1, level)
     exponent = math.frexp(max(seeds, instances))[1]  # fourth powers of a very large score would overflow
     own = math.ldexp(expected.own, -2 * exponent) + math.ldexp(got.own, -2 * exponent)
     one, other = math.ldexp(seeds, -exponent), math.ldexp(instances, -exponent)
     other = math.sqrt(max(0.0, other**2 - own))
-    total = one**2 + other**2
+    total, both = one**2 + other**2, freedom
     if total > 0.0:  # of a sum of two variances, by Satterthwaite
-        freedom = total**2 / (one**4 / freedom + other**4 / (n - 1))
-    return Change(change if higher_is_better else -change, math.ldexp(other, exponent), seeds, freedom, level)
+        both = total**2 / (one**4 / freedom + other**4 / (n - 1))
+    return Change(change if higher_is_better else -change, math.ldexp(other, exponent), seeds, both, freedom, level)
 
 
 def worst_seed(
@@ -231,9 +242,13 @@ def worst_seed(
     mean = expected.mean
     variance, freedom = _variance([expected.seeds], prior, np.count_nonzero(counts))
     seeds = math.sqrt(variance * (1 + 1 / len(expected.seeds)))
-    change = min(x - mean if higher_is_better else mean - x for x in got)
+    worst = min(got) if higher_is_better else max(got)
+    change = worst - mean if higher_is_better else mean - worst
+    a, k = prior.learning, len(expected.seeds)
+    if prior.gap_in([*expected.seeds, worst]) is not None and len(got) * a / (k + 2 * a) > SIGNIFICANCE:
+        seeds = math.inf  # that all K seeds learned does not say that another one will
     # A score near its best, such as an NLL near 0, is that of a few instances: there seeds differ by more than a share of it.
-    return Change(change, _paired_error(expected.instances, counts), seeds, freedom, level / len(got))
+    return Change(change, _paired_error(expected.instances, counts), seeds, freedom, freedom, level / len(got))
 
 
 def ahead(
@@ -241,23 +256,31 @@ def ahead(
 ) -> NDArray[np.bool_]:
     """Which of the E entries of a board are ahead of which: (E, E), whether i is ahead of j.
 
-    All pairs are tested together by the steps of Holm 1979. So with a probability of at most `SIGNIFICANCE` any of those that are
-    equal is called ahead, and the ranges of ranks that follow hold for all entries at once (Mogstad, Romano, Shaikh and Wilhelm
-    2024, "Inference for Ranks").
+    All pairs are tested together. With a probability of at most `SIGNIFICANCE` any two that are equal are called different. So
+    ranges of ranks that follow hold for all entries at once: they are the simultaneous confidence sets of Mogstad, Romano, Shaikh
+    and Wilhelm 2024, "Inference for Ranks". Boards of equal entries are drawn, with the standard errors and degrees of freedom of
+    this one. The largest change of each is noted, as a multiple of the allowed one. A pair that is above nearly all of these
+    counts, and the rest is tested without it, until none is left that counts (Romano and Wolf 2005).
 
     Two entries on either side of a gap must also differ in how often a seed learns: with three seeds each, one in 32 pairs of
     coin tosses has 3 of 3 against 0 of 3. How likely that is on this board, its `Prior.learning` says.
     """
-    pairs = list(itertools.combinations(range(len(samples)), 2))
-    changes = [compare(samples[i], samples[j], counts, prior, higher_is_better=higher_is_better) for i, j in pairs]
     found = np.zeros((len(samples), len(samples)), bool)
-    for left, n in zip(
-        range(len(pairs), 0, -1), np.argsort([change.p for change in changes], kind="stable"), strict=True
-    ):
-        if changes[n].p > SIGNIFICANCE / left:
-            break
-        worse, better = pairs[n] if changes[n].change > 0 else pairs[n][::-1]
-        found[better, worse] = 2 * _unsure(samples[better].seeds, samples[worse].seeds, prior) < SIGNIFICANCE
+    pairs = np.array(list(itertools.combinations(range(len(samples)), 2)), int).reshape(-1, 2)
+    changes = [compare(samples[i], samples[j], counts, prior, higher_is_better=higher_is_better) for i, j in pairs]
+    n, rng, left = int(np.count_nonzero(counts)), np.random.default_rng(0), np.arange(len(pairs))
+    errors, freedom = np.array([seed_error([one.seeds], prior, n, same=True) for one in samples]).reshape(-1, 2).T
+    by_seeds = errors * rng.standard_t(freedom, (_DRAWS, len(samples)))
+    drawn = np.diff(by_seeds[:, pairs])[..., 0]
+    drawn += np.array([one.instances for one in changes]) * rng.normal(size=drawn.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing varies
+        size, drawn = (np.abs(x) / [one.allowed for one in changes] for x in ([c.change for c in changes], drawn))
+    while len(left):
+        counted = size[left] > np.quantile(np.nan_to_num(drawn[:, left]).max(1), 1 - SIGNIFICANCE)
+        for k in left[counted]:
+            worse, better = pairs[k] if changes[k].change > 0 else pairs[k][::-1]
+            found[better, worse] = 2 * _unsure(samples[better].seeds, samples[worse].seeds, prior) < SURE
+        left = left[~counted] if counted.any() else left[:0]
     return found
 
 
@@ -338,7 +361,7 @@ def compare_splits(
         level: The probability with which chance alone may be called a change, on one side.
     """
     change = got - expected[0]
-    return Change(change if higher_is_better else -change, expected[1], 0.0, max(1, instances - 1), level)
+    return Change(change if higher_is_better else -change, expected[1], 0.0, max(1, instances - 1), math.inf, level)
 
 
 def seed_error(sides: Sequence[Sequence[float]], prior: Prior, instances: int, *, same: bool) -> tuple[float, float]:
@@ -365,7 +388,7 @@ def _variance(sides: Sequence[Sequence[float]], prior: Prior, instances: int) ->
     expected = prior.at(statistics.fmean(statistics.fmean(seeds) for seeds in sides), instances) ** 2
     variance = (prior.freedom * expected + squares) / (prior.freedom + freedom)
     if any(prior.gap_in(seeds) is not None for seeds in sides):
-        return max(variance, squares / freedom), freedom
+        return max(variance, squares / freedom), min(len(seeds) - 1 for seeds in sides if len(seeds) > 1)
     return variance, prior.freedom + freedom
 
 

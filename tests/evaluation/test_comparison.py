@@ -242,7 +242,7 @@ def test_a_name_in_brackets_is_no_markup(
     shutil.copytree(runs["two"], own)
     assert cli.main(["compare", f"[bold]mine={own}", "oracle", "--track", str(tiny_file)]) == 0
     out = capsys.readouterr().out
-    assert out.count("[bold]mine") == 4  # a row of each table, the first predictor, its seeds
+    assert out.count("[bold]mine") == 5  # a row of each part of each table, the first predictor, its seeds
     assert cli.main(["run", "--resume", str(own)]) == 0
     assert f"result and pictures: {own}\n" in capsys.readouterr().out
 

@@ -21,6 +21,7 @@ from regbench.evaluation.regression import (
     read_record,
     write_record,
 )
+from regbench.metrics.significance import Prior
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from tests.conftest import TINY
@@ -188,10 +189,11 @@ def test_of_a_distance_more_is_worse(tiny: Track) -> None:
     assert Outcome.of(made(tiny, 0.3, metric="tvd"), made(tiny, 0.4, metric="tvd")).verdict == "worse"
 
 
-def test_a_level_and_a_noise_of_ones_own(tiny: Track) -> None:
+def test_a_level_and_a_prior_of_ones_own(tiny: Track) -> None:
     pair = made(tiny), made(tiny, 0.7)
-    assert Outcome.of(*pair, seed_noise=0.1).verdict == "the same"
-    assert Outcome.of(*pair, level=1e-9, seed_noise=0.02).verdict == "the same"
+    wide = Prior(logit=True, spread=0.6, freedom=8)
+    assert Outcome.of(*pair, prior=wide).verdict == "the same"
+    assert Outcome.of(*pair, level=1e-9).verdict == "the same"
 
 
 class TestWhereTheyPart:
@@ -209,9 +211,9 @@ class TestWhereTheyPart:
         )
 
     def test_less_than_the_noise_is_not_apart(self, tiny: Track) -> None:
-        near = with_seeds(made(tiny), training=[(10, 2.01, 2.11), (20, 1.5, 1.61), (30, 1.2, 1.31)])
+        near = with_seeds(made(tiny), training=[(10, 2.001, 2.101), (20, 1.5, 1.601), (30, 1.2, 1.301)])
         assert Outcome.of(made(tiny), near).training() == (
-            "no loss is apart by more than the noise; the last validation loss: expected 1.3000, got 1.3100"
+            "no loss is apart by more than the noise; the last validation loss: expected 1.3000, got 1.3010"
         )
 
     def test_seeds_that_spread_allow_more(self, tiny: Track) -> None:
@@ -282,5 +284,5 @@ class TestWhereTheyPart:
         ]  # fmt: skip
         assert "0.7000 (by seed 0: 0.6980, 1: 0.7000, 2: 0.7020)" in text
         assert "-0.1000 where + is better" in text
-        assert "(level 0.001, 12 degrees of freedom)" in text
+        assert "(level 0.0005, 4.67 degrees of freedom)" in text, "half of the level for each of the two tests"
         assert "nothing that the record knows of" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from baselines.ngram import NGram
 from regbench import cli
 from regbench.cli.commands.run import _say_what_next
 from regbench.config import Config
+from regbench.evaluation.any_predictor import _name_of
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
 from regbench.evaluation.find_predictors import KnownScores, find_predictors
 from regbench.evaluation.score_table import score_table
 from regbench.leaderboard.standing import Entries, standing_of
 from regbench.leaderboard.store import stored_in, without_evidence
-from regbench.metrics.significance import SEED_NOISE, Sample, compare, seed_error
+from regbench.metrics.metric import METRICS
+from regbench.metrics.significance import Prior, Sample, compare, default_prior, seed_error
 from regbench.results import read_result
 from regbench.runner import write_config
 from regbench.tracks import Track, load_track
@@ -71,9 +74,8 @@ def test_a_run_is_compared_with_the_noise_of_its_seeds(tiny: Track, tiny_file: P
         result.score("legal_accuracy").value - result.baselines["2-gram"].scores["legal_accuracy"].value, abs=1e-12
     )
     values = [seed.scores["legal_accuracy"].value for seed in result.seeds]
-    baseline = result.baselines["2-gram"].scores["legal_accuracy"].value
-    error, _ = seed_error([baseline], values, SEED_NOISE * float(np.mean(values)))
-    assert change.seeds == pytest.approx(error * (0.5 / 1.5) ** 0.5), "a baseline has no seeds"
+    prior, n = default_prior(METRICS["legal_accuracy"]), len(tiny.instances("test"))
+    assert change.seeds == pytest.approx(seed_error([values], prior, n, same=False)[0]), "a baseline has no seeds"
     back = {row.name: row for row in score_table(find_predictors([str(run_folder), "2-gram"], str(tiny_file)))}
     assert back["2-gram"].change is not None
     assert back["2-gram"].change.p == pytest.approx(change.p), "the order of the names decides nothing"
@@ -81,7 +83,7 @@ def test_a_run_is_compared_with_the_noise_of_its_seeds(tiny: Track, tiny_file: P
         row.name: row for row in score_table(find_predictors([f"a={run_folder}", f"b={run_folder}"], str(tiny_file)))
     }
     assert twice["b"].change is not None
-    error, _ = seed_error(values, values, SEED_NOISE * float(np.mean(values)))
+    error, _ = seed_error([values, values], prior, n, same=False)
     assert twice["b"].change.seeds == pytest.approx(error), "both have seeds there"
     assert (twice["b"].verdict, twice["b"].change.p) == ("tied", 1.0)
 
@@ -90,10 +92,11 @@ def test_p_is_the_level_at_which_the_verdict_changes() -> None:
     rng = np.random.default_rng(0)
     counts = np.full(50, 10)
     one, other = (Sample([x], 10 * (x + rng.normal(0, 0.05, 50))) for x in (0.5, 0.53))
-    p = compare(one, other, counts, higher_is_better=True).p
+    prior = Prior(logit=True, spread=0.05, freedom=8)
+    p = compare(one, other, counts, prior, higher_is_better=True).p
     assert 0 < p < 1
     for level, better in ((p / 2 * 1.01, True), (p / 2 * 0.99, False)):
-        assert compare(one, other, counts, higher_is_better=True, level=min(level, 0.49)).better is better
+        assert compare(one, other, counts, prior, higher_is_better=True, level=min(level, 0.49)).better is better
 
 
 def test_a_model_from_elsewhere_counts_as_it_is(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
@@ -123,6 +126,9 @@ class OneEntry:
     def track_of(self, file: str) -> None:
         return None
 
+    def prior(self, track: Track) -> Prior:
+        return default_prior(METRICS["legal_accuracy"])
+
 
 def test_the_name_of_an_entry_may_have_an_equals_sign(tiny_file: Path) -> None:
     assert find_predictors(["2-gram", "lstm=wide"], str(tiny_file), OneEntry()).names == ["2-gram", "lstm=wide"]
@@ -136,6 +142,7 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
     for name in ("mamba", "rwkv"):
         assert rows[name].scores["tvd"].value == pytest.approx(entries[name].score("tvd").value)
         assert rows[name].seeds == 3
+        assert rows[name].result == entries[name]
     (path,) = (one.path for one in stored_in(ENTRIES / "pfa-small-v1") if one.path.name.startswith("lstm-"))
     assert find_predictors(["2-gram", str(path)], "pfa-small-v1", Entries()).names[1] == "lstm"
     (other,) = (one.path for one in stored_in(ENTRIES / "bigram-small-v1") if one.path.name.startswith("lstm-"))
@@ -163,6 +170,30 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
     broken.write_text(path.read_text().replace('"seed": 0', '"seed": 7', 1))
     with pytest.raises(UserError, match="is no whole entry: the digest is not that of the content"):
         find_predictors(["2-gram", str(broken)], "pfa-small-v1", Entries())
+
+
+def test_what_each_was_trained_with_stands_beside_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And that budgets differ, and that some seeds learn and some do not."""
+    monkeypatch.setenv("COLUMNS", "200")
+    track, names = "pfa-small-v1", ["mamba", "mamba+train_tokens-1000000", "2-gram"]
+    assert cli.main(["compare", *names, "--track", track]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"mamba .*66,816\s+19\.0 KiB\s+7,9\d\d,\d{3}\s+100 %", out)
+    assert "budgets differ: mamba used 100 %, mamba+train_tokens-1000000 used 12 %" in out
+    assert "learns in" not in out
+    selective = "mad-selective-copying-small-v1"
+    assert cli.main(["compare", "rwkv", "retnet", "--track", selective]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"retnet .*2 of 3\n", out)
+    assert "budgets differ" not in out
+
+
+def test_a_published_model_carries_its_own_name() -> None:
+    assert _name_of(SimpleNamespace(name_or_path="someone/small-model")) == "small-model"
+    assert _name_of(SimpleNamespace(name="mine", name_or_path="")) == "mine"
+    assert _name_of(SimpleNamespace(name_or_path="")) == "SimpleNamespace"
 
 
 @pytest.mark.ci

@@ -91,7 +91,7 @@ def test_fresh_instances_are_in_no_split(tiny: Track, lstm: Made) -> None:
 
 def test_a_difference_without_noise_is_told() -> None:
     """Every answer was right, and every fresh one is wrong: neither mean has an error to divide by."""
-    assert differing({"token_accuracy": Change(-1.0, 0.0, 0.0, 9, 0.001)}) == [
+    assert differing({"token_accuracy": Change(-1.0, 0.0, 0.0, 9, 9, 0.001)}) == [
         "token_accuracy is worse on fresh instances by 1, and no noise"
     ]
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from csv import DictReader
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from regbench.leaderboard import rank as ranking
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import Board, rank, retirement
+from regbench.leaderboard.spread import SPREAD, kept_spread, spread_file
 from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced
-from regbench.metrics.significance import Sample, compare
+from regbench.metrics.significance import Prior, ahead
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from tests.leaderboard.conftest import Made
@@ -71,23 +73,18 @@ def test_a_mean_has_the_error_of_its_seeds(entries: list[Entry]) -> None:
     assert one.result.score("nll") == one.result.seeds[0].scores["nll"]
 
 
-def test_ties_are_what_the_test_leaves_open(entries: list[Entry], tiny: Track) -> None:
+SHARP = {MAIN: Prior(logit=True, spread=0.02, freedom=20.0, gap=0.3)}
+
+
+def test_ranges_of_ranks_are_what_the_test_leaves_open(entries: list[Entry], tiny: Track) -> None:
     entries = [entry for entry in entries if entry.result.training["train_tokens"] is None]
-    (board,) = rank(entries, tiny)
+    (board,) = rank(entries, tiny, spread={tiny.definition.digest: SHARP})
     ranked = board.entries
-    counts = ranked[0].instances.counts_of(MAIN)
-
-    def sample(entry: Entry) -> Sample:
-        values = [seed.scores[MAIN].value for seed in entry.result.seeds]
-        return Sample(values, entry.instances.mean(MAIN))
-
+    samples = [sample_of(entry.result.seeds, entry.instances, MAIN) for entry in ranked]
+    found = ahead(samples, ranked[0].instances.counts_of(MAIN), SHARP[MAIN], higher_is_better=True)
     for i, row in enumerate(row for row in board.rows if row.entry is not None):
-        above, below = ranked[:i], ranked[i + 1 :]
-        options = {"counts": counts, "higher_is_better": True, "level": 0.025}
-        ahead = [e for e in above if compare(sample(e), sample(ranked[i]), **options).worse]  # type: ignore[arg-type]
-        worse = sum(compare(sample(ranked[i]), sample(e), **options).worse for e in below)  # type: ignore[arg-type]
-        assert row.ties == (1 + len(ahead), len(ranked) - worse)
-        assert row.better == {e.name for e in ahead}
+        assert row.ties == (1 + found[:, i].sum(), len(ranked) - found[i].sum())
+        assert row.better == {ranked[j].name for j in np.flatnonzero(found[:, i])}
         assert row.ties[0] <= i + 1 <= row.ties[1]
     assert any(row.ties[0] < row.ties[1] for row in board.rows if row.ties)
     assert not any(row.ties == (1, len(ranked)) for row in board.rows), "not everything is a tie"
@@ -102,22 +99,62 @@ def test_the_noise_of_seeds_makes_a_tie(entries: list[Entry], tiny: Track) -> No
     assert places([best, noisy], tiny) == {"transformer": "1–2", "noisy": "1–2"}
 
 
-def test_the_test_is_two_sided(entries: list[Entry], tiny: Track) -> None:
-    """Of two entries that differ with p = 0.07 neither is better; with p = 0.03 one is."""
-    best = next(entry for entry in entries if entry.name == "transformer")
+def test_what_is_expected_of_seeds_is_fitted_once(entries: list[Entry], tiny: Track, tmp_path: Path) -> None:
+    """An entry that comes later changes nothing of it, nor a verdict between two others."""
+    one = next(entry for entry in entries if entry.name == "transformer")
+    spreads = np.random.default_rng(0).normal(1.0, 0.02, (12, 3))
+    many = [scaled(one, f"entry-{i}", tuple(seeds)) for i, seeds in enumerate(spreads)]
+    (board,) = rank(many, tiny)
+    prior = board.priors[MAIN]
+    assert set(board.priors) == set(board.metrics)
+    assert 0.01 < prior.at(one.result.score(MAIN).value, 24) / one.result.score(MAIN).value < 0.04
+    baselines = {b.anchor: b.scores[MAIN].value for b in one.result.baselines.values()}
+    assert prior.gap == pytest.approx((baselines["end"] - baselines["start"]) / 3, rel=1e-3)
+    (tmp_path / SPREAD).write_text(spread_file(tmp_path, {board.digest: board.priors, "f" * 64: {}}))
+    kept = kept_spread(tmp_path)
+    assert kept == {board.digest: board.priors}
+    wide = [*many, scaled(one, "wide", (0.5, 1.0, 1.4))]
+    (later,) = rank(wide, tiny, spread=kept)
+    assert later.priors == board.priors
+    assert rank(wide, tiny)[0].priors != board.priors
+    assert spread_file(tmp_path, {later.digest: {}}) == (tmp_path / SPREAD).read_text()
+    assert f"This counts as {prior.freedom:g} degrees of freedom. It was fitted to the seeds of this board." in (
+        publish.markdown(board)
+    )
+    (few,) = rank(many[:3], tiny)
+    assert few.priors == {}
+    assert "It was fitted to the seeds of all boards" in few.about_spread
+    (tmp_path / SPREAD).write_text('{"a": {"nll": {"spread": 1}}}')
+    with pytest.raises(UserError, match="not of the schema; remove it"):
+        kept_spread(tmp_path)
 
-    def lower(name: str, p: float) -> Entry:
-        """The same entry with a main score so much lower that the difference has this p-value, or a little less."""
-        for share in np.arange(1.0, 0.9, -5e-4):
-            other = scaled(best, name, (share, share, share))
-            one, two = (sample_of(entry.result.seeds, entry.instances, MAIN) for entry in (best, other))
-            if (found := compare(one, two, best.instances.counts_of(MAIN), higher_is_better=True).p) < p:
-                assert found > p - 0.01
-                return other
-        raise AssertionError
 
-    assert places([best, lower("near", 0.07)], tiny) == {"transformer": "1–2", "near": "1–2"}
-    assert places([best, lower("far", 0.03)], tiny) == {"transformer": "1", "far": "2"}
+def test_an_entry_says_in_how_many_seeds_it_learned(entries: list[Entry], tiny: Track) -> None:
+    one = next(entry for entry in entries if entry.name == "transformer")
+    two_modes = scaled(one, "two-modes", (1.0, 0.3, 1.1))
+    (board,) = rank([one, two_modes], tiny)
+    rows = {row.name: row for row in board.rows}
+    assert (rows["two-modes"].learned, rows["transformer"].learned) == ((2, 3), None)
+    assert "two-modes (learns in 2 of 3 seeds)" in publish.markdown(board)
+    assert '<span class="badge">learns in 2 of 3 seeds</span>' in build_page([board])
+    assert "In 1 of the entries some seeds learn and some do not" in board.about_spread
+    csv = {row["name"]: row for row in DictReader(StringIO(publish.csv(board)))}
+    assert [csv[name]["learns"] for name in ("two-modes", "transformer")] == ["learns in 2 of 3 seeds", ""]
+
+    def nll(entry: Entry) -> Entry:
+        """By a score of which less is better: two seeds of three have less."""
+        track = entry.result.track.model_copy(update={"main_score": "nll"})
+        seeds = [
+            seed.model_copy(
+                update={"scores": seed.scores | {"nll": seed.scores["nll"].model_copy(update={"value": value})}}
+            )
+            for seed, value in zip(entry.result.seeds, (0.5, 3.0, 0.6), strict=True)
+        ]
+        return entry.model_copy(update={"result": entry.result.model_copy(update={"track": track, "seeds": seeds})})
+
+    spread = {tiny.definition.digest: {"nll": Prior(logit=False, spread=0.1, freedom=2.0, gap=1.0)}}
+    (by_nll,) = rank([nll(one)], tiny, spread=spread)
+    assert next(row.learned for row in by_nll.rows if row.entry) == (2, 3)
 
 
 def test_baselines_stand_among_them(entries: list[Entry], tiny: Track) -> None:
@@ -134,7 +171,8 @@ def test_lower_is_better_where_it_is(entries: list[Entry], tiny: Track) -> None:
         track = entry.result.track.model_copy(update={"main_score": "tvd"})
         return entry.model_copy(update={"result": entry.result.model_copy(update={"track": track})})
 
-    (board,) = rank([by_tvd(entry) for entry in entries], tiny)
+    spread = {tiny.definition.digest: {"tvd": SHARP[MAIN]}}
+    (board,) = rank([by_tvd(entry) for entry in entries], tiny, spread=spread)
     values = [row.scores["tvd"].value for row in board.rows]
     assert values == sorted(values)
     assert board.metrics[0] == "tvd"
@@ -199,7 +237,7 @@ def board_with(entries: list[Entry], track: Track, *, verified: Sequence[str], r
         for entry in entries
         if entry.name in (*verified, *reproduced)
     }
-    (board,) = rank(entries, track, evidence)
+    (board,) = rank(entries, track, evidence, {track.definition.digest: SHARP})
     return board
 
 

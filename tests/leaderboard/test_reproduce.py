@@ -15,6 +15,7 @@ from regbench.leaderboard.reproduce import compare_runs, keep_reproduction, repr
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import Evidence, Reproduced, Submitted, read_evidence, today, write_evidence
 from regbench.leaderboard.verify import verify_entry
+from regbench.metrics.significance import default_prior
 from regbench.utils.errors import UserError
 from tests.leaderboard.conftest import SETTINGS, Made
 
@@ -114,7 +115,14 @@ def test_what_makes_no_entry_reproduced(lstm: Made, again: Path, tiny_file: Path
     assert read_evidence(Stored(path)).submitted is not None, "what was known stays"
 
 
-def test_evidence_of_a_second_training_that_does_not_hold(lstm: Made, tmp_path: Path) -> None:
+def test_evidence_of_a_second_training_that_does_not_hold(
+    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a track whose seeds are known to spread little."""
+    monkeypatch.setattr(
+        "regbench.leaderboard.tiers.prior_of",
+        lambda _, metric: default_prior(metric).model_copy(update={"freedom": 20.0}),
+    )
     path, entry = board_of(lstm, tmp_path), lstm.entry
     scores = [{metric: record.value for metric, record in seed.scores.items()} for seed in entry.result.seeds]
     honest = Reproduced(

@@ -211,7 +211,7 @@ def _costs(row: ScoreRow, found: Found) -> tuple[str, ...]:
         return ("",) * 4
     share, architecture = _share(row, found), row.result.architecture
     tokens = ("", "") if share is None else (f"{row.result.tokens:,}", f"{100 * share:.0f} %")
-    return (f"{architecture.parameters:,}", human_state(architecture), *tokens)
+    return (f"{architecture.parameters:,}", fill(human_state(architecture), 12), *tokens)
 
 
 def _show_distances(found: Comparison, arguments: argparse.Namespace, console: Console) -> None:
