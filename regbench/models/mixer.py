@@ -61,7 +61,17 @@ class Options(Settings):
         return self
 
 
-FAMILIES = ("attention", "linear attention", "delta rule", "state space", "convolution", "recurrent", "counts", "other")
+FAMILIES = (
+    "attention",
+    "linear attention",
+    "delta rule",
+    "state space",
+    "convolution",
+    "recurrent",
+    "hybrid",
+    "counts",
+    "other",
+)
 """What an architecture may be. "counts": it is given counts of n-grams, or learns from them alone."""
 
 

@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -160,6 +160,12 @@ def as_file(name: str) -> tuple[Path | None, str | None]:
 def is_file(name: str) -> bool:
     """Whether a name has the form of `as_file`."""
     return as_file(name)[0] is not None
+
+
+def files_in(settings: Mapping[str, Any]) -> list[str]:
+    """The Python files that settings name, each alone or in a list with commas, as the mixers of a hybrid."""
+    texts = [value for value in settings.values() if isinstance(value, str)]
+    return [name for text in texts for name in text.split(",") if is_file(name.strip())]
 
 
 def short_name(name: str) -> str:

@@ -14,9 +14,9 @@ from regbench.utils.errors import UserError
 from tests.helpers.tensors import assert_same_bits_for_any_threads
 
 
-def everything(inputs: list[Tensor], backend: str) -> list[Tensor]:
+def everything(inputs: list[Tensor], backend: str, window: int = 0) -> list[Tensor]:
     """The outputs, and the gradient of each input, for a fixed gradient from above."""
-    out = attention(*inputs, backend=backend)
+    out = attention(*inputs, backend=backend, window=window)
     above = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view(out.shape)
     return [out, *torch.autograd.grad(out, inputs, above)]
 
@@ -35,6 +35,30 @@ def test_fast_forms_equal_naive_with_all_gradients(backend: str, widths: tuple[i
     inputs = leaves(2, 3, length, widths, torch.float64)
     for fast, naive in zip(everything(inputs, backend), everything(inputs, "naive"), strict=True):
         torch.testing.assert_close(fast, naive, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 64, 70, 199, 200, 300])
+@pytest.mark.parametrize("widths", [(8, 5), (16, 16)])
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_a_window_equals_naive_with_all_gradients(backend: str, widths: tuple[int, int], window: int) -> None:
+    for length in (1, 17, 200):
+        inputs = leaves(2, 3, length, widths, torch.float64)
+        found, right = (everything(inputs, one, window) for one in (backend, "naive"))
+        for fast, naive in zip(found, right, strict=True):
+            torch.testing.assert_close(fast, naive, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu", "naive"])
+def test_a_window_is_attention_to_its_positions_alone(backend: str) -> None:
+    q, k, v = (x.detach() for x in leaves(1, 2, 30, (8, 8), torch.float64))
+    found = attention(q, k, v, backend=backend, window=5)
+    for i in (0, 3, 4, 5, 29):
+        seen = slice(max(0, i - 4), i + 1)
+        weights = (q[:, :, i : i + 1] @ k[:, :, seen].mT / 8**0.5).softmax(-1)
+        torch.testing.assert_close(found[:, :, i : i + 1], weights @ v[:, :, seen], rtol=1e-10, atol=1e-12)
+    whole = attention(q, k, v, backend=backend)
+    torch.testing.assert_close(attention(q, k, v, backend=backend, window=30), whole, rtol=1e-12, atol=1e-13)
+    assert not torch.allclose(found[:, :, 5:], whole[:, :, 5:])
 
 
 @pytest.mark.parametrize("width", [8, 32])

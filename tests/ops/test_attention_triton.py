@@ -261,6 +261,16 @@ def test_nothing_is_larger_than_the_inputs(interpreter: ProcessPoolExecutor) -> 
     assert sizes.largest == 70 * 70 * 4
 
 
+def test_a_window_is_refused() -> None:
+    from regbench.ops.attention import triton
+
+    x = torch.zeros(1, 1, 4, 16)
+    with pytest.raises(
+        UserError, match="^backend 'triton' of attention has no window: take auto, torch or flash-attn$"
+    ):
+        triton.attention(x, x, x, 2)
+
+
 @pytest.mark.parametrize(("key", "value", "wrong"), [(257, 4, 257), (4, 300, 300), (0, 4, 0)])
 def test_widths_that_do_not_fit_are_refused(key: int, value: int, wrong: int) -> None:
     from regbench.ops.attention import triton

@@ -34,8 +34,12 @@ OP = Op(
 )
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", *, exact: bool = False) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", *, exact: bool = False, window: int = 0
+) -> Tensor:
     """Causal softmax attention: z_i = sum over j <= i of softmax_j(<q_i, k_j> / sqrt(K)) v_j, for each head.
+
+    With a window, the sum and the softmax are over i - window < j <= i alone.
 
     Args:
         q: (B, H, L, K), the queries.
@@ -43,6 +47,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", *, exact: 
         v: (B, H, L, D), the values.
         backend: "auto" or an implementation of this op.
         exact: whether an implementation that rounds products more than its inputs are rounded is refused.
+        window: how many positions a query sees, its own included. 0: all that are not later.
 
     Returns:
         z (B, H, L, D), in the type of v.
@@ -55,5 +60,5 @@ def attention(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", *, exact: 
             f"attention needs q, k (B, H, L, K) and v (B, H, L, D), not {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
     dtype = common_type(q, k, v)
-    out: Tensor = OP.choose(backend, q.device, dtype, exact=exact)(q.to(dtype), k.to(dtype), v.to(dtype))
+    out: Tensor = OP.choose(backend, q.device, dtype, exact=exact)(q.to(dtype), k.to(dtype), v.to(dtype), window)
     return out.to(v.dtype)

@@ -25,14 +25,16 @@ WIDEST = 256
 """The most channels of a head that the kernels take."""
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
     """See `regbench.ops.attention.attention`. Sums are in float32, whatever the type.
 
     A NaN or an infinity among the keys or values reaches no earlier position. There are no second derivatives.
 
     Raises:
-        UserError: heads are wider than the kernels take, or have no channel.
+        UserError: heads are wider than the kernels take, or have no channel, or there is a window.
     """
+    if window:
+        raise UserError("backend 'triton' of attention has no window: take auto, torch or flash-attn")
     for width in (q.shape[-1], v.shape[-1]):
         if not 1 <= width <= WIDEST:
             raise UserError(f"backend 'triton' of attention takes heads of 1 to {WIDEST} channels, not {width}")
