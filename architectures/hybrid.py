@@ -28,6 +28,7 @@ from architectures import (  # noqa: F401
     retnet,
     rwkv,
     s4,
+    slstm,
     transformer,
 )
 from regbench.models.backbone import Backbone
