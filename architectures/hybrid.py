@@ -26,6 +26,7 @@ from architectures import (  # noqa: F401
     mesanet,
     mlstm,
     retnet,
+    rglru,
     rwkv,
     s4,
     slstm,

@@ -124,6 +124,12 @@ def _slstm(o: Any) -> int:
     return o.d_model * (o.d_conv + 1) + 8 * o.d_model * (o.d_model // o.n_heads) + 4 * o.d_model + o.d_model
 
 
+def _rglru(o: Any) -> int:
+    rnn = o.d_rnn
+    maps, gates = 2 * rnn * (o.d_model + 1) + o.d_model * (rnn + 1), 2 * rnn * (rnn // o.n_heads + 1)
+    return maps + gates + rnn * (o.d_conv + 1) + rnn
+
+
 WITHOUT_OPS = ("lstm", "slstm")
 """Their recurrence is not linear, and PyTorch's own operations compute it."""
 CASES = {
@@ -168,6 +174,7 @@ CASES = {
         ({}, {"solver": "exact", "d_conv": 2}),
     ),
     "slstm": Case(_slstm, ({}, {"n_heads": 1, "d_conv": 1})),
+    "rglru": Case(_rglru, ({}, {"d_conv": 1, "expand": 1.0}), uncounted=1),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
     "forgetting_transformer": Case(
         lambda o: 4 * o.d_model**2 + o.n_heads * (o.d_model + 1), ({}, {"n_heads": 1}), grows=True
