@@ -130,6 +130,10 @@ def _rglru(o: Any) -> int:
     return maps + gates + rnn * (o.d_conv + 1) + rnn
 
 
+def _based(o: Any) -> int:
+    return o.d_model * (2 * o.n_heads * o.feature_dim + 2 * o.d_model + (4 * o.d_model if o.window else 0))
+
+
 WITHOUT_OPS = ("lstm", "slstm")
 """Their recurrence is not linear, and PyTorch's own operations compute it."""
 CASES = {
@@ -175,6 +179,7 @@ CASES = {
     ),
     "slstm": Case(_slstm, ({}, {"n_heads": 1, "d_conv": 1})),
     "rglru": Case(_rglru, ({}, {"d_conv": 1, "expand": 1.0}), uncounted=1),
+    "based": Case(_based, ({"window": 5}, {"window": 0, "feature_dim": 3}), grows=True, uncounted=1),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
     "forgetting_transformer": Case(
         lambda o: 4 * o.d_model**2 + o.n_heads * (o.d_model + 1), ({}, {"n_heads": 1}), grows=True
