@@ -34,7 +34,7 @@ class SLSTM(mixer.Mixer):
 
     h does not depend on m. So m gets no gradient, and begins at minus infinity, where the first step forgets the empty memory.
     The whole recurrence is in float32, also under autocast. Starting values are those of the authors' code: R is zero, and the
-    biases of the forget gates go from 5 to -7 in each head, in all layers as there in the first. The feed-forward network is the
+    biases of the forget gates go from 5 to -7 in each head, in later layers more slowly. The feed-forward network is the
     backbone's; that of the authors is gated, and has 1.3 times as many units as channels.
     """
 
@@ -57,10 +57,17 @@ class SLSTM(mixer.Mixer):
             BlockLinear(d_model, width, small) for _ in range(4)
         )
         self.recurrent = nn.Parameter(torch.zeros(n_heads, width, 4 * width))
-        forget = 5 - 12 * (torch.arange(width) / max(width - 1, 1)) ** 0.3
-        self.bias = nn.Parameter(torch.cat([torch.zeros(d_model), forget.repeat(n_heads), torch.zeros(2 * d_model)]))
+        self.bias = nn.Parameter(torch.zeros(4 * d_model))
+        self.place(0)
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
         self.norm_weight = nn.Parameter(torch.ones(d_model))
+
+    def place(self, layer: int) -> None:
+        """Sets the biases of the forget gates."""
+        width, depth = self.recurrent.shape[1], layer / max(self.options.n_layers - 1, 1)
+        forget = 5 - 12 * (torch.arange(width) / max(width - 1, 1)) ** (0.3 + 1.3 * depth)
+        with torch.no_grad():
+            self.bias.view(4, self.n_heads, width)[1] = forget
 
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position: zeros, and minus infinity for m."""

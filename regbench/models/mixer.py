@@ -104,6 +104,9 @@ class Mixer(nn.Module):
         super().__init__()
         self.options = options
 
+    def place(self, layer: int) -> None:
+        """The backbone says, once a mixer is made, in which block it stands, from 0. Starting values may depend on it."""
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D). Output t may depend on the inputs up to t, t included."""
         y, _ = self.advance(x, self.init_state(x.shape[0], x.device, x.dtype))

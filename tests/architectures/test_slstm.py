@@ -103,10 +103,15 @@ def test_exponential_gates_do_not_overflow(scale: float) -> None:
 
 def test_starting_values() -> None:
     model = SLSTM(SLSTM.Options(d_model=64, n_heads=4))
-    i, f, z, o = model.bias.detach().view(4, 4, 16)
+    i, f, z, o = model.bias.detach().clone().view(4, 4, 16)
     assert not torch.stack([i, z, o]).any()
     assert f[:, 0].tolist() == [5.0] * 4
     assert f[:, -1].tolist() == pytest.approx([-7.0] * 4)
     assert (f.diff(dim=-1) < 0).all()
     assert not model.recurrent.any()
+    model.place(1)
+    middle, (first, last) = model.bias.detach().view(4, 4, 16)[1, 0], (5.0, -7.0)
+    assert middle[[0, -1]].tolist() == pytest.approx([first, last])
+    assert (middle[1:-1] > f[0, 1:-1]).all()
+    assert middle[8].item() == pytest.approx(5 - 12 * (8 / 15) ** 1.6)
     assert SLSTM(SLSTM.Options(d_model=4, n_heads=4)).bias.isfinite().all()
