@@ -17,6 +17,7 @@ from architectures import (  # noqa: F401
     gated_deltaproduct,
     gla,
     h3,
+    hgrn2,
     hyena,
     kimi_delta_attention,
     linear_transformer,

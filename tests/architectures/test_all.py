@@ -44,6 +44,7 @@ class Case:
         positions: whether the backbone can add learned positions.
         uncounted: numbers in its state that `state_bytes` does not count, as its docstring says.
         grows: whether its state grows with the stream, up to its window if it has one.
+        later: how many more parameters the mixers of all layers but the first have.
     """
 
     parameters: Callable[[Any], int]
@@ -53,6 +54,7 @@ class Case:
     positions: bool = False
     uncounted: int = 0
     grows: bool = False
+    later: Callable[[Any], int] = lambda o: 0
     common: dict[str, Any] = field(default_factory=lambda: {"d_model": 12, "n_heads": 3, "n_layers": 1})
 
 
@@ -180,6 +182,9 @@ CASES = {
     "slstm": Case(_slstm, ({}, {"n_heads": 1, "d_conv": 1})),
     "rglru": Case(_rglru, ({}, {"d_conv": 1, "expand": 1.0}), uncounted=1),
     "based": Case(_based, ({"window": 5}, {"window": 0, "feature_dim": 3}), grows=True, uncounted=1),
+    "hgrn2": Case(
+        lambda o: 4 * o.d_model**2 + o.d_model, ({}, {"n_heads": 1, "n_layers": 2}), later=lambda o: o.d_model
+    ),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
     "forgetting_transformer": Case(
         lambda o: 4 * o.d_model**2 + o.n_heads * (o.d_model + 1), ({}, {"n_heads": 1}), grows=True
@@ -504,7 +509,8 @@ def test_parameters_are_those_of_the_papers_matrices(name: str, options: dict[st
     if case.feed_forward:
         block += FEED_FORWARD[0] * o.d_model**2 + FEED_FORWARD[1] * o.d_model
     positions = LONGEST * o.d_model if case.positions and o.positions == "learned" else 0
-    assert parameter_count(model) == 2 * V * o.d_model + positions + 3 * block + BLOCK_NORM * o.d_model
+    mixers = 3 * block + 2 * case.later(o)
+    assert parameter_count(model) == 2 * V * o.d_model + positions + mixers + BLOCK_NORM * o.d_model
 
 
 @every_variant
