@@ -30,6 +30,7 @@ from architectures import (  # noqa: F401
     retnet,
     rglru,
     rwkv,
+    rwkv6,
     s4,
     slstm,
     transformer,

@@ -136,8 +136,22 @@ def _based(o: Any) -> int:
     return o.d_model * (2 * o.n_heads * o.feature_dim + 2 * o.d_model + (4 * o.d_model if o.window else 0))
 
 
-WITHOUT_OPS = ("lstm", "slstm")
-"""Their recurrence is not linear, and PyTorch's own operations compute it."""
+def _rwkv6(o: Any) -> int:
+    d, hidden = o.d_model, round(o.expand * o.d_model)
+    time = 6 * d + 10 * d * o.shift_rank + d + 2 * d * o.decay_rank + d + 5 * d**2 + 2 * d
+    return time + 2 * d + 2 * d + 2 * d * hidden + d**2
+
+
+def _gated_delta2(o: Any) -> int:
+    return _kda(o) - o.n_heads * o.d_model + o.d_model * (o.d_k + o.d_v)
+
+
+def _path(o: Any) -> int:
+    return 4 * o.d_model**2 + o.d_model * (2 * o.rank + o.d_conv) + o.n_heads * (o.d_model + 1)
+
+
+WITHOUT_OPS = ("lstm", "slstm", "path_attention")
+"""PyTorch's own operations compute them. The recurrence of the first two is not linear."""
 CASES = {
     "transformer": Case(
         lambda o: 4 * o.d_model**2,
@@ -184,6 +198,9 @@ CASES = {
     "based": Case(_based, ({"window": 5}, {"window": 0, "feature_dim": 3}), grows=True, uncounted=1),
     "hgrn2": Case(
         lambda o: 4 * o.d_model**2 + o.d_model, ({}, {"n_heads": 1, "n_layers": 2}), later=lambda o: o.d_model
+    ),
+    "rwkv6": Case(
+        _rwkv6, ({"shift_rank": 3, "decay_rank": 5}, {"n_heads": 1, "expand": 1.0, "n_layers": 2}), feed_forward=False
     ),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
     "forgetting_transformer": Case(
