@@ -14,6 +14,7 @@ from architectures import (  # noqa: F401
     deltanet,
     forgetting_transformer,
     gated_deltanet,
+    gated_deltanet2,
     gated_deltaproduct,
     gla,
     h3,
