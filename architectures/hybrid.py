@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 # The source of a hybrid is that of all mixers: what imports them here counts for runs and entries, whichever of them it takes.
 from architectures import (  # noqa: F401
     based,
+    comba,
     deltanet,
     forgetting_transformer,
     gated_deltanet,
