@@ -29,6 +29,7 @@ from architectures import (  # noqa: F401
     mamba3,
     mesanet,
     mlstm,
+    path_attention,
     retnet,
     rglru,
     rwkv,
