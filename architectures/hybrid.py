@@ -13,6 +13,7 @@ from architectures import (  # noqa: F401
     based,
     comba,
     deltanet,
+    differential_transformer,
     forgetting_transformer,
     gated_deltanet,
     gated_deltanet2,

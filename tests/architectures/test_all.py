@@ -205,6 +205,13 @@ CASES = {
     "gated_deltanet2": Case(_gated_delta2, ({}, {"expand_v": 2.0, "negative_eigenvalues": True})),
     "comba": Case(lambda o: _gated_delta(o) + 2 * o.n_heads, ({}, {"n_heads": 1, "negative_eigenvalues": True})),
     "path_attention": Case(_path, ({"rank": 4}, {"n_heads": 1, "d_conv": 1}), grows=True),
+    "differential_transformer": Case(
+        lambda o: 4 * o.d_model**2 + 2 * o.d_model // o.n_heads,
+        ({"d_model": 24, "n_layers": 2}, {"n_heads": 2, "positions": "learned"}),
+        positions=True,
+        grows=True,
+        uncounted=1,
+    ),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
     "forgetting_transformer": Case(
         lambda o: 4 * o.d_model**2 + o.n_heads * (o.d_model + 1), ({}, {"n_heads": 1}), grows=True
