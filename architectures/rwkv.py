@@ -116,7 +116,7 @@ class RWKV(mixer.Mixer):
 
     Parameters have the names and initial values of the authors' code, with these exceptions:
 
-    - In their code every exponent depends on the layer, which a mixer does not know. Here each layer begins as one in the middle.
+    - In their code every exponent depends on the layer. Here each layer begins as one in the middle.
     - In their code the output maps begin at zero. Here they begin as any linear map, as otherwise nothing before them could learn
       in the first step. Keys and receptances begin near zero, not at zero, for the same reason.
     - Values and the first map of channel mixing begin as any linear map. In their code they are orthogonal and larger.

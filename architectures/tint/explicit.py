@@ -138,6 +138,10 @@ def refusal(model: Model) -> str | None:
             return f"TinT simulates the transformer, not {type(mixer).__name__}"
     if any(mixer.rotary for mixer in mixers):
         return "TinT simulates no rotary positions"
+    if inner.positions is None:
+        return "TinT simulates learned positions"
+    if any(mixer.window for mixer in mixers):
+        return "TinT simulates no window"
     if any(mixer.orders for mixer in mixers) or inner.ngram_heads:
         return "TinT simulates no n-gram heads"
     if len({mixer.n_heads for mixer in mixers}) > 1:

@@ -84,10 +84,9 @@ def _check_followed(run: Run) -> None:
     folder, seeds = Folder(run.folder), run.result.seeds
     if not all(folder.has(f"seed-{seed.seed}/{course_file(0)}") for seed in seeds):
         raise UserError(f"{run.folder} kept no checkpoints: train it with --set training.keep_checkpoints=true")
-    if registry.is_file(run.result.architecture.source):
-        raise UserError(
-            f"{run.folder} is of the architecture in the file {run.result.architecture.source}: a comparison executes no file"
-        )
+    record = run.result.architecture
+    for file in [record.source] if registry.is_file(record.source) else registry.files_in(record.options):
+        raise UserError(f"{run.folder} is of the architecture in the file {file}: a comparison executes no file")
     counts = sorted({len(seed.training_curve) for seed in seeds})
     if len(counts) > 1:
         raise UserError(

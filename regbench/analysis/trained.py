@@ -184,11 +184,13 @@ def own_track(folder: str | Path, given: str | None) -> str | None:
 
 
 def refuse_unnamed_code(folder: str | Path, config: Config, named: str | None) -> None:
-    """Refuses a run of an architecture in a file, unless the caller names the file.
+    """Refuses a run of an architecture in a file, unless the caller names the file, and one whose settings name a file.
 
     Raises:
-        UserError: It is such a run, and `named` is None.
+        UserError: It is such a run.
     """
+    if files := registry.files_in(config.settings):
+        raise UserError(f"{folder} takes the file {files[0]}, which regbench.load(folder) alone executes")
     if named is None and registry.is_file(config.architecture):
         raise UserError(
             f"{folder} is of the architecture in the file {config.architecture}, which is executed only if you name it: "

@@ -195,6 +195,8 @@ def predict_again(
         UserError: A process cannot be isolated here.
     """
     record = run.result.architecture
+    if is_built_in(record) and registry.files_in(record.options):
+        raise Refused("no file that an option names is run")
     if past is not None or not is_built_in(record):
         weights = [read_weights(run, seed.seed) for seed in run.result.seeds]
         if past is not None:

@@ -102,6 +102,9 @@ def architecture(case: Case) -> Iterator[str]:
     states = (record.state_bytes or 0, *(record.state_at or {}).values())
     if record.parameters >= 2**48 or not all(0 <= state < 2**48 for state in states):
         faults.append("parameters or state size are beyond all measure")
+    if is_built_in(record):
+        named = registry.files_in({**settings, **record.options})
+        faults += [f"it takes the file {file[:60]}: put your mixers and the hybrid into one file" for file in named[:1]]
     faults = faults or list(_given(case))
     if faults:
         yield from faults
@@ -240,7 +243,8 @@ def _against_class(case: Case) -> Iterator[str]:
     cls = _load(record.name)
     try:
         yield from _options(case, cls)
-        given = {k: v for k, v in record.options.items() if k in cls.Options.model_fields}
+        more = cls.Options.model_config.get("extra") == "allow"  # the options of a hybrid's parts
+        given = {k: v for k, v in record.options.items() if more or k in cls.Options.model_fields}
         options = cls.Options.model_validate_json(json.dumps(given))
         counted = _counts(case, cls, options)
     except pydantic.ValidationError as error:
@@ -273,7 +277,7 @@ def _options(case: Case, cls: type[Any]) -> Iterator[str]:
         for key in sorted({*given, *wanted}):
             if key not in wanted:
                 yield f"there is no option '{key[:60]}'"
-            elif not _same(given.get(key, default[key]), wanted[key]):
+            elif not _same(given.get(key, default.get(key)), wanted[key]):
                 yield f"{key} is {str(given.get(key))[:60]}, and the configuration gives {str(wanted[key])[:60]}"
 
 

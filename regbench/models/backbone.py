@@ -208,8 +208,9 @@ class Backbone(Model):
         if isinstance(io, VectorIO) and (places or reads):
             raise UserError("n-gram heads need tokens, and this task is one of vectors: leave them out")
         mixers: list[Mixer] = [block.mixer for block in self.blocks]  # type: ignore[misc]
-        for one in mixers:
+        for layer, one in enumerate(mixers):
             _require_whole(one)
+            one.place(layer)
         self._state_bytes = [one.state_bytes(one.options) for one in mixers]
         self.positions: nn.Embedding | None = None
         if any(one.learned_positions(one.options) for one in mixers):

@@ -61,7 +61,17 @@ class Options(Settings):
         return self
 
 
-FAMILIES = ("attention", "linear attention", "delta rule", "state space", "convolution", "recurrent", "counts", "other")
+FAMILIES = (
+    "attention",
+    "linear attention",
+    "delta rule",
+    "state space",
+    "convolution",
+    "recurrent",
+    "hybrid",
+    "counts",
+    "other",
+)
 """What an architecture may be. "counts": it is given counts of n-grams, or learns from them alone."""
 
 
@@ -91,6 +101,9 @@ class Mixer(nn.Module):
         """Takes an instance of this class's `Options`."""
         super().__init__()
         self.options = options
+
+    def place(self, layer: int) -> None:
+        """The backbone says, once a mixer is made, in which block it stands, from 0. Starting values may depend on it."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D). Output t may depend on the inputs up to t, t included."""

@@ -22,8 +22,8 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
 
     The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes
     at each token, and the rest follows. A state that grows may stop growing later, as one of a window does. So a model that is
-    not built in reads all 1,024 tokens then. The sums of n-gram heads grow with the number of different n-grams, and read all,
-    too.
+    not built in, or has the option `window`, reads all 1,024 tokens then. The sums of n-gram heads grow with the number of
+    different n-grams, and read all, too.
 
     Args:
         model: a model in its evaluation form. One with positions that are learned need not have 1,024 of them.
@@ -38,10 +38,13 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
     names: tuple[Literal["128", "1024"], ...] = ("128", "1024")
     even = held[24] - held[16] == held[16] - held[8]
     found = {name: held[8] + (int(name) - 8) * (held[16] - held[8]) // 8 for name in names if even}
-    if held[24] > held[8] and not _is_built_in(model):
+    parts = [model, *(getattr(block, "mixer", block) for block in getattr(model, "blocks", None) or ())]
+    built_in = all(type(part).__module__.partition(".")[0] in ("regbench", "architectures") for part in parts)
+    windowed = any(getattr(getattr(part, "options", None), "window", 0) for part in parts)
+    if held[24] > held[8] and (windowed or not built_in):
         later, _ = _read(model, (128, 1024))
         read = {name: later[int(name)] for name in names if int(name) in later}
-        if any(found.get(name) != size for name, size in read.items()):
+        if windowed or any(found.get(name) != size for name, size in read.items()):
             found = read
     if not sums:
         return found
@@ -49,12 +52,6 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
     last = 1024 if positions is None else positions.num_embeddings
     counted = _sums_at(sums, model, (128, 1024))
     return {name: found[name] + counted[int(name)] for name in found if int(name) <= last}
-
-
-def _is_built_in(model: Any) -> bool:
-    """Whether the model and its mixers are of regbench."""
-    parts = [model, *(getattr(block, "mixer", block) for block in getattr(model, "blocks", None) or ())]
-    return all(type(part).__module__.partition(".")[0] in ("regbench", "architectures") for part in parts)
 
 
 def _read(model: Any, lengths: tuple[int, ...]) -> tuple[dict[int, int], list[NGramState]]:

@@ -18,17 +18,17 @@ SMALL = 1 << 20
 """Elements of which one pass takes less time than to wake another thread: a fifth of a millisecond."""
 
 
-def run(kernel: Callable[..., None], items: int, *tensors: Tensor, one_pass: bool = False) -> None:
+def run(kernel: Callable[..., None], items: int, *tensors: Tensor | int, one_pass: bool = False) -> None:
     """Calls a kernel on PyTorch's tensors, shared among as many threads as PyTorch would use.
 
     Args:
         kernel: a compiled function `kernel(start, stop, *arrays)`, which does the work items from `start` to `stop`.
         items: how many work items there are.
-        tensors: contiguous tensors on the CPU. The kernel gets them as arrays that share their memory.
+        tensors: contiguous tensors on the CPU. The kernel gets them as arrays that share their memory, and numbers as they are.
         one_pass: whether the kernel goes through its tensors once. Then small ones are left to the calling thread.
     """
-    arrays = (tensor.detach().numpy() for tensor in tensors)
-    alone = one_pass and tensors[0].numel() < SMALL
+    arrays = (given.detach().numpy() if isinstance(given, Tensor) else given for given in tensors)
+    alone = one_pass and isinstance(tensors[0], Tensor) and tensors[0].numel() < SMALL
     threads.share(kernel, items, *arrays, threads=1 if alone else torch.get_num_threads())
 
 

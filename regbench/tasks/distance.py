@@ -45,7 +45,7 @@ class DistanceParameters(ReachParameters):
         length: Tokens of an instance. One of a size that does not fit is longer.
     """
 
-    sizes: Sizes = (16, 32, 64, 128)
+    sizes: Sizes = (4, 8, 16, 32, 64, 128)
     beyond: tuple[Size, ...] = (256, 1024, 4096)
     n_registers: int = pydantic.Field(default=4, ge=1, le=26)
     n_values: int = pydantic.Field(default=16, ge=2, le=16_384)

@@ -173,7 +173,9 @@ def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Optio
 
     own, of_training = split_settings(settings)
     for key in settings:
-        hint = _hint(key, cls.Options.model_fields)
+        part = key.partition(".")[0]  # a hybrid knows the options of its parts, as transformer.window
+        own_part = cls.Options.model_config.get("extra") == "allow" and part not in (key, "training")
+        hint = None if own_part else _hint(key, cls.Options.model_fields)
         if hint is not None:
             raise UserError(f"option: unknown key '{key}'; {hint}")
     options = resolve_options(cls, own)

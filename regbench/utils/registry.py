@@ -161,6 +161,12 @@ def is_file(name: str) -> bool:
     return as_file(name)[0] is not None
 
 
+def files_in(settings: Mapping[str, Any]) -> list[str]:
+    """The Python files that settings name, each alone or in a list with commas, as the mixers of a hybrid."""
+    texts = [value for value in settings.values() if isinstance(value, str)]
+    return [name for text in texts for name in text.split(",") if is_file(name.strip())]
+
+
 def short_name(name: str) -> str:
     """The name for tables and folders: the class or the stem of a file, or the registered name itself."""
     path, class_name = as_file(name)

@@ -37,9 +37,10 @@ def inputs(batch: int, length: int) -> tuple[Tensor, Tensor]:
     return tokens, torch.randn(batch, length, D, dtype=torch.float64, requires_grad=True)
 
 
-def softmax_weights(q: Tensor, k: Tensor) -> Tensor:
+def softmax_weights(q: Tensor, k: Tensor, window: int) -> Tensor:
     """ICLL A.1: (B, L, K) twice -> (B, L, L)."""
     scores = (q @ k.mT / q.shape[-1] ** 0.5).exp().tril()
+    scores = scores.triu(1 - window) if window else scores
     return scores / scores.sum(2, keepdim=True)
 
 
@@ -66,7 +67,7 @@ def by_the_book(model: Transformer, x: Tensor, tokens: Tensor) -> Tensor:
         q_h, k_h = q[..., mine], k[..., mine]
         if model.rotary:
             q_h, k_h = rotate(q_h[:, None])[:, 0], rotate(k_h[:, None])[:, 0]
-        z.append(softmax_weights(q_h, k_h) @ v[..., mine])
+        z.append(softmax_weights(q_h, k_h, model.window) @ v[..., mine])
     for number, order in enumerate(model.orders):
         assert model.ngram_values is not None
         own = x @ model.ngram_values.weight[number * width : (number + 1) * width].T
@@ -76,7 +77,14 @@ def by_the_book(model: Transformer, x: Tensor, tokens: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("backend", ["auto", "naive"])
 @pytest.mark.parametrize(
-    "options", [{}, {"extra_ngram_heads": HEADS}, {"extra_ngram_heads": [2], "positions": "rotary"}]
+    "options",
+    [
+        {},
+        {"window": 5},
+        {"extra_ngram_heads": HEADS},
+        {"extra_ngram_heads": [2], "positions": "rotary"},
+        {"window": 3, "extra_ngram_heads": [2], "positions": "rotary"},
+    ],
 )
 @pytest.mark.parametrize("length", [1, 2, 33])
 def test_is_what_the_paper_writes(backend: str, options: dict[str, object], length: int) -> None:

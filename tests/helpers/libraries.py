@@ -21,6 +21,7 @@ def flash_attn_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
     *,
     deterministic: bool = False,
 ) -> Tensor:
@@ -34,6 +35,10 @@ def flash_attn_func(
     scores = torch.einsum("bihk,bjhk->bhij", q.double(), k.double()) * (softmax_scale or q.shape[-1] ** -0.5)
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+    if window_size != (-1, -1):  # positions before a query that it sees, and after it
+        assert causal
+        assert window_size[1] == 0
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril(-window_size[0] - 1).bool(), -torch.inf)
     return torch.einsum("bhij,bjhk->bihk", scores.softmax(-1), v.double()).to(q.dtype)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -293,6 +294,20 @@ def test_each_block_counts_where_their_mixers_differ() -> None:
         alternating(Stateful, Identity).init_state(1)
     with pytest.raises(UserError, match="^Mixer has no forward"):
         alternating(Stateful, Mixer)
+
+
+def test_a_mixer_is_told_where_it_stands() -> None:
+    class Placed(Mixer):
+        places: ClassVar[list[int]] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+        def place(self, layer: int) -> None:
+            self.places.append(layer)
+
+    Backbone(Placed, Options(d_model=4, n_layers=3), IO)
+    assert Placed.places == [0, 1, 2]
 
 
 def test_who_has_no_forward_is_told_so() -> None:

@@ -83,6 +83,22 @@ def test_a_state_that_stops_growing_is_read_to_the_end(mixer: type[Window]) -> N
     assert stream_bytes(model, torch.zeros(1, 128, dtype=torch.long)) == 4 * 8 * mixer.window
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_a_window_beside_n_gram_heads_is_read_to_its_end(positions: str) -> None:
+    """Learned positions may end before it: then what the state would be is not said."""
+    cls, io = registry.load(registry.ARCHITECTURE, "transformer"), TokenIO(9, 8, 100, tuple("abcdefgh|"))
+    small = {"d_model": 16, "n_heads": 2, "window": 65, "positions": positions}
+    plain: Any = build(cls, resolve_options(cls, small), io).eval()
+    assert plain.state_bytes() == 2 * 4 * 2 * 64 * 16
+    model: Any = build(cls, resolve_options(cls, {**small, "extra_ngram_heads": [1]}), io).eval()
+    assert model.state_bytes() is None
+    found = state_at(model)
+    assert list(found) == ([] if positions == "learned" else ["128", "1024"])
+    if found:
+        assert plain.state_bytes() < found["128"] <= found["1024"] < plain.state_bytes() + 2 * 8 * 14 * 10
+
+
 def test_a_state_that_cannot_be_known_is_empty() -> None:
     """A mixer without `step` has no stream; vectors are read too."""
     cls = registry.load(registry.ARCHITECTURE, "transformer")

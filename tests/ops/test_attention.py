@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,9 +14,9 @@ from regbench.utils.errors import UserError
 from tests.helpers.tensors import assert_same_bits_for_any_threads
 
 
-def everything(inputs: list[Tensor], backend: str) -> list[Tensor]:
+def everything(inputs: list[Tensor], backend: str, window: int = 0) -> list[Tensor]:
     """The outputs, and the gradient of each input, for a fixed gradient from above."""
-    out = attention(*inputs, backend=backend)
+    out = attention(*inputs, backend=backend, window=window)
     above = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view(out.shape)
     return [out, *torch.autograd.grad(out, inputs, above)]
 
@@ -33,6 +35,30 @@ def test_fast_forms_equal_naive_with_all_gradients(backend: str, widths: tuple[i
     inputs = leaves(2, 3, length, widths, torch.float64)
     for fast, naive in zip(everything(inputs, backend), everything(inputs, "naive"), strict=True):
         torch.testing.assert_close(fast, naive, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 64, 70, 199, 200, 300])
+@pytest.mark.parametrize("widths", [(8, 5), (16, 16)])
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_a_window_equals_naive_with_all_gradients(backend: str, widths: tuple[int, int], window: int) -> None:
+    for length in (1, 17, 200):
+        inputs = leaves(2, 3, length, widths, torch.float64)
+        found, right = (everything(inputs, one, window) for one in (backend, "naive"))
+        for fast, naive in zip(found, right, strict=True):
+            torch.testing.assert_close(fast, naive, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu", "naive"])
+def test_a_window_is_attention_to_its_positions_alone(backend: str) -> None:
+    q, k, v = (x.detach() for x in leaves(1, 2, 30, (8, 8), torch.float64))
+    found = attention(q, k, v, backend=backend, window=5)
+    for i in (0, 3, 4, 5, 29):
+        seen = slice(max(0, i - 4), i + 1)
+        weights = (q[:, :, i : i + 1] @ k[:, :, seen].mT / 8**0.5).softmax(-1)
+        torch.testing.assert_close(found[:, :, i : i + 1], weights @ v[:, :, seen], rtol=1e-10, atol=1e-12)
+    whole = attention(q, k, v, backend=backend)
+    torch.testing.assert_close(attention(q, k, v, backend=backend, window=30), whole, rtol=1e-12, atol=1e-13)
+    assert not torch.allclose(found[:, :, 5:], whole[:, :, 5:])
 
 
 @pytest.mark.parametrize("width", [8, 32])
@@ -96,8 +122,37 @@ def test_what_ran_is_recorded_and_no_other_is_taken() -> None:
     with use_backend("auto") as ran:
         attention(*(3 * [x.bfloat16()]))
     assert ran == {"attention": "torch"}
-    with pytest.raises(UserError, match="^attention has no backend 'fused'; known: cpu, flash-attn, naive, torch$"):
+    with pytest.raises(
+        UserError, match="^attention has no backend 'fused'; known: cpu, flash-attn, naive, torch, triton$"
+    ):
         attention(x, x, x, backend="fused")
+
+
+def test_the_kernels_of_our_own_run_when_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the type, and though they are installed: `auto` takes what has been measured."""
+    monkeypatch.setattr("regbench.ops.backend.installed", lambda name: name != "flash_attn")
+    cuda = torch.device("cuda")
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        with use_backend("auto") as ran:
+            OP.choose("auto", cuda, dtype)
+        assert ran == {"attention": "torch"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_the_kernels_of_our_own_are_chosen_and_refused_by_name() -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        with use_backend("attention=triton") as ran:
+            OP.choose("auto", torch.device("cuda"), dtype)
+        assert ran == {"attention": "triton"}
+    x = torch.randn(1, 1, 3, 2)
+    with pytest.raises(
+        UserError, match="^backend 'triton' of attention does not run on cpu; there: cpu, torch, naive$"
+    ):
+        attention(x, x, x, backend="triton")
+    with pytest.raises(
+        UserError, match="^backend 'triton' of attention takes float16, bfloat16, float32, not float64$"
+    ):
+        OP.choose("triton", torch.device("cuda"), torch.float64)
 
 
 def test_what_rounds_is_refused_where_a_model_cannot_bear_it(monkeypatch: pytest.MonkeyPatch) -> None:

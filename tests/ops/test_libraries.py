@@ -157,6 +157,13 @@ class TestHandedOver:
         assert {tensor.dtype for tensor in found} == {dtype}
         close(found, everything(lambda *i: attention(*i, backend="naive"), inputs, torch.float64), 2 * rounding)
 
+    @pytest.mark.parametrize("window", [1, 2, 32, 33, 40])
+    def test_attention_with_a_window(self, window: int) -> None:
+        inputs = [tensor.bfloat16().double() for tensor in attention_inputs()]
+        flash, naive = (function_of(ATTENTION, name) for name in ("flash-attn", "naive"))
+        found = everything(lambda *i: flash(*i, window), inputs, torch.bfloat16)
+        close(found, everything(lambda *i: naive(*i, window), inputs, torch.float64), 2**-6)
+
     def test_attention_of_nothing_and_of_too_wide_heads(self) -> None:
         implementation = function_of(ATTENTION, "flash-attn")
         empty = torch.zeros(2, 3, 0, 4, dtype=torch.bfloat16)

@@ -35,15 +35,16 @@ UNROLL = 4
 _LOG2_E = math.log2(math.e)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
     """See `regbench.ops.attention.attention`. It computes in float64 if a tensor has it, else in float32.
 
     A subclass of Tensor may hold no elements, as those by which PyTorch traces and profiles: it is PyTorch's.
     """
     if max(q.shape[-1], v.shape[-1]) >= NARROW or type(q) is not Tensor:
-        return fused.attention(q, k, v)
+        return fused.attention(q, k, v, window)
     dtype = common_type(q, k, v, least=torch.float32)
-    z: Tensor = _Attention.apply(*(tensor.to(dtype).flatten(0, 1).contiguous() for tensor in (q, k, v)))
+    flat = (tensor.to(dtype).flatten(0, 1).contiguous() for tensor in (q, k, v))
+    z: Tensor = _Attention.apply(*flat, window or q.shape[2])
     return z.unflatten(0, q.shape[:2]).to(v.dtype)
 
 
@@ -51,26 +52,27 @@ class _Attention(torch.autograd.Function):
     """Takes contiguous tensors in which batch and heads are one dimension, S."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """(S, L, K), (S, L, K), (S, L, D) -> z (S, L, D)."""
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+        """(S, L, K), (S, L, K), (S, L, D), how many positions a query sees -> z (S, L, D)."""
         z, norms = torch.empty_like(v), q.new_empty(q.shape[:2])
-        run(_forward, len(q), q, k, v, z, norms)
+        run(_forward, len(q), q, k, v, window, z, norms)
         ctx.save_for_backward(q, k, v, z, norms)
+        ctx.window = window
         return z
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the inputs, in their order."""
         q, k, v, z, norms = ctx.saved_tensors
         dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
-        run(_backward, len(q), dz.contiguous(), q, k, v, z, norms, dq, dk, dv)
-        return dq, dk, dv
+        run(_backward, len(q), dz.contiguous(), q, k, v, ctx.window, z, norms, dq, dk, dv)
+        return dq, dk, dv, None
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
 def _forward(
-    begin: int, end: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, z: np.ndarray, norms: np.ndarray
+    begin: int, end: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int, z: np.ndarray, norms: np.ndarray
 ) -> None:
     """Fills z (S, L, D), and norms (S, L): the logarithm to base 2 of the sum by which each row of weights is divided."""
     length, width = q.shape[1:]
@@ -85,11 +87,11 @@ def _forward(
         for i in range(length):
             for n in range(width):
                 query[n] = scale * q[s, i, n]
-            stop = _scores(query, keys, i, row)
-            largest = _largest(row, stop, lanes)
-            total = _weights(row, stop, largest)
+            start, stop = _scores(query, keys, i, window, row)
+            largest = _largest(row, start, stop, lanes)
+            total = _weights(row, start, stop, largest)
             norms[s, i] = largest + np.log2(total)
-            _sums(row, stop, values, output)
+            _sums(row, start, stop, values, output)
             for d in range(dim):
                 z[s, i, d] = output[d] * (one / total)
 
@@ -102,6 +104,7 @@ def _backward(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
+    window: int,
     z: np.ndarray,
     norms: np.ndarray,
     dq: np.ndarray,
@@ -134,13 +137,13 @@ def _backward(
             for n in range(width):
                 query[n] = scale * q[s, i, n]
                 scaled[n] = to_base_2 * query[n]
-            stop = _scores(scaled, keys, i, row)
-            _weights(row, stop, norms[s, i])
-            _products(doutput, values, drow, stop)
-            _gradients(row, along, drow, stop)
-            _add(doutput, row, dvalues, stop)
-            _add(query, drow, dkeys, stop)
-            _sums(drow, stop, keys, dquery)
+            start, stop = _scores(scaled, keys, i, window, row)
+            _weights(row, start, stop, norms[s, i])
+            _products(doutput, values, drow, start, stop)
+            _gradients(row, along, drow, start, stop)
+            _add(doutput, row, dvalues, start, stop)
+            _add(query, drow, dkeys, start, stop)
+            _sums(drow, start, stop, keys, dquery)
             for n in range(width):
                 dq[s, i, n] = scale * dquery[n]
         dk[s] = dkeys[:width, :length].T
@@ -154,39 +157,46 @@ def _channels(width: int, length: int, dtype: np.dtype) -> np.ndarray:
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _scores(query: np.ndarray, keys: np.ndarray, i: int, row: np.ndarray) -> int:
-    """Fills row with the scores up to position i, and minus infinity up to where the row ends, which it returns."""
-    stop = (i // TILE + 1) * TILE
-    _products(query, keys, row, stop)
+def _scores(query: np.ndarray, keys: np.ndarray, i: int, window: int, row: np.ndarray) -> tuple[Any, Any]:
+    """Fills the tiles of the row that position i sees: with its scores, and minus infinity before its window and after i.
+
+    Returns where the first of them starts and the last one stops. They are unsigned: of a loop that begins at a number which may
+    be negative, LLVM makes no vectors.
+    """
+    least = max(0, i + 1 - window)
+    start, stop = np.uint64(least // TILE * TILE), np.uint64((i // TILE + 1) * TILE)
+    _products(query, keys, row, start, stop)
     masked = row.dtype.type(-np.inf)
-    for j in range(i + 1, stop):
+    for j in range(start, np.uint64(least)):
         row[j] = masked
-    return stop
+    for j in range(np.uint64(i + 1), stop):
+        row[j] = masked
+    return start, stop
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _products(vector: np.ndarray, channels: np.ndarray, row: np.ndarray, stop: int) -> None:
-    """row[j] = sum over c of vector[c] channels[c, j], for j < stop."""
+def _products(vector: np.ndarray, channels: np.ndarray, row: np.ndarray, start: Any, stop: Any) -> None:
+    """row[j] = sum over c of vector[c] channels[c, j], for start <= j < stop."""
     zero = row.dtype.type(0)
-    for j in range(stop):
+    for j in range(start, stop):
         row[j] = zero
     for c in range(0, len(vector), UNROLL):
         a, b, x, y = vector[c], vector[c + 1], vector[c + 2], vector[c + 3]
-        for j in range(stop):
+        for j in range(start, stop):
             row[j] += a * channels[c, j] + b * channels[c + 1, j] + x * channels[c + 2, j] + y * channels[c + 3, j]
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _largest(row: np.ndarray, stop: int, lanes: np.ndarray) -> Any:
-    """The largest of row[:stop]. Where a score is NaN it may be another one: the sum of the weights is NaN all the same.
+def _largest(row: np.ndarray, start: Any, stop: Any, lanes: np.ndarray) -> Any:
+    """The largest of row[start:stop]. Where a score is NaN it may be another one: the sum of the weights is NaN all the same.
 
     LLVM makes a vector of a plain maximum only if it may assume that no number is NaN. So there is one maximum a lane first.
     """
     for c in range(TILE):
-        lanes[c] = row[c]
-    for start in range(TILE, stop, TILE):
+        lanes[c] = row[start + c]
+    for tile in range(start + TILE, stop, TILE):
         for c in range(TILE):
-            lanes[c] = lanes[c] if lanes[c] > row[start + c] else row[start + c]
+            lanes[c] = lanes[c] if lanes[c] > row[tile + c] else row[tile + c]
     half = TILE // 2
     while half:
         for c in range(half):
@@ -196,28 +206,28 @@ def _largest(row: np.ndarray, stop: int, lanes: np.ndarray) -> Any:
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _weights(row: np.ndarray, stop: int, norm: Any) -> Any:
-    """row[j] = 2^(row[j] - norm), for j < stop. Returns their sum."""
+def _weights(row: np.ndarray, start: Any, stop: Any, norm: Any) -> Any:
+    """row[j] = 2^(row[j] - norm), for start <= j < stop. Returns their sum."""
     total = row.dtype.type(0)
-    for j in range(stop):
+    for j in range(start, stop):
         row[j] = exp2(row[j] - norm)
         total += row[j]
     return total
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _gradients(row: np.ndarray, along: Any, drow: np.ndarray, stop: int) -> None:
-    """drow[j] = row[j] (drow[j] - along), for j < stop."""
-    for j in range(stop):
+def _gradients(row: np.ndarray, along: Any, drow: np.ndarray, start: Any, stop: Any) -> None:
+    """drow[j] = row[j] (drow[j] - along), for start <= j < stop."""
+    for j in range(start, stop):
         drow[j] = row[j] * (drow[j] - along)
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _sums(row: np.ndarray, stop: int, channels: np.ndarray, out: np.ndarray) -> None:
-    """out[c] = sum over j < stop of row[j] channels[c, j]."""
+def _sums(row: np.ndarray, start: Any, stop: Any, channels: np.ndarray, out: np.ndarray) -> None:
+    """out[c] = sum over start <= j < stop of row[j] channels[c, j]."""
     for c in range(0, len(out), UNROLL):
         a = b = x = y = row.dtype.type(0)
-        for j in range(stop):
+        for j in range(start, stop):
             a += row[j] * channels[c, j]
             b += row[j] * channels[c + 1, j]
             x += row[j] * channels[c + 2, j]
@@ -226,9 +236,9 @@ def _sums(row: np.ndarray, stop: int, channels: np.ndarray, out: np.ndarray) -> 
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _add(vector: np.ndarray, row: np.ndarray, channels: np.ndarray, stop: int) -> None:
-    """channels[c, j] += vector[c] row[j], for j < stop."""
+def _add(vector: np.ndarray, row: np.ndarray, channels: np.ndarray, start: Any, stop: Any) -> None:
+    """channels[c, j] += vector[c] row[j], for start <= j < stop."""
     for c in range(len(vector)):
         share = vector[c]
-        for j in range(stop):
+        for j in range(start, stop):
             channels[c, j] += share * row[j]

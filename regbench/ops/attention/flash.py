@@ -13,7 +13,7 @@ WIDEST = 256
 """The most channels of a head that the kernels take."""
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
     """See `regbench.ops.attention.attention`. Float32 is rounded to bfloat16, as the kernels take half precision alone."""
     from flash_attn import flash_attn_func
 
@@ -27,7 +27,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     # The kernels take (B, L, H, K), with all heads of one width. Zeros change no product, and are cut off the result.
     given = (_widen(x.to(dtype), width).transpose(1, 2) for x in (q, k, v))
     deterministic = torch.are_deterministic_algorithms_enabled()
-    out: Tensor = flash_attn_func(*given, softmax_scale=q.shape[-1] ** -0.5, causal=True, deterministic=deterministic)
+    seen = {"window_size": (window - 1, 0)} if window else {}
+    out: Tensor = flash_attn_func(
+        *given, softmax_scale=q.shape[-1] ** -0.5, causal=True, deterministic=deterministic, **seen
+    )
     return out.transpose(1, 2)[..., : v.shape[-1]].to(v.dtype)
 
 

@@ -4,14 +4,16 @@ import torch
 from torch import Tensor
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
     """See `regbench.ops.attention.attention`. ICLL A.1."""
-    return attention_weights(q, k) @ v
+    return attention_weights(q, k, window) @ v
 
 
-def attention_weights(q: Tensor, k: Tensor) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, window: int = 0) -> Tensor:
     """A_ij, how much position i attends to position j: (B, H, L, K), (B, H, L, K) -> (B, H, L, L). Rows sum to 1."""
     length = q.shape[2]
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-    future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(future, float("-inf")).softmax(-1)
+    hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    if window:
+        hidden = hidden | hidden.new_ones(length, length).tril(-window)
+    return scores.masked_fill(hidden, float("-inf")).softmax(-1)

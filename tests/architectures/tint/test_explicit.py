@@ -274,6 +274,8 @@ def test_a_softmax_can_be_linear_attention() -> None:
     ("options", "words"),
     [
         ({"positions": "rotary", "n_heads": 3}, "rotary positions"),
+        ({"positions": "none"}, "learned positions"),
+        ({"window": 3}, "no window"),
         ({"ngram_heads": [1]}, "n-gram heads"),
         ({"short_conv": 2}, "short_conv"),
     ],

@@ -1,0 +1,104 @@
+"""HGRN2: against its recurrence written out, and flash-linear-attention's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from architectures.hgrn2 import HGRN2
+from regbench.models.build import build as build_model
+from regbench.models.heads import join_heads, split_heads
+from regbench.ops.linear_attention import linear_attention
+from regbench.tasks.base import TokenIO
+from tests.helpers.equations import check_equations
+from tests.helpers.peers import check_peer, move, peer
+
+D, H = 12, 3
+
+
+def build(layer: int, dtype: torch.dtype = torch.float64, **options: Any) -> Any:
+    torch.manual_seed(0)
+    model = HGRN2(HGRN2.Options(**{"d_model": D, "n_heads": H, **options}))
+    model.place(layer)
+    return move(model.to(dtype))
+
+
+def lower(model: Any) -> Tensor | float:
+    return 0.0 if model.bound is None else torch.sigmoid(model.bound)
+
+
+def by_the_book(model: Any, x: Tensor) -> Tensor:
+    """Qin et al. 2024, section 3, a head and a position at a time."""
+    heads, width = model.n_heads, D // model.n_heads
+    o, g, i = (x @ linear.weight.T for linear in (model.output_gate, model.forget_gate, model.input))
+    o, f = o * torch.sigmoid(o), lower(model) + (1 - lower(model)) * torch.sigmoid(g)
+    rows = []
+    for h in range(heads):
+        part = slice(h * width, (h + 1) * width)
+        S, outputs = x.new_zeros(len(x), width, width), []
+        for t in range(x.shape[1]):
+            S = f[:, t, part, None] * S + (1 - f[:, t, part, None]) * i[:, t, None, part]
+            outputs.append((o[:, t, None, part] @ S)[:, 0] / width**0.5)
+        rows.append(torch.stack(outputs, 1))
+    z = torch.cat(rows, -1)
+    return (z * (z.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * model.norm.weight) @ model.out.weight.T
+
+
+@pytest.mark.parametrize("backend", ["cpu", "chunked", "naive"])
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_is_what_the_paper_writes(layer: int, heads: int, backend: str) -> None:
+    model = build(layer, n_heads=heads)
+    check_equations(model, lambda x: by_the_book(model, x), 45, ops=("linear_attention",), backend=backend)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("layer", [0, 1])
+def test_is_what_flash_linear_attention_computes(layer: int) -> None:
+    """Its layer, with the naive form of the kernel that it calls, in float32."""
+    naive = peer("fla.ops.gla.naive", "einops").naive_recurrent_gla
+    model = build(layer, torch.float32)
+
+    def theirs(x: Tensor) -> Tensor:
+        g = F.logsigmoid(model.forget_gate(x))
+        if model.bound is not None:
+            bound = lower(model)
+            g = torch.logaddexp(bound.log(), torch.log1p(-bound) + g)  # type: ignore[union-attr, operator]
+        k = 1 - g.exp()
+        q, v = F.silu(model.output_gate(x)), model.input(x)
+        z, _ = naive(*(part.unflatten(-1, (H, -1)) for part in (q, k, v, g)))
+        return model.out(F.rms_norm(z.flatten(2), (D,), model.norm.weight, 1e-5))  # type: ignore[no-any-return]
+
+    check_peer(model, theirs, tolerance=5e-6)
+
+
+def test_is_gated_linear_attention_whose_keys_are_what_is_forgotten() -> None:
+    model, x = build(0), torch.randn(2, 33, D, dtype=torch.float64)
+    q, v = (split_heads(part, H) for part in (F.silu(model.output_gate(x)), model.input(x)))
+    f = split_heads(model.forget_gate(x), H).sigmoid()
+    z, _ = linear_attention(q / 2, 1 - f, v, f.log())
+    expected = model.out(F.rms_norm(join_heads(z), (D,), model.norm.weight, 1e-5))
+    torch.testing.assert_close(model(x), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_lower_bounds_begin_evenly_and_the_first_layer_has_none() -> None:
+    io = TokenIO(vocab_size=5, separator=4, max_length=80, names=("a", "b", "c", "d", "|"))
+    model = build_model(HGRN2, HGRN2.Options(d_model=8, n_layers=4), io)
+    bounds = [block.mixer.bound for block in model.blocks]  # type: ignore[union-attr]
+    assert bounds[0] is None
+    assert [bound.detach().sigmoid()[0].item() for bound in bounds[1:]] == pytest.approx([0.25, 0.5, 0.75])
+
+
+@pytest.mark.parametrize("size", [200.0, -200.0])
+def test_gates_that_are_open_or_shut_keep_all_finite(size: float) -> None:
+    model = build(1, torch.float32)
+    x = size * torch.ones(1, 33, D)
+    x.requires_grad_()
+    y = model(x)
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
