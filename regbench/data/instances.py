@@ -71,6 +71,11 @@ class Instances:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def targets(self) -> NDArray[Any]:
+        """What each place is scored against: the tokens."""
+        return self.tokens
+
     @overload
     def __getitem__(self, rows: int) -> Instance: ...
 

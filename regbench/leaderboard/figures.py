@@ -1,10 +1,11 @@
-"""Checks on the figures of an entry: they are of the track, keep its rules, and follow from the scores of the instances.
+"""Checks on the figures of a claim: they are of the track, keep its rules, follow from its instances, and can be.
 
 `STRUCTURE` comes first: the other checks rely on it. No check here reads a file of the claim.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -14,9 +15,9 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
-from regbench.leaderboard.case import Case, Check, Note
-from regbench.leaderboard.entry import DIGITS, canonical, rounded
-from regbench.metrics.metric import Metric
+from regbench.leaderboard.claim import Case, Check, Note
+from regbench.leaderboard.entry import DIGITS, Entry, InstanceScores, canonical, rounded
+from regbench.metrics.metric import NLL_FLOOR, Metric
 from regbench.metrics.scores import by_problem, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
 from regbench.training.options import TrainingOptions, evaluation_steps
@@ -29,20 +30,26 @@ PROPER = ("nll", "mse")
 SOLVED = 0.01
 """An instance with a smaller sum is solved: what is left is the rounding of stored predictions, and alike in all who solve it."""
 
+MOST_ERRORS = 5
+"""Standard errors by which figures that belong together may differ, paired where they can be. Honest entries stay below."""
+
 _SHA256 = re.compile("[0-9a-f]{64}")
 _BASELINE_TOLERANCE = 1e-4
 """Below the digits that are published, and above what the rounding of another machine does to a baseline."""
-_CHANCE = 5
-"""Paired standard errors by which a seed may beat the truth. A seed that predicts the truth does so once in three million."""
 _ROUNDING = 1e-3
 """More than the float16 of stored predictions moves a mean NLL."""
 _EXACT = 1e-9
 """Relative, of figures computed twice from the same numbers: only the order of a sum may differ."""
 _CURVE_DIGIT = 1e-6
 """Curves are kept to six decimals. An NLL at its floor is rounded up."""
-_CURVE_TOLERANCE = 1.5 * _CURVE_DIGIT
 _HALF_DIGIT = 0.5 * 10.0 ** (1 - DIGITS)
 """How far an instance's sum may be from the exact one, relative to it."""
+_EQUAL, _MOST_EQUAL = 1e-4, 0.9
+"""The relative difference up to which sums of an instance count as equal, and the share of instances where they may be."""
+_FEW = 3
+"""Errors, each as bad as can be, that one split may have and the other not."""
+_CONTINUOUS = ("nll", "mse", "truth_mse", "tvd")
+"""Scores that two trainings give alike on an instance only by chance. Accuracies are whole numbers and often alike."""
 
 
 def track(case: Case) -> Iterator[str]:
@@ -59,7 +66,7 @@ def track(case: Case) -> Iterator[str]:
 
 def metrics(case: Case) -> Iterator[str]:
     """Every seed, baseline and instance has exactly the track's scores."""
-    wanted = set(case.reference.metrics)
+    wanted = set(case.reference.track.task.scores)
     for where, record in _records(case):
         if set(record.scores) != wanted or set(record.curves) != wanted:
             yield f"{where} does not have exactly the scores {', '.join(sorted(wanted))}"
@@ -70,11 +77,11 @@ def metrics(case: Case) -> Iterator[str]:
     if case.instances is None:
         return
     test, sums = case.reference.test, case.instances.sums
-    n = len(by_problem(test.lengths, test.problem))
     if len(sums) != len(case.result.seeds) or any(set(one) != wanted for one in sums):
         yield "instances: not exactly the scores of every seed"
-    lengths = {len(case.instances.counts), *map(len, case.instances.group_counts.values())}
-    if (lengths | {len(column) for one in sums for column in one.values()}) != {n}:
+    n = len(by_problem(test.lengths, test.problem))
+    columns = [case.instances.counts, *case.instances.group_counts.values()]
+    if {*map(len, columns), *(len(column) for one in sums for column in one.values())} != {n}:
         yield f"instances: the test split has {n}"
 
 
@@ -131,17 +138,14 @@ def scores(case: Case) -> Iterator[str]:
     """Scores, standard errors and normalized scores follow from the instances, which count where the test split does."""
     instances, frame = case.instances, case.reference.frame
     for i, seed in enumerate(case.result.seeds):
-        wanted = normalized_scores(seed.scores, case.result.baselines)
-        if seed.share_of_the_way.keys() != wanted.keys() or any(
-            not math.isclose(given, wanted[m], rel_tol=1e-9, abs_tol=1e-9) for m, given in seed.share_of_the_way.items()
+        given, wanted = seed.share_of_the_way, normalized_scores(seed.scores, case.result.baselines)
+        if given.keys() != wanted.keys() or any(
+            abs(given[m] - wanted[m]) > _EXACT * (1 + abs(wanted[m])) for m in given
         ):
             yield f"seed {seed.seed}: share_of_the_way is not what the scores and the baselines give"
-        if instances is None:
-            continue
-        for metric, record in seed.scores.items():
-            sums = np.array(instances.sums[i][metric], np.float64)
-            fault = sums_fault(case.reference.track.metrics[metric], sums, frame.counts_of(metric))
-            fault = fault or mean_fault(record, sums, frame.counts_of(metric))
+        for metric, record in seed.scores.items() if instances is not None else ():
+            sums, counts = np.array(instances.sums[i][metric], np.float64), frame.counts_of(metric)
+            fault = sums_fault(case.reference.track.metrics[metric], sums, counts) or mean_fault(record, sums, counts)
             if fault:
                 yield f"seed {seed.seed}: {metric}: {fault}"
     if instances is not None:
@@ -154,15 +158,15 @@ def possible(case: Case) -> Iterator[str]:
     """No seed predicts better than the truth, which has the lowest expected NLL and squared error."""
     if case.instances is None or (truth := case.reference.truth) is None:
         return
-    for metric in sorted({*PROPER} & {*case.reference.metrics}):
+    for metric in sorted({*PROPER} & {*case.reference.track.task.scores}):
         for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):
             given = np.array(sums[metric], np.float64)
             if beyond_measure(given):  # `scores` says so
                 continue
             ahead = ScoreRecord.of(truth.sums[metric] - given, truth.counts_of(metric))
-            if ahead.value > _CHANCE * ahead.stderr + _ROUNDING:
+            if ahead.value > MOST_ERRORS * ahead.stderr + _ROUNDING:
                 yield (
-                    f"seed {seed.seed}: {metric} is {ahead.value:.3f} below that of the truth, by {_CHANCE} standard errors "
+                    f"seed {seed.seed}: {metric} is {ahead.value:.3f} below that of the truth, by {MOST_ERRORS} standard errors "
                     "and more: it has seen what it predicts"
                 )
 
@@ -205,18 +209,52 @@ def baselines(case: Case) -> Iterator[str]:
 
 
 def _options_differ(one: Mapping[str, Any], other: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
-    """Whether options differ, each with the defaults of what it does not have and the other has."""
-    first, second = (
-        canonical({**{name: defaults[name] for name in beside if name in defaults}, **own})  # canonical: True == 1
-        for own, beside in ((one, other), (other, one))
-    )
-    return first != second
+    """Whether options differ, each with the defaults of what it does not have and the other has. 1 is not true."""
+    late = {name: default for name, default in defaults.items() if name in one or name in other}
+    return canonical({**late, **one}) != canonical({**late, **other})
+
+
+def plausible(case: Case) -> Iterator[str]:
+    """Validation and test losses agree, and the scores of an instance can belong to one prediction."""
+    if case.instances is None:
+        return
+    for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):
+        found = {metric: np.array(values, np.float64) for metric, values in sums.items()}
+        if any(beyond_measure(values) for values in found.values()):  # `scores` says so
+            return
+        counts = {metric: case.reference.frame.counts_of(metric) for metric in found}
+        faults = [*_loss_gap(case, seed, found, counts), *_impossible(case, found, counts)]
+        yield from (f"seed {seed.seed}: {fault}" for fault in faults)
+    pairs = itertools.combinations(range(len(case.instances.sums)), 2)
+    for a, b in pairs:
+        if _alike(case.instances, a, case.instances, b):
+            yield f"the seeds {a} and {b} are alike in nearly every instance: they are not two trainings"
 
 
 STRUCTURE: tuple[Check, ...] = (track, metrics)
 ALONE: tuple[Check, ...] = (seeds, training)
-FIGURES: tuple[Check, ...] = (scores, possible, curves)
+FIGURES: tuple[Check, ...] = (scores, possible, curves, plausible)
 COSTLY: tuple[Check, ...] = (baselines,)
+
+
+def copies(entries: Sequence[Entry]) -> list[str]:
+    """A line for each pair of entries of one track whose seeds score alike in nearly every instance."""
+    found = []
+    for first, second in itertools.combinations(entries, 2):
+        if first.result.track != second.result.track or first.instances.counts != second.instances.counts:
+            continue
+        pairs = itertools.product(range(len(first.instances.sums)), range(len(second.instances.sums)))
+        alike = [(a, b) for a, b in pairs if _alike(first.instances, a, second.instances, b)]
+        if alike:
+            a, b = alike[0]
+            found.append(
+                f"{first.file_name}, seed {a}, and {second.file_name}, seed {b}, are alike in nearly every instance: "
+                "one is a copy of the other"
+            )
+    return found
+
+
+# --- What the checks are made of. ---
 
 
 def _records(case: Case) -> Iterator[tuple[str, SeedRecord | BaselineRecord]]:
@@ -227,13 +265,7 @@ def _records(case: Case) -> Iterator[tuple[str, SeedRecord | BaselineRecord]]:
 
 
 def _training_faults(seed: SeedRecord, plan: NDArray[np.int64], evaluated: Set[int]) -> Iterator[str]:
-    """What is wrong with the record of a training.
-
-    Args:
-        seed: The record.
-        plan: (S,), tokens seen after each step.
-        evaluated: The steps after which the validation split is scored.
-    """
+    """What is wrong with a training that should have seen `plan` (S,) tokens after its steps, and been scored after some."""
     rows = seed.training_curve
     if (seed.steps, seed.tokens) != (len(plan), plan[-1]):
         yield f"{seed.steps:,} steps of {seed.tokens:,} tokens, and the options give {len(plan):,} of {plan[-1]:,}"
@@ -252,21 +284,21 @@ def _training_faults(seed: SeedRecord, plan: NDArray[np.int64], evaluated: Set[i
     if seed.seconds <= 0 or seed.tokens_per_second <= 0 or seed.peak_memory_bytes <= 0:
         yield "seconds, tokens_per_second and peak_memory_bytes must be above 0"
         return
-    slowest, fastest = (seed.tokens / max(seed.seconds + off, 1e-9) for off in (0.0006, -0.0006))  # as rounded
-    if not slowest - 0.06 <= seed.tokens_per_second <= fastest + 0.06:
+    if abs(seed.tokens - seed.seconds * seed.tokens_per_second) > 0.001 * seed.tokens_per_second + 0.01 * seed.tokens:
         yield f"{seed.tokens:,} tokens in {seed.seconds} s are not {seed.tokens_per_second:,} tokens/s"
 
 
-def rescored(claimed: Mapping[str, ScoreRecord], real: Mapping[str, ScoreRecord]) -> Iterator[str]:
-    """Where claimed scores or their standard errors are not those of the stored predictions."""
+def rescored(
+    claimed: Mapping[str, ScoreRecord], real: Mapping[str, ScoreRecord], slack: float = _EXACT
+) -> Iterator[str]:
+    """Where claimed scores or their standard errors are not those that are computed here, relative to their size."""
     for metric, record in real.items():
-        given = claimed[metric]
         for what, one, other in (
-            (metric, given.value, record.value),
-            (f"the standard error of {metric}", given.stderr, record.stderr),
+            (metric, claimed[metric].value, record.value),
+            (f"the standard error of {metric}", claimed[metric].stderr, record.stderr),
         ):
-            if not abs(one - other) <= _EXACT * max(1.0, abs(other)):
-                yield f"{what} is {one:.7g}, and the predictions give {other:.7g}"
+            if not abs(one - other) <= slack * max(1.0, abs(other)):
+                yield f"{what} is {one:.7g}, and computed here {other:.7g}"
 
 
 def sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
@@ -318,29 +350,20 @@ def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, limit
     if (curve.stderr is None) != (frame.stderr is None) or min(curve.stderr or [0.0]) < 0:
         return "has standard errors of its own"
     (lowest, highest), slack = limits, _CURVE_DIGIT / 2 + 1e-9
-    for drawn in curve.value:
-        if not lowest - slack <= drawn <= highest + slack:
-            return f"has a value of {drawn:g}, outside {lowest:g} to {highest:g}"
-    total = sum(v * c for v, c in zip(curve.value, curve.count, strict=True))
-    left_out = positions - sum(curve.count)
-    rest = value * positions - total
-    most = highest * left_out if left_out else 0.0
-    if not -_CURVE_TOLERANCE * positions <= rest <= most + _CURVE_TOLERANCE * positions:
+    if strange := [drawn for drawn in curve.value if not lowest - slack <= drawn <= highest + slack]:
+        return f"has a value of {strange[0]:g}, outside {lowest:g} to {highest:g}"
+    total, left_out = sum(v * c for v, c in zip(curve.value, curve.count, strict=True)), positions - sum(curve.count)
+    rest, off = value * positions - total, 1.5 * _CURVE_DIGIT * positions
+    if not -off <= rest <= (highest * left_out if left_out else 0.0) + off:
         return f"averages to {total / sum(curve.count):.6f}, and the score is {value:.6f}"
     return None
 
 
 def _baseline_faults(given: BaselineRecord, wanted: BaselineRecord) -> Iterator[str]:
     """How a claimed baseline differs from the one computed here."""
-    for metric, score in wanted.scores.items():
-        claimed = given.scores[metric]
-        for what, own, real in (
-            (metric, claimed.value, score.value),
-            (f"the standard error of {metric}", claimed.stderr, score.stderr),
-        ):
-            if not abs(own - real) <= _BASELINE_TOLERANCE * max(1.0, abs(real)):
-                yield f"{what} is {own:.6g}, and computed here {real:.6g}"
-        if _apart(given.curves[metric], wanted.curves[metric]) > _BASELINE_TOLERANCE:
+    yield from rescored(given.scores, wanted.scores, _BASELINE_TOLERANCE)
+    for metric, curve in wanted.curves.items():
+        if _apart(given.curves[metric], curve) > _BASELINE_TOLERANCE:
             yield f"the curve of {metric} is not what is computed here"
 
 
@@ -350,4 +373,73 @@ def _apart(a: Curve, b: Curve) -> float:
         return math.inf
     weights = np.array(b.count) / max(1, sum(b.count))
     pairs = [(a.value, b.value), (a.stderr or [], b.stderr or [])]
-    return max(float(np.sum(np.abs(np.subtract(x, y)) * weights[: len(x)])) for x, y in pairs)
+    return max(float(np.abs(np.subtract(x, y)) @ weights[: len(x)]) for x, y in pairs)
+
+
+def _alike(first: InstanceScores, a: int, second: InstanceScores, b: int) -> bool:
+    """Whether two seeds have equal sums in nearly all instances, in a score that is not counted in whole numbers."""
+    metrics = [m for m in _CONTINUOUS if m in first.sums[a] and m in second.sums[b]]
+    for metric in metrics:
+        x, y = np.array(first.sums[a][metric]), np.array(second.sums[b][metric])
+        telling = np.maximum(x, y) >= SOLVED
+        x, y = x[telling], y[telling]
+        if len(x) >= 10 and (np.abs(x - y) <= _EQUAL * np.maximum(np.abs(x), np.abs(y))).mean() >= _MOST_EQUAL:
+            return True
+    return False
+
+
+def _loss_gap(
+    case: Case, seed: SeedRecord, sums: Mapping[str, NDArray[np.float64]], counts: Mapping[str, NDArray[np.int64]]
+) -> Iterator[str]:
+    """The loss on the validation split is one more measurement of the loss on the test split.
+
+    Where the test split is harder by design, its loss may be higher. Losses of other names, as a stranger's model can have, are
+    not compared. A model that nearly solves a track errs at a few positions, and all of them can be in one split: then the
+    other has no standard error.
+    """
+    losses = seed.training_curve[0].loss if seed.training_curve else {}
+    pairs = (("nll", "cross_entropy"), ("mse", "mse"))
+    metric = next((metric for metric, loss in pairs if metric in sums and loss in losses), None)
+    if metric is None:
+        return
+    test, track = ScoreRecord.of(sums[metric], counts[metric]), case.reference.track
+    validation = track.definition.splits.validation
+    gap = min(row.validation_loss for row in seed.training_curve) - test.value
+    error = test.stderr * math.sqrt(1.0 + len(sums[metric]) / validation)  # as if both splits varied alike
+    worst = max(sums[metric].max(), -math.log(NLL_FLOOR) if metric == "nll" else 0.0)
+    rare = _FEW * worst / (validation * counts[metric].mean())
+    if (gap if track.task.test_is_harder else abs(gap)) > MOST_ERRORS * error + rare + _ROUNDING:
+        yield (
+            f"the kept validation loss is {gap + test.value:.3f} and the {metric} on the test split {test.value:.3f}, "
+            f"{abs(gap) / max(error, 1e-12):.0f} standard errors apart"
+        )
+
+
+def _impossible(
+    case: Case, sums: Mapping[str, NDArray[np.float64]], counts: Mapping[str, NDArray[np.int64]]
+) -> Iterator[str]:
+    """Relations between the scores of one prediction, in an instance or in the mean."""
+    legal, token, truth = sums.get("legal_accuracy"), sums.get("token_accuracy"), case.reference.truth
+    if legal is not None and token is not None and (token > legal + 1e-6).any():
+        yield "an instance has more right answers than answers that are allowed"
+    if truth is None:
+        return
+    if "nll" in sums and "tvd" in sums and np.array_equal(counts["nll"], counts["tvd"]):
+        tvd = sums["tvd"].sum() / counts["tvd"].sum()
+        # E[NLL] - E[truth's] is a mean KL divergence. It is at least twice the mean square of TVD (Pinsker, Jensen), and at most
+        # what it costs to move that much probability to the floor.
+        excess = ScoreRecord.of(sums["nll"] - truth.sums["nll"], counts["nll"])
+        least, most, slack = 2.0 * tvd**2, -tvd * math.log(NLL_FLOOR), MOST_ERRORS * excess.stderr + _ROUNDING
+        if not least - slack <= excess.value <= most + slack:
+            yield (
+                f"an NLL of {excess.value:.3f} above the truth's cannot go with a TVD of {tvd:.3f}: by Pinsker's inequality "
+                f"and the floor of probabilities it is from {least:.3f} to {most:.3f}"
+            )
+    if token is not None and "token_accuracy" in truth.sums:
+        ahead = ScoreRecord.of(token - truth.sums["token_accuracy"], counts["token_accuracy"])
+        if ahead.value > MOST_ERRORS * ahead.stderr + _ROUNDING:
+            yield f"token accuracy is {ahead.value:.3f} above that of the truth, whose choice is the most probable"
+    if "nll" in sums and (bayes := case.result.baselines.get("Bayes")) is not None:
+        best, own = bayes.scores["nll"], ScoreRecord.of(sums["nll"], counts["nll"])
+        if own.value + MOST_ERRORS * math.hypot(own.stderr, best.stderr) < best.value:
+            yield f"an NLL of {own.value:.3f} is far below that of the Bayes baseline, {best.value:.3f}"

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from regbench.evaluation.language_models import ABOUT
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.overview import overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row
 from regbench.leaderboard.tiers import TIERS, Evidence

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from regbench.evaluation.language_models import LanguageModelEntry
+from regbench.leaderboard.claim import todays_track
 from regbench.leaderboard.entry import Entry, sample_of
-from regbench.leaderboard.language_models import LanguageModelEntry
-from regbench.leaderboard.reference import todays_track
 from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
-from regbench.leaderboard.history import ROOT
 from regbench.utils.errors import UserError
 from regbench.utils.files import runs_in
 from regbench.utils.folder import Folder
@@ -20,6 +19,8 @@ ENTRY_BYTES = 2 << 20
 SOURCE_BYTES = 1 << 18
 """Parsed Python takes a thousand times the memory of its text."""
 EVIDENCE = ".evidence.json"
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout that regbench runs from. An installed regbench has none."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def score(
             predicted = TokenPrediction(predicted.probability[:, :wide], predicted.most_likely[:, :wide])
         else:
             predicted = predicted[:, :wide]
-        metrics = _position_scores(task, part, predicted)
+        metrics = position_scores(task, part, predicted)
         for score_name in task.scores:
             metric, _ = task.metric_and_group(score_name)
             values = np.where(counted[score_name][rows, :wide], metrics[metric], 0.0)
@@ -227,9 +227,7 @@ def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], label
     return Steps(np.zeros((n, k)), counts, label)
 
 
-def _position_scores(
-    task: Task, instances: Instances, predicted: FloatArray | TokenPrediction
-) -> dict[str, FloatArray]:
+def position_scores(task: Task, instances: Instances, predicted: FloatArray | TokenPrediction) -> dict[str, FloatArray]:
     """Every metric at every position of these instances, each (B, L) float64."""
     io = task.io
     if isinstance(predicted, TokenPrediction):

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from regbench.leaderboard.case import Findings
-from regbench.leaderboard.entry import canonical
 from regbench.leaderboard.history import source_at
+
+from regbench.leaderboard.claim import Findings
+from regbench.leaderboard.entry import canonical
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.utils.errors import UserError

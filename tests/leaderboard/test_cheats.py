@@ -16,11 +16,10 @@ from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import Predictions, predict
 from regbench.leaderboard import isolated
 from regbench.leaderboard.challenge import challenge
-from regbench.leaderboard.reference import Reference
-from regbench.leaderboard.run_folder import RunFolder
+from regbench.leaderboard.claim import Reference, RunFolder
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import LEVEL, fresh_split
+from regbench.leaderboard.verify import submit
 from regbench.metrics.scores import score
 from regbench.metrics.significance import Split, compare_splits, expected_elsewhere
 from regbench.models.model import Model, ModelPredictor, token_tensor

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regbench.leaderboard.load import load_boards
-from regbench.leaderboard.publish import outdated, render
+from regbench.leaderboard.publish import load_boards, outdated, render
 from regbench.leaderboard.store import stored_entries, stored_in
 from regbench.leaderboard.verify import verify_entry
 from regbench.results import BaselineRecord

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from regbench.leaderboard.case import Findings
+from regbench.leaderboard.claim import Findings
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.tracks import Track

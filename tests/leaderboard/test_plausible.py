@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard.case import Case
+from regbench.leaderboard.claim import Case, Reference
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.plausible import copies, plausible
-from regbench.leaderboard.reference import Reference
+from regbench.leaderboard.figures import copies, plausible
 from regbench.leaderboard.store import stored_entries
 from regbench.leaderboard.verify import verify_run
 from regbench.utils.files import read_arrays

@@ -15,8 +15,7 @@ import pytest
 from regbench import cli
 from regbench.leaderboard import publish
 from regbench.leaderboard.entry import Entry, canonical
-from regbench.leaderboard.load import load_boards
-from regbench.leaderboard.publish import PAGE, outdated, render, write
+from regbench.leaderboard.publish import PAGE, load_boards, outdated, render, write
 from regbench.leaderboard.rank import Board, rank
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced, write_evidence
@@ -260,11 +259,11 @@ def test_evidence_counts_where_the_track_is_gone_too(entries: list[Entry], tmp_p
     (tmp_path / "retired.json").write_text(json.dumps({entry.track: [entry.result.track.digest]}))
     scores = [{metric: record.value for metric, record in seed.scores.items()} for seed in entry.result.seeds]
     again = Reproduced(
-        date="2026-01-31", by="a reader", machine="a machine", seeds=[0, 1, 2], scores=scores, identical=[]
+        date="2026-11-27", by="a reader", machine="a machine", seeds=[0, 1, 2], scores=scores, identical=[]
     )
     fresh = {metric: entry.instances.score(0, metric) for metric in entry.metrics}
     asked = Challenge(
-        date="2026-01-31", by="a", machine="m", number=1, instances=100, fingerprint="0" * 64, scores=fresh
+        date="2026-11-27", by="a", machine="m", number=1, instances=100, fingerprint="0" * 64, scores=fresh
     )
     write_evidence(stored, Evidence(entry=entry.digest, challenge=asked, reproduced=again))
     (board,), faults = load_boards(tmp_path)

@@ -106,10 +106,10 @@ def test_what_makes_no_entry_reproduced(lstm: Made, again: Path, tiny_file: Path
         with pytest.raises(UserError, match="--by needs a name"):
             keep(again, nameless)
     write_evidence(
-        Stored(path), Evidence(entry=lstm.entry.digest, submitted=Submitted(date="2026-01-31", by="A.  Reader"))
+        Stored(path), Evidence(entry=lstm.entry.digest, submitted=Submitted(date="2026-11-27", by="A.  Reader"))
     )
     assert cli.main(["reproduce", str(path), "--track", str(tiny_file), "--run", str(again), "--by", "a. reader"]) == 2
-    assert read_evidence(Stored(path)).about == "claimed 2026-01-31 by A.  Reader"
+    assert read_evidence(Stored(path)).about == "claimed 2026-11-27 by A.  Reader"
     keep(again, "another")
     assert read_evidence(Stored(path)).submitted is not None, "what was known stays"
 
@@ -118,7 +118,7 @@ def test_evidence_of_a_second_training_that_does_not_hold(lstm: Made, tmp_path: 
     path, entry = board_of(lstm, tmp_path), lstm.entry
     scores = [{metric: record.value for metric, record in seed.scores.items()} for seed in entry.result.seeds]
     honest = Reproduced(
-        date="2026-01-31", by="a reader", machine="a machine", seeds=[0, 1, 2], scores=scores, identical=[]
+        date="2026-11-27", by="a reader", machine="a machine", seeds=[0, 1, 2], scores=scores, identical=[]
     )
 
     def found(submitted: Submitted | None = None, **changes: object) -> list[str]:
@@ -152,7 +152,7 @@ def test_evidence_of_a_second_training_that_does_not_hold(lstm: Made, tmp_path: 
     assert found(scores=seesaw) == [], "some architectures' seeds are far apart"
     beyond = found(scores=[{**one, "nll": 1.7e308} for one in scores])
     assert beyond == ["tier: a score of the second training is beyond measure"]
-    same = found(submitted=Submitted(date="2026-01-31", by="A Reader"))
+    same = found(submitted=Submitted(date="2026-11-27", by="A Reader"))
     assert same == ["tier: it was reproduced by who submitted it"]
 
 

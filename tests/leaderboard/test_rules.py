@@ -13,12 +13,10 @@ import pytest
 
 from regbench.leaderboard import submit as submitting
 from regbench.leaderboard.against_run import repredict
-from regbench.leaderboard.case import Case, Findings
+from regbench.leaderboard.claim import Case, Findings, Reference
 from regbench.leaderboard.figures import seeds
-from regbench.leaderboard.reference import Reference
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.submit import submit
-from regbench.leaderboard.verify import CHECKS, verify_entry
+from regbench.leaderboard.verify import CHECKS, submit, verify_entry
 from regbench.tracks import load_track
 from regbench.training.checkpoint import load_tensors, save_tensors
 from tests.leaderboard.attacks import seal, store

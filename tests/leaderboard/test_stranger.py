@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regbench.leaderboard.stranger import source_faults, telling_lines
+from regbench.leaderboard.origin import source_faults, telling_lines
 from tests.leaderboard.conftest import MIXER
 
 

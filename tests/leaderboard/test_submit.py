@@ -11,10 +11,9 @@ import pytest
 
 from regbench import cli
 from regbench.leaderboard.entry import Entry, canonical, check_name, parse_entry
-from regbench.leaderboard.names import default_name, name_faults
-from regbench.leaderboard.origin import same_configuration
+from regbench.leaderboard.origin import default_name, name_faults, same_configuration
 from regbench.leaderboard.store import Stored, stored_entries
-from regbench.leaderboard.submit import submit
+from regbench.leaderboard.verify import submit
 from regbench.utils.errors import UserError
 from tests.leaderboard.attacks import seal
 from tests.leaderboard.conftest import SETTINGS, Made

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from regbench.leaderboard.history import source_at
 
 from regbench import cli
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard import history
 from regbench.leaderboard.against_run import repredict
-from regbench.leaderboard.history import source_at
 from regbench.leaderboard.origin import is_built_in
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run

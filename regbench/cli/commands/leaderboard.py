@@ -31,8 +31,7 @@ def configure(leaderboard: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the ranking of every track, or what disagrees."""
-    from regbench.leaderboard.load import BASELINES, baselines_file, load_boards
-    from regbench.leaderboard.publish import outdated, render, write
+    from regbench.leaderboard.publish import BASELINES, baselines_file, load_boards, outdated, render, write
     from regbench.leaderboard.store import find_board
 
     folder = find_board(arguments.board)

@@ -44,7 +44,7 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument(
         "--run-their-code",
         action="store_true",
-        help="with --run and --by: let the weights of an architecture that is not built in predict, isolated (Linux)",
+        help="with --run and --by: let the weights of an architecture that is not built in predict, under bubblewrap",
     )
     add_own_track(reproduce)
 

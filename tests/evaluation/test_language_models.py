@@ -20,7 +20,7 @@ from regbench.leaderboard.entry import canonical, digest_of
 from regbench.leaderboard.language_models import read_language_models
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import rank
-from regbench.leaderboard.reference import Reference
+from regbench.leaderboard.claim import Reference
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from tests.helpers.language_models import random_model
