@@ -409,7 +409,9 @@ def _command(job: Path) -> list[str]:
         for place in (spec.submodule_search_locations or [])[:1] if spec else []:
             words += ["--ro-bind", place, f"/regbench/{package}"]
     words += ["--ro-bind", str(job), "/job", "--proc", "/proc", "--dev", "/dev"]
-    words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+    for place in ("/proc", "/dev", "/"):  # else root may write to /proc/sys, and anyone to /dev/shm
+        words += ["--remount-ro", place]
+    words += ["--chdir", "/tmp"]
     limits = [f"--as={MEMORY_BYTES}", f"--fsize={LOG_BYTES}", "--core=0"]
     own = "from regbench.leaderboard.against_run import _job; _job()"
     return ["prlimit", *limits, "bwrap", *words, sys.executable, "-P", "-c", own]
