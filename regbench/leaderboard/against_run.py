@@ -1,4 +1,4 @@
-"""Checks of a claim against what its run left: its logs, its predictions, and what its weights predict now.
+"""Checks of a claim against what its run left: its predictions, and what its weights predict now.
 
 A built-in architecture predicts in this process. A stranger's file runs under bubblewrap: it has Python, regbench, tokens and its
 weights, but no network, no home and no other file. All that is writable is a small folder in memory. What it predicts comes
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from regbench.data.instances import Instances
 from regbench.evaluation.predictions import Predictions, expected_arrays
-from regbench.leaderboard.claim import Case, Check, Findings, Note, Reference, RunFolder, find_reference
+from regbench.leaderboard.claim import Case, Findings, Note, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.figures import rescored
 from regbench.leaderboard.origin import is_built_in
@@ -41,7 +41,6 @@ from regbench.results import Curve, SeedRecord
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model
-from regbench.training.progress import MEASURED
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
@@ -83,50 +82,6 @@ def predictions(case: Case) -> Iterator[str]:
             for metric in sums:
                 if not np.allclose(claimed[metric], sums[metric], rtol=1.1e-6, atol=1e-12):
                     yield f"seed {seed.seed}: instances: {metric} is not that of the predictions"
-
-
-def logs(case: Case) -> Iterator[str]:
-    """`scores.json` and `metrics.jsonl` of every seed say what the result says."""
-    for run, seed in _recorded(case):
-        try:
-            if run.seed_record(seed.seed) != seed:
-                yield f"seed-{seed.seed}/scores.json differs from the result"
-            rows = [_row(row) for row in run.evaluations(seed.seed)]
-        except Refused as error:
-            yield str(error)
-        else:
-            if rows != [_row({**c.loss, **c.model_dump(exclude={"loss"})}) for c in seed.training_curve]:
-                yield f"seed-{seed.seed}/metrics.jsonl has another training curve than the result"
-
-
-def weights(case: Case) -> Iterator[str]:
-    """The checkpoint of every seed holds as many parameters as are claimed."""
-    for run, seed in _recorded(case):
-        try:
-            elements = sum(run.weights(seed.seed).values())
-        except Refused as error:
-            yield str(error)
-        else:
-            if elements < case.result.architecture.parameters:
-                yield (
-                    f"seed-{seed.seed}/checkpoint.safetensors holds {elements:,} numbers, fewer than the "
-                    f"{case.result.architecture.parameters:,} parameters"
-                )
-
-
-CHECKS: tuple[Check, ...] = (logs, weights, predictions)
-
-
-def _recorded(case: Case) -> Iterator[tuple[RunFolder, SeedRecord]]:
-    """The run folder, if there is one, with each seed that can be in it."""
-    if case.run is not None:
-        yield from ((case.run, seed) for seed in case.result.seeds if 0 <= seed.seed < 2**32)
-
-
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a log without what the training curve of a result leaves out."""
-    left_out = ("learning_rate", "tokens_per_second")
-    return {key: value for key, value in row.items() if key not in left_out and not key.startswith(MEASURED)}
 
 
 def _same_curve(claimed: Curve, real: Curve) -> bool:

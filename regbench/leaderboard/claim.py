@@ -18,7 +18,7 @@ from regbench.evaluation.predictions import Predictions, expected_arrays, read_s
 from regbench.leaderboard.entry import InstanceScores
 from regbench.metrics.scores import Scores, score, score_records
 from regbench.models.predictor import Baseline, predict_in_batches
-from regbench.results import RESULT_BYTES, BaselineRecord, Curve, Result, SeedRecord, TrackRecord
+from regbench.results import RESULT_BYTES, BaselineRecord, Curve, Result, TrackRecord
 from regbench.tracks import Track, is_track_file, load_track, track_names
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import training_steps
@@ -26,9 +26,6 @@ from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.folder import Folder
 from regbench.utils.guard import YAML_BYTES, Refused, of_schema, parse_json, parse_plain_yaml
-
-LOG_BYTES, LOG_ROWS = 4 << 20, 20_000
-
 
 # --- The track. ---
 
@@ -219,22 +216,6 @@ class RunFolder:
         if registry.is_file(architecture):
             architecture = PurePath(architecture).name
         return self.config.model_copy(update={"track": track, "architecture": architecture})
-
-    def seed_record(self, seed: int) -> SeedRecord:
-        """What `scores.json` of a seed holds."""
-        name = f"seed-{seed}/scores.json"
-        return of_schema(SeedRecord, parse_json(self.folder.read(name, RESULT_BYTES), name), name)
-
-    def evaluations(self, seed: int) -> list[dict[str, Any]]:
-        """The rows of a seed's `metrics.jsonl` at which the validation split was scored."""
-        name = f"seed-{seed}/metrics.jsonl"
-        lines = self.folder.read(name, LOG_BYTES).splitlines()
-        if len(lines) > LOG_ROWS:
-            raise Refused(f"{name}: {len(lines):,} rows, more than the {LOG_ROWS:,} it can need")
-        rows = [parse_json(line, name) for line in lines]
-        if not all(isinstance(row, dict) for row in rows):
-            raise Refused(f"{name}: a row is no object")
-        return [row for row in rows if "validation_loss" in row]
 
     def weights(self, seed: int) -> dict[str, int]:
         """The number of elements of each tensor of a seed's checkpoint, from its header alone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import codecs
+import difflib
 import functools
 import hashlib
 import io
@@ -39,18 +40,15 @@ _MOST_PARAMETERS = 10**8
 _LARGEST_OPTION = 65_536
 _MOST_MEMBERS = 64
 _LOOK_ALIKE = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("0", "o"), ("1", "l"), ("i", "l"), ("5", "s"))
-_LONG = 5
-"""Letters from which on a name with one letter more, one less, or two swapped is taken for the same."""
+_LONG, _NEAR = 5, 0.8
+"""Letters from which on a name that shares so much with another is taken for the same."""
 
 
 # --- The checks. ---
 
 
 def configuration(case: Case) -> Iterator[str]:
-    """The configuration names the track, architecture, seeds and trials of the result, and a backend and device that ran.
-
-    With the run, `config.yaml` says the same.
-    """
+    """The configuration names the track, architecture, seeds and trials of the result. With the run, `config.yaml` says the same."""
     asked, result = case.configuration, case.result
     for what, given, claimed in (
         ("the track", asked.track, result.track.name),
@@ -60,16 +58,6 @@ def configuration(case: Case) -> Iterator[str]:
     ):
         if given != claimed:
             yield f"{what} are not those of the result: {str(given)[:80]!r} and {str(claimed)[:80]!r}"
-    machine = result.environment
-    kind = "cpu" if machine.device == "cpu" else "cuda"
-    if asked.device != "auto" and asked.device.partition(":")[0] != kind:
-        yield f"it asks for the device {asked.device[:80]!r}, and the result is of {machine.device!r}"
-    for part in asked.backend.split(","):
-        op, _, wanted = (text.strip() for text in part.rpartition("="))
-        records = (machine.backend, machine.training_backend or {})
-        ran = {form for record in records for name, form in record.items() if op in ("", name)}
-        if wanted != "auto" and ran != {wanted}:
-            yield f"it asks for the backend {part[:80]!r}, and {', '.join(sorted(ran)) or 'no op'} ran"
     if case.run is not None and _text(case.run.configuration) != _text(asked):
         yield f"config.yaml asks for: {command_of(case.run.configuration)[:400]}"
 
@@ -134,19 +122,7 @@ def code(case: Case) -> Iterator[str]:
         yield Note("made by an installed regbench: which commit it was is not known")
 
 
-def environment(case: Case) -> Iterator[str]:
-    """The machine and its packages are named."""
-    machine = case.result.environment
-    if not {"regbench", "torch", "numpy"} <= machine.packages.keys():
-        yield "packages must name regbench, torch and numpy"
-    if machine.threads < 1:
-        yield f"{machine.threads} threads"
-    named = (machine.platform, machine.processor, machine.device, machine.python, *machine.packages.values())
-    if not all(text.strip() and len(text) <= 200 for text in named):
-        yield "platform, processor, device or a version is empty or long"
-
-
-CHECKS: tuple[Check, ...] = (configuration, source, architecture, code, environment)
+CHECKS: tuple[Check, ...] = (configuration, source, architecture, code)
 
 
 # --- The source. ---
@@ -383,34 +359,21 @@ def name_faults(name: str, result: Result) -> Iterator[str]:
     """What is wrong with an entry's name.
 
     An entry of a built-in architecture is called by the architecture's name and what distinguishes it. No other entry is, and
-    none is called as a baseline is, or so that it looks like one of these.
+    none is called as a baseline is, or so that it looks like one of these: "rnamba", "mam-ba" and "mabma" look like "mamba".
     """
+    own = result.architecture.name
     if is_built_in(result.architecture):
-        if not _begins(name, result.architecture.name, "+-.="):
-            yield f"{name!r} must be {result.architecture.name!r}, or begin with it and one of + - . ="
+        if name != own and not (name.startswith(own) and name[len(own)] in "+-.="):
+            yield f"{name!r} must be {own!r}, or begin with it and one of + - . ="
         return
-    baselines = [*registry.entries(registry.BASELINE), *result.baselines]
-    for what, taken in (("built-in", registered()), ("baseline", baselines)):
-        for other in taken:
-            if _begins(name, _slug(other), "+-.=_") or _looks_like(name, _slug(other)):
-                yield f"{name!r} is called as the {what} {other[:60]!r} is, or nearly: give another with --name"
-                return
-
-
-def _begins(name: str, other: str, joints: str) -> bool:
-    return name == other or (name.startswith(other) and name[len(other)] in joints)
-
-
-def _looks_like(name: str, other: str) -> bool:
-    """Whether the whole name or its first part reads as `other`: "rnamba", "mam-ba" and "mabma" as "mamba"."""
-    wanted = _as_read(other)
-    for own in {_as_read(name), *(_as_read(re.split(joints, name)[0]) for joints in ("[+.=-]", "[+.=_-]"))}:
-        swapped = (own[:i] + own[i + 1] + own[i] + own[i + 2 :] for i in range(len(own) - 1))
-        if own == wanted or (
-            len(wanted) >= _LONG and (_drops_one(own, wanted) or _drops_one(wanted, own) or wanted in swapped)
-        ):
-            return True
-    return False
+    begins = {
+        _as_read("".join(re.split("([+.=_-])", name)[:n])) for n in range(1, 2 + 2 * len(re.split("[+.=_-]", name)))
+    }
+    for other in (*registered(), *registry.entries(registry.BASELINE), *result.baselines):
+        wanted = _as_read(other)
+        if wanted in begins or (len(wanted) >= _LONG and difflib.get_close_matches(wanted, begins, 1, _NEAR)):
+            yield f"{name!r} is called as {other[:60]!r} is, or nearly: give another with --name"
+            return
 
 
 def _as_read(name: str) -> str:
@@ -418,10 +381,6 @@ def _as_read(name: str) -> str:
     for written, read in _LOOK_ALIKE:
         text = text.replace(written, read)
     return text
-
-
-def _drops_one(longer: str, shorter: str) -> bool:
-    return len(longer) == len(shorter) + 1 and any(longer[:i] + longer[i + 1 :] == shorter for i in range(len(longer)))
 
 
 def _slug(text: str) -> str:

@@ -28,7 +28,7 @@ from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
-_OF_AN_ENTRY = frozenset(("source", "environment", "baselines"))
+_OF_AN_ENTRY = ("source", "baselines")
 """Checks that a second training need not pass."""
 
 

@@ -39,7 +39,7 @@ CHECKS: tuple[Check, ...] = (
     *figures.ALONE,
     *origin.CHECKS,
     *figures.FIGURES,
-    *against_run.CHECKS,
+    against_run.predictions,
     *figures.COSTLY,
 )
 """Every check on a claim, in the order of what it costs."""
@@ -79,11 +79,10 @@ def verify_entry(
         reference = find_reference(entry.track, track)
         step = "source"
         source = stored.source
-        step = "logs"
+        step = "predictions"
         folder = RunFolder(run) if run is not None else None
         if folder is not None and _text(folder.result) != _text(entry.result):
             findings.take(step, ["result.json is not the entry's result"])
-        step = "predictions"
         scored = _scored(stored, reference, run or predictions)
         case = Case(
             entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce, baselines
@@ -133,7 +132,7 @@ def _examine(case: Case, findings: Findings, *, costly: bool) -> None:
     whole = findings.run(figures.STRUCTURE, case)
     findings.run((*figures.ALONE, *origin.CHECKS), case)
     if whole:
-        findings.run((*figures.FIGURES, *against_run.CHECKS), case)
+        findings.run((*figures.FIGURES, against_run.predictions), case)
     if costly and not findings.faults:
         findings.run(figures.COSTLY, case)
 
