@@ -48,7 +48,7 @@ _LONG, _NEAR = 5, 0.8
 
 
 def configuration(case: Case) -> Iterator[str]:
-    """The configuration names the track, architecture, seeds and trials of the result. With the run, `config.yaml` says the same."""
+    """The configuration names the track, architecture, seeds and trials of the result. With a run, so does its `config.yaml`."""
     asked, result = case.configuration, case.result
     for what, given, claimed in (
         ("the track", asked.track, result.track.name),
@@ -366,9 +366,8 @@ def name_faults(name: str, result: Result) -> Iterator[str]:
         if name != own and not (name.startswith(own) and name[len(own)] in "+-.="):
             yield f"{name!r} must be {own!r}, or begin with it and one of + - . ="
         return
-    begins = {
-        _as_read("".join(re.split("([+.=_-])", name)[:n])) for n in range(1, 2 + 2 * len(re.split("[+.=_-]", name)))
-    }
+    pieces = re.split("[+.=_-]", name)
+    begins = {_as_read("".join(pieces[:n])) for n in range(1, len(pieces) + 1)}
     for other in (*registered(), *registry.entries(registry.BASELINE), *result.baselines):
         wanted = _as_read(other)
         if wanted in begins or (len(wanted) >= _LONG and difflib.get_close_matches(wanted, begins, 1, _NEAR)):

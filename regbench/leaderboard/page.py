@@ -62,14 +62,13 @@ def build_page(boards: Sequence[Board]) -> str:
     Args:
         boards: The boards of `rank.rank`. The one with the most entries is shown first.
     """
-    ordered = sorted((board for board in boards if board.retired is None), key=lambda board: -len(board.entries))
+    ordered = sorted(boards, key=lambda board: -len(board.entries))
     current = {board.file_stem: board for board in ordered}
-    retired = {f"retired-{i}": board for i, board in enumerate(board for board in boards if board.retired is not None)}
     return render_page(
         "leaderboard/templates/board.html",
         styles=["report/assets/base.css", "leaderboard/assets/board.css"],
         scripts=["report/assets/chart.js", "leaderboard/assets/scatter.js", "leaderboard/assets/board.js"],
-        data=chart_data(current, list(retired.values())),
+        data=chart_data(current),
         title="regbench leaderboard",
         ties=TIES,
         about_tiers=f"{ABOUT_TIERS} {FIRST}".replace("*", ""),
@@ -77,18 +76,12 @@ def build_page(boards: Sequence[Board]) -> str:
         about_models=ABOUT,
         overview=overview(ordered) if len(ordered) > 1 else None,
         current=[_section(board, name, boards) for name, board in current.items()],
-        retired=[_section(board, name, boards) for name, board in retired.items()],
     )
 
 
-def chart_data(boards: Mapping[str, Board], retired: Sequence[Board] = ()) -> dict[str, Any]:
-    """What the scripts of the page read.
-
-    Args:
-        boards: The boards with charts, by the id of their section.
-        retired: Boards without charts. Their entries may be on curves by training size.
-    """
-    everything = [*boards.values(), *retired]
+def chart_data(boards: Mapping[str, Board]) -> dict[str, Any]:
+    """What the scripts of the page read, of boards by the id of their section."""
+    everything = list(boards.values())
     variants = _variants(everything)
     return {
         "architectures": sorted({name for name, _ in variants}),
@@ -100,14 +93,7 @@ def size_panels(board: Board, boards: Sequence[Board]) -> list[dict[str, Any]]:
     """Curves of scores by how much was trained on, of configurations that differ in nothing else.
 
     One panel is by the training tokens, of entries on this board. One is by the instances of the training split, of entries on
-    all boards with the same test split.
-
-    Args:
-        board: The board.
-        boards: All boards.
-
-    Returns:
-        For each panel {axis, series: [{name, architecture, points: [{x, scores: {metric: value}}]}]}. Without such entries none.
+    all boards with the same test split. Each is {axis, series: [{name, architecture, points: [{x, scores: {metric: value}}]}]}.
     """
     here = [(_tokens(entry), entry) for entry in board.entries]
     same_test = [b for b in boards if _test_split(b) == _test_split(board) and b.metrics == board.metrics]

@@ -21,7 +21,7 @@ from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.figures import copies
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, rank
-from regbench.leaderboard.store import stored_entries
+from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import Evidence, read_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.report.content import human_state, in_hundredths, label
@@ -34,7 +34,7 @@ from regbench.utils.guard import Refused, parse_json
 
 BASELINES, PAGE = "baselines.json", "index.html"
 _FILE_BYTES = 16 << 20
-_TABLE = re.compile(r"[a-z0-9-]+-v[0-9]+(-[0-9a-f]{8})?\.(md|csv|tex)")
+_TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)(-[0-9a-f]{8})?\.(md|csv|tex)")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"
 }
@@ -92,7 +92,7 @@ def load_boards(
     faults: list[str] = []
     try:
         known = kept_baselines(folder)
-        for stored in stored_entries(folder):
+        for stored in stored_in(folder / "entries"):
             try:
                 entry = stored.entry
                 evidence[entry.digest] = read_evidence(stored)
@@ -161,17 +161,9 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
-    """Writes the files that differ, and removes tables that are no longer among `files`.
-
-    Raises:
-        UserError: A file of such a name is no table of the leaderboard. Then nothing is written.
-    """
-    changed = outdated(folder, files)
-    for name in changed:
-        if (folder / name).exists() and not _is_generated(folder / name):
-            raise UserError(f"{folder / name} was not written by `regbench leaderboard`: move it away")
+    """Writes the files that differ, and removes tables that are no longer among `files`."""
     with explain_full_disk(folder):
-        for name in changed:
+        for name in outdated(folder, files):
             if name not in files:
                 (folder / name).unlink()
                 continue
@@ -180,37 +172,13 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def outdated(folder: Path, files: dict[str, str]) -> list[str]:
-    """The names of generated files that are missing, differ, or should not be there."""
+    """The names of generated files that are missing or differ, and of tables of built-in tracks that should not be there."""
     there = {path.name: path for path in folder.iterdir() if path.is_file()}
-    differ = [name for name, text in files.items() if name not in there or not _holds(there[name], text.encode())]
-    old = [name for name, path in there.items() if name not in files and _TABLE.fullmatch(name) and _is_generated(path)]
+    differ = [name for name, text in files.items() if name not in there or there[name].read_bytes() != text.encode()]
+    old = [
+        name for name in there if (table := _TABLE.fullmatch(name)) and table[1] in track_names() and name not in files
+    ]
     return sorted([*differ, *old])
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    """Whether a file has this content. One of another size is not read."""
-    return path.stat().st_size == len(content) and path.read_bytes() == content
-
-
-def _is_generated(path: Path) -> bool:
-    """Whether a file begins as those do that are written here. A link never does."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        text = file.read(1000).decode("utf-8", "replace")
-    if path.name == PAGE:
-        return "<title>regbench leaderboard</title>" in text
-    beginnings = {
-        ".md": ("# Leaderboard\n", f"# {_board_name(path.stem)}\n"),
-        ".csv": ("rank,best_rank,",),
-        ".json": ("{",),
-    }
-    return text.startswith(beginnings.get(path.suffix, (f"% {_board_name(path.stem)}; needs booktabs",)))
-
-
-def _board_name(stem: str) -> str:
-    """The track's name in the name of a table, which may end with digits of a digest."""
-    return re.sub(r"(-v[0-9]+)-[0-9a-f]{8}$", r"\1", stem)
 
 
 def markdown(board: Board) -> str:

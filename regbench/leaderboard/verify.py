@@ -14,7 +14,7 @@ from regbench.leaderboard import against_run, figures, origin
 from regbench.leaderboard.claim import Case, Check, Findings, Reference, RunFolder, Scored, find_reference, read_scored
 from regbench.leaderboard.entry import Entry, InstanceScores, canonical, check_name
 from regbench.leaderboard.origin import default_name, git, is_built_in, name_faults, same_configuration
-from regbench.leaderboard.store import ENTRY_BYTES, EVIDENCE, SOURCE_BYTES, Stored, stored_entries
+from regbench.leaderboard.store import ENTRY_BYTES, EVIDENCE, SOURCE_BYTES, Stored, stored_in
 from regbench.leaderboard.tiers import (
     EVIDENCE_BYTES,
     Evidence,
@@ -268,9 +268,7 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
     """
     built_in = is_built_in(entry.result.architecture)
     found = []
-    for stored in stored_entries(board):
-        if stored.path.parent.name != entry.track:
-            continue
+    for stored in stored_in(board / "entries" / entry.track):
         other = stored.entry
         same = other.configuration_digest == entry.configuration_digest
         comparable = built_in or other.name == entry.name
