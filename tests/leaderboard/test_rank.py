@@ -188,7 +188,7 @@ def test_entries_of_another_definition_have_a_board_of_their_own(entries: list[E
 CHALLENGE = Challenge(
     date="2026-11-27", by="a reader", machine="a machine", number=1, instances=100, fingerprint="0" * 64, scores={}
 )
-AGAIN = Reproduced(date="2026-02-01", by="a reader", machine="a machine", seeds=[], scores=[], identical=[])
+AGAIN = Reproduced(date="2026-11-27", by="a reader", machine="a machine", seeds=[], scores=[], identical=[])
 
 
 def board_with(entries: list[Entry], track: Track, *, verified: Sequence[str], reproduced: Sequence[str] = ()) -> Board:
