@@ -197,7 +197,7 @@ def stored_of(
             yield batch
 
     stored = store(task, watched(), instances)
-    honesty.judge(one)
+    honesty.judge(one, cuts)
     if one.rows is None:  # an array cannot be asked
         cuts.judge(one, tolerance)
     return stored

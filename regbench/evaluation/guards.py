@@ -113,6 +113,16 @@ class CutCheck:
                         f"the {one.what} is better on these instances than on fresh ones of the same kind: it knows their tokens"
                     )
 
+    def ignore_the_token_before(self, one: Given) -> bool:
+        """Whether no row changes with the token just before its place."""
+        some = np.flatnonzero(self.places > 0)[: rows_at_once(one.io, self.instances.tokens.shape[1], 64)]
+        which, at = self.which[some], (np.arange(len(some)), self.places[some] - 1)
+        tokens = self.instances.tokens[which]
+        changed = tokens.copy()
+        changed[at] = (tokens[at].astype(np.int64) + 1) % one.io.width
+        rows = [one.predict(each)[at[0], self.places[some]] for each in (tokens, changed)]
+        return bool((_apart(*rows) <= TOLERANCE).all())
+
     def _ask(self, one: Given) -> FloatArray:
         """The rows (K, V) of the cut prompts, those of fresh instances behind the others."""
         # All are as long as the longest: one that answers the last place alone is honest where every instance is as long.
@@ -215,7 +225,7 @@ class HonestyCheck:
         gain = there - own
         self.gain[shift] += len(gain), gain.sum(), (gain**2).sum(), there.sum()
 
-    def judge(self, one: Given) -> None:
+    def judge(self, one: Given, cuts: CutCheck) -> None:
         """Refuses predictions that have seen what they predict, and predictions that are shifted by one place.
 
         Raises:
@@ -223,7 +233,8 @@ class HonestyCheck:
         """
         if self._better(-1):
             raise UserError(_early(one, sure=bool(self.log_likelihood.any())))
-        if self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1:
+        late = self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1
+        if late and (one.rows is not None or cuts.ignore_the_token_before(one)):
             own, before = ("t + 1", "t") if one.predicts == "next" else ("t", "t - 1")
             hint = "say predicts='this'" if one.predicts == "next" else "shift the tokens only once"
             raise UserError(

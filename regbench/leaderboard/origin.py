@@ -40,7 +40,7 @@ _MOST_PARAMETERS = 10**8
 _LARGEST_OPTION = 65_536
 _MOST_MEMBERS = 64
 _LOOK_ALIKE = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("0", "o"), ("1", "l"), ("i", "l"), ("5", "s"))
-_LONG, _NEAR = 5, 0.8
+_LONG, _NEAR = 5, 0.85
 """Letters from which on a name that shares so much with another is taken for the same."""
 
 
@@ -370,7 +370,9 @@ def name_faults(name: str, result: Result) -> Iterator[str]:
     begins = {_as_read("".join(pieces[:n])) for n in range(1, len(pieces) + 1)}
     for other in (*registered(), *registry.entries(registry.BASELINE), *result.baselines):
         wanted = _as_read(other)
-        if wanted in begins or (len(wanted) >= _LONG and difflib.get_close_matches(wanted, begins, 1, _NEAR)):
+        swapped = any(sorted(begin) == sorted(wanted) for begin in begins)
+        near = len(wanted) >= _LONG and (swapped or difflib.get_close_matches(wanted, begins, 1, _NEAR))
+        if wanted in begins or near:
             yield f"{name!r} is called as {other[:60]!r} is, or nearly: give another with --name"
             return
 

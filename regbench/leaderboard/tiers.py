@@ -13,7 +13,6 @@ import statistics
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ from regbench.metrics.significance import Change, compare_splits, expected_sprea
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk, require_writable
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk
 from regbench.utils.guard import of_schema, parse_json
 from regbench.utils.settings import Strict
 
@@ -138,11 +137,7 @@ def today() -> str:
 
 
 def read_evidence(stored: Stored) -> Evidence:
-    """The evidence beside an entry. Without a file the entry is claimed.
-
-    Raises:
-        Refused: The file cannot be read, or is not of the schema.
-    """
+    """The evidence beside an entry. Without a file the entry is claimed. A file that is not of the schema raises `Refused`."""
     name = stored.evidence_name
     if not stored.folder.has(name):
         return Evidence(entry="0" * 64)
@@ -155,7 +150,8 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
     Raises:
         UserError: Another entry has taken its place since it was read.
     """
-    digest, board = stored.entry.digest, _board_of(stored)
+    digest, folder = stored.entry.digest, stored.path.resolve().parent
+    board = folder.parent.parent if folder.parent.name == "entries" else folder
     # As `submit` does: else two at once would not see each other.
     with explain_full_disk(board), exclusive(board, patience=math.inf):
         if not stored.path.is_file() or Stored(stored.path).entry.digest != digest:
@@ -165,28 +161,8 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
         write_evidence(stored, kept.model_copy(update=found))
 
 
-def require_room_for_evidence(stored: Stored) -> None:
-    """To be called before long work whose outcome `add_evidence` writes.
-
-    Raises:
-        UserError: Nothing can be written beside the entry.
-    """
-    for folder in (_board_of(stored), stored.path.resolve().parent):
-        require_writable(folder)
-
-
-def _board_of(stored: Stored) -> Path:
-    """The leaderboard's folder; of an entry that lies elsewhere, its own."""
-    folder = stored.path.resolve().parent
-    return folder.parent.parent if folder.parent.name == "entries" else folder
-
-
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
-    """Writes the evidence beside an entry.
-
-    Raises:
-        UserError: Nothing can be written there.
-    """
+    """Writes the evidence beside an entry."""
     path = stored.path.with_name(stored.evidence_name)
     with explain_full_disk(path), atomic_write(path) as file:
         file.write(canonical(evidence.model_dump(mode="json")))
@@ -221,26 +197,21 @@ def _words(name: str) -> list[str]:
 
 
 def check_evidence(stored: Stored, track: Track) -> Iterator[str]:
-    """What is wrong with the evidence beside an entry, if there is any. See `evidence_faults`."""
+    """What is wrong with the evidence beside an entry, if any: it is of another entry, or scores differ. No instance is drawn."""
     try:
-        yield from evidence_faults(stored.entry, read_evidence(stored), track)
+        entry, evidence = stored.entry, read_evidence(stored)
     except UserError as error:
         yield str(error)
-
-
-def evidence_faults(entry: Entry, evidence: Evidence, track: Track) -> Iterator[str]:
-    """What is wrong with an entry's evidence: another entry, or scores that differ. No instance is drawn."""
-    if evidence == Evidence(entry=evidence.entry):  # there is none
         return
-    if evidence.entry != entry.digest:
+    challenge, again, submitted = evidence.challenge, evidence.reproduced, evidence.submitted
+    if evidence.entry != entry.digest and (challenge or again or submitted):
         yield "it is of another entry, or the entry has changed since"
         return
-    from regbench.leaderboard.origin import is_built_in  # who reads the board needs none of its imports
-
-    challenge, again, submitted = evidence.challenge, evidence.reproduced, evidence.submitted
     if challenge is not None:
         yield from _challenge_faults(entry, challenge, track)
     if again is not None:
+        from regbench.leaderboard.origin import is_built_in  # who reads the board needs none of its imports
+
         yield from _reproduction_faults(entry, again)
         if challenge is None and not is_built_in(entry.result.architecture):
             yield "it was reproduced before it was verified, and it is not built in"
@@ -253,23 +224,20 @@ def _challenge_faults(entry: Entry, challenge: Challenge, track: Track) -> Itera
 
     `expected_elsewhere` expects nothing far from the claim. On all boards of November 2026 it is at most 3.6 errors away.
     """
-    claims = {metric: entry.instances.over_seeds(metric) for metric in entry.metrics}
     named = [set(scores) for scores in (challenge.scores, challenge.expected) if scores is not None]
-    if any(names != set(claims) for names in named):
+    if any(names != set(entry.metrics) for names in named):
         yield "the challenge was not of this entry's scores"
         return
-    errors = {metric: math.hypot(claim.stderr, challenge.scores[metric].stderr) for metric, claim in claims.items()}
-    alone = {metric: ScoreRecord(value=claim.value, stderr=errors[metric]) for metric, claim in claims.items()}
-    for metric, expected in (challenge.expected or {}).items():
-        error, claim = errors[metric], claims[metric]
-        if error and (abs(expected.value - claim.value) > 6 * error or expected.stderr > 1.5 * error):
+    wanted = {}
+    for metric, fresh in challenge.scores.items():
+        claim = entry.instances.over_seeds(metric)
+        error = math.hypot(claim.stderr, fresh.stderr)
+        wanted[metric] = (challenge.expected or {}).get(metric, ScoreRecord(value=claim.value, stderr=error))
+        if _too_wide(fresh.value, fresh.stderr, challenge.instances):
+            yield f"the standard error of the {metric} on fresh instances is {fresh.stderr:.3g}, more than there can be"
+        elif error and (abs(wanted[metric].value - claim.value) > 6 * error or wanted[metric].stderr > 1.5 * error):
             yield f"what the challenge expected of the {metric} does not follow from the claim"
-            return
-    for metric, score in challenge.scores.items():
-        if _too_wide(score.value, score.stderr, challenge.instances):
-            yield f"the standard error of the {metric} on fresh instances is {score.stderr:.3g}, more than there can be"
-            return
-    yield from differing(judge(entry, challenge.scores, challenge.expected or alone, track))
+    yield from differing(judge(entry, challenge.scores, wanted, track))
 
 
 def _too_wide(value: float, error: float, instances: int) -> bool:

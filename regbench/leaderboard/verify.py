@@ -50,7 +50,6 @@ def verify_entry(
     *,
     track: Track | None = None,
     run: Path | None = None,
-    predictions: Path | None = None,
     costly: bool = True,
     baselines: Mapping[str, BaselineRecord] | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -60,8 +59,7 @@ def verify_entry(
     Args:
         stored: The entry and its files.
         track: A track of your own, if the entry may be of that.
-        run: The folder of the run that the entry was made from, to compare with.
-        predictions: A folder with `seed-N/predictions.npz`; by default those kept beside the entry, if any.
+        run: The folder of the run that the entry was made from, to compare with; by default predictions kept beside the entry.
         costly: Whether the baselines are compared, if nothing else is wrong.
         baselines: The track's baselines; by default they are computed.
         announce: Called with a line before something that takes long.
@@ -83,7 +81,7 @@ def verify_entry(
         folder = RunFolder(run) if run is not None else None
         if folder is not None and _text(folder.result) != _text(entry.result):
             findings.take(step, ["result.json is not the entry's result"])
-        scored = _scored(stored, reference, run or predictions)
+        scored = _scored(stored, reference, folder)
         case = Case(
             entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce, baselines
         )
@@ -137,11 +135,11 @@ def _examine(case: Case, findings: Findings, *, costly: bool) -> None:
         findings.run(figures.COSTLY, case)
 
 
-def _scored(stored: Stored, reference: Reference, folder: Path | None) -> list[Scored] | None:
-    """The predictions in a folder, or those beside the entry. None if there are none beside it."""
+def _scored(stored: Stored, reference: Reference, folder: RunFolder | None) -> list[Scored] | None:
+    """The predictions of a run, or those beside the entry. None if there are none beside it."""
     seeds = [seed.seed for seed in stored.entry.result.seeds]
     if folder is not None:
-        return [RunFolder(folder).scored(seed, reference) for seed in seeds]
+        return [folder.scored(seed, reference) for seed in seeds]
     names = [stored.predictions_name(seed) for seed in seeds]
     if not any(stored.folder.has(name) for name in names):
         return None

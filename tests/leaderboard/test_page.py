@@ -160,18 +160,6 @@ def test_a_curve_by_training_instances_over_tracks_of_one_test_split(
     assert [point["x"] for point in panel["series"][0]["points"]] == [30, 60]
 
 
-def test_retired_tracks_have_tables_of_their_own(entries: list[Entry], board: Board) -> None:
-    (retired,) = rank(entries)
-    assert retired.retired is not None
-    html = build_page([board, dataclasses.replace(retired, track="tiny-v0")])
-    assert html.index('class="track current"') < html.index('<h2 id="retired">') < html.index("tiny-v0</h3>")
-    assert "No more are taken: its definition is no longer here." in html
-    assert len(data_of(html)["boards"]) == 1
-    assert html.count('<table class="board">') == 2
-    ids = re.findall(r' id="([^"]*)"', html)
-    assert len(ids) == len(set(ids))
-
-
 def test_no_entries_is_a_page_too() -> None:
     html = build_page([])
     assert "There are no entries yet." in html

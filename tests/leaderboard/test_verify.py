@@ -28,7 +28,6 @@ def test_an_honest_entry_alone_with_predictions_and_with_its_run(lstm: Made, str
     for made in (lstm, stranger):
         assert verify_entry(made.stored, track=made.track).faults == []
         assert verify_entry(made.stored, track=made.track, run=made.run).faults == []
-        assert verify_entry(made.stored, track=made.track, predictions=made.run).faults == []
 
 
 def test_predictions_beside_an_entry_are_compared(stranger: Made, tmp_path: Path) -> None:
@@ -48,9 +47,8 @@ def test_predictions_beside_an_entry_are_compared(stranger: Made, tmp_path: Path
 
 
 def test_another_runs_predictions_are_refused(lstm: Made, stranger: Made) -> None:
-    faults = verify_entry(lstm.stored, track=lstm.track, predictions=stranger.run).faults
+    faults = verify_entry(lstm.stored, track=lstm.track, run=stranger.run).faults
     assert any("the predictions are not those that were scored" in fault.text for fault in faults)
-    assert verify_entry(lstm.stored, track=lstm.track, run=stranger.run).faults
 
 
 def test_a_track_that_is_not_here_cannot_be_verified(lstm: Made) -> None:
@@ -223,9 +221,7 @@ def test_on_the_command_line(
         (["{run}/.."], "holds neither a run nor entries; it has "),
         (["{entry}", "--track", "{track}", "--run", "nowhere"], "no such folder: nowhere"),
         (["{entry}", "--track", "{track}", "--run", "{run}/seed-0"], "seed-0 holds no run: there is no result.json"),
-        (["{entry}", "--track", "{track}", "--predictions", "nowhere"], "no such folder: nowhere"),
         (["{run}", "--track", "{track}", "--run", "nowhere"], "--run goes with entries, and {run} is a run"),
-        (["{run}", "--track", "{track}", "--predictions", "x"], "--predictions goes with entries, and {run} is a run"),
         (["{entry}", "--track", "{track}", "--source", "mine.py"], "--source goes with a run, and "),
     ],
 )

@@ -32,12 +32,10 @@ examples:
 def configure(verify: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     verify.add_argument("what", metavar="FILE|DIR", help="an entry, a folder of entries, or a run folder")
-    where = verify.add_mutually_exclusive_group()
-    where.add_argument(
-        "--run", metavar="DIR", help="the run an entry was made from: scores are computed again, logs compared"
-    )
-    where.add_argument(
-        "--predictions", metavar="DIR", help="a folder with seed-N/predictions.npz (default: those beside the entry)"
+    verify.add_argument(
+        "--run",
+        metavar="DIR",
+        help="the run an entry was made from: its scores are computed again (default: from predictions beside it)",
     )
     verify.add_argument(
         "--checkpoint", action="store_true", help="also predict again with the run's weights (built-in architectures)"
@@ -60,7 +58,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     track = own_track(arguments)
     run = Path(arguments.run) if arguments.run else None
     if path.is_dir() and any((path / name).exists() for name in ("result.json", "config.yaml")):
-        refuse_unused(arguments, ("run", "predictions", "contribution"), f"goes with entries, and {path} is a run")
+        refuse_unused(arguments, ("run", "contribution"), f"goes with entries, and {path} is a run")
         require_finished(path)
         run = path
         source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
@@ -73,15 +71,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             for line in brought:
                 print_line(f"REFUSED: {line}", console)
         refuse_unused(arguments, ("source",), f"goes with a run, and {path} is none: an entry's source lies beside it")
-        predictions = Path(arguments.predictions) if arguments.predictions else None
         if run is not None:
             require_finished(run)
-        if predictions is not None and not predictions.is_dir():
-            raise UserError(f"no such folder: {predictions}")
-        found = {
-            stored.path: verify_entry(stored, track=track, run=run, predictions=predictions, announce=announce)
-            for stored in entries
-        }
+        found = {stored.path: verify_entry(stored, track=track, run=run, announce=announce) for stored in entries}
     for file, findings in found.items():
         if arguments.checkpoint and not findings.faults:
             if run is None:
@@ -106,6 +98,6 @@ def _entries(arguments: argparse.Namespace) -> list[Stored]:
     entries = stored_in(path) if some and not inside else []
     if not entries:
         raise UserError(f"{path} holds neither a run nor entries{inside}")
-    if arguments.run or arguments.predictions or arguments.checkpoint:
-        raise UserError("--run, --predictions and --checkpoint go with one entry")
+    if arguments.run or arguments.checkpoint:
+        raise UserError("--run and --checkpoint go with one entry")
     return entries
