@@ -283,7 +283,7 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
             (job / f"{seed}.safetensors").write_bytes(checkpoint_of(run, seed))
         for i, one in enumerate(asked):
             np.savez(job / f"{i}.npz", tokens=one.instances.tokens, lengths=one.instances.lengths)
-        about = {
+        about: dict[str, Any] = {
             "class": registry.as_file(run.configuration.architecture)[1],
             "options": record.options,
             "seeds": seeds,
@@ -318,7 +318,7 @@ def _take(process: subprocess.Popen[bytes], like: NDArray[Any], log: BinaryIO) -
     """
     assert process.stdout is not None
     found = np.empty(like.shape, like.dtype)
-    rest = memoryview(found).cast("B")
+    rest = memoryview(found.view(np.uint8).reshape(-1))  # type: ignore[arg-type]
     while rest and (count := process.stdout.readinto(rest)):  # type: ignore[attr-defined]
         rest = rest[count:]
     if rest:
@@ -377,8 +377,9 @@ def _job() -> None:
     out, job = os.fdopen(os.dup(1), "wb"), Path("/job")
     os.dup2(2, 1)  # what the stranger prints is no prediction
     about = json.loads((job / "about.json").read_text())
-    names = {"names": tuple(about["io"].pop("names"))} if "names" in about["io"] else {}
-    io: IO = VectorIO(**about["io"]) if about["vectors"] else TokenIO(**about["io"], **names)
+    if not about["vectors"]:
+        about["io"]["names"] = tuple(about["io"]["names"])
+    io: IO = (VectorIO if about["vectors"] else TokenIO)(**about["io"])
     asked = []
     for i, last in enumerate(about["last"]):
         with np.load(job / f"{i}.npz") as arrays:

@@ -129,10 +129,10 @@ def challenge(
     for metric in entry.metrics:
         counts, own = by_problem(cut.counts[metric], fresh.problem), _mean([of[metric] for of in sums])
         means[metric] = ScoreRecord.of(own, counts)
-        value, error = expected_elsewhere(
+        value, wide = expected_elsewhere(
             _claim(entry, reference, metric), Split(own, counts, np.stack([of[metric] for of in controls], -1))
         )
-        expected[metric] = ScoreRecord(value=value, stderr=error)
+        expected[metric] = ScoreRecord(value=value, stderr=wide)
     changes = judge(entry, means, expected, reference.track)
     findings.take("challenge", differing(changes))
     if not findings.faults:

@@ -23,6 +23,7 @@ from regbench.tracks import Track, is_track_file, load_track, track_names
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import training_steps
 from regbench.utils import registry
+from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.folder import Folder
 from regbench.utils.guard import YAML_BYTES, Refused, of_schema, parse_json, parse_plain_yaml
@@ -89,7 +90,7 @@ class Reference:
     def _score(self, baseline: Baseline) -> Scores:
         return score(self.track.task, self.test, self.batches(baseline, self.test))
 
-    def batches(self, baseline: Baseline, instances: Instances) -> Iterable[NDArray[np.float64]]:
+    def batches(self, baseline: Baseline, instances: Instances) -> Iterable[FloatArray]:
         """What a baseline predicts, so many instances at once as fit into memory."""
         return predict_in_batches(baseline, instances, scored_at_once(instances.tokens.shape[1], self.packed.shape[1]))
 

@@ -148,7 +148,9 @@ def scores(case: Case) -> Iterator[str]:
             abs(given[m] - wanted[m]) > _EXACT * (1 + abs(wanted[m])) for m in given
         ):
             yield f"seed {seed.seed}: share_of_the_way is not what the scores and the baselines give"
-        for metric, record in seed.scores.items() if instances is not None else ():
+        for metric, record in seed.scores.items():
+            if instances is None:
+                break
             sums, counts = np.array(instances.sums[i][metric], np.float64), frame.counts_of(metric)
             fault = _sums_fault(case.reference.track.metrics[metric], sums, counts) or _mean_fault(record, sums, counts)
             if fault:
@@ -199,7 +201,9 @@ def _impossible(case: Case, sums: Mapping[str, NDArray[np.float64]]) -> Iterator
     legal, token, truth = sums.get("legal_accuracy"), sums.get("token_accuracy"), case.reference.truth
     if legal is not None and token is not None and (token > legal + 1e-6).any():
         yield "an instance has more right answers than answers that are allowed"
-    for metric, sign in (("nll", -1), ("mse", -1), ("token_accuracy", 1)) if truth is not None else ():
+    if truth is None:
+        return
+    for metric, sign in (("nll", -1), ("mse", -1), ("token_accuracy", 1)):
         if metric in sums and metric in truth.sums:
             ahead = ScoreRecord.of(sign * (sums[metric] - truth.sums[metric]), truth.counts_of(metric))
             if ahead.value > MOST_ERRORS * ahead.stderr + _ROUNDING:
@@ -207,10 +211,8 @@ def _impossible(case: Case, sums: Mapping[str, NDArray[np.float64]]) -> Iterator
                     f"{metric} is better than that of the truth by {ahead.value:.3f}, {MOST_ERRORS} standard errors and more: "
                     "it has seen what it predicts"
                 )
-    if truth is None or not {"nll", "tvd"} <= sums.keys():
-        return
     counts = truth.counts_of("nll")
-    if np.array_equal(counts, truth.counts_of("tvd")):
+    if {"nll", "tvd"} <= sums.keys() and np.array_equal(counts, truth.counts_of("tvd")):
         tvd = float(sums["tvd"].sum() / counts.sum())
         # E[NLL] - E[truth's] is a mean KL divergence. It is at least twice the mean square of TVD (Pinsker, Jensen), and at most
         # what it costs to take that much probability down to the floor.
