@@ -110,14 +110,11 @@ class Reference:
 
     def baselines(self, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:
         """Every baseline's record, from the cache or computed now. `announce` is told of each that is computed."""
-        if not self._baselines:
+        if "_found" not in vars(self):
             found = score_baselines(self.track, self.test, lambda name: announce(f"computing the baseline {name}"))
-            self._baselines.update(found)
-        return self._baselines
-
-    @cached_property
-    def _baselines(self) -> dict[str, BaselineRecord]:
-        return {}
+            vars(self)["_found"] = found
+        kept: dict[str, BaselineRecord] = vars(self)["_found"]
+        return kept
 
 
 def find_reference(name: str, given: Track | None = None) -> Reference:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regbench import runner
-from regbench.config import Config
 from regbench.leaderboard.against_run import repredict
 from regbench.leaderboard.claim import RunFolder, find_reference
 from regbench.leaderboard.entry import Entry, InstanceScores, sample_of
@@ -23,10 +22,9 @@ from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by,
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, compare
 from regbench.results import Result, require_finished
-from regbench.tracks import Track, is_track_file, load_track
+from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
-from regbench.utils.guard import Refused
 
 _OF_AN_ENTRY = ("source", "baselines")
 """Checks that a second training need not pass."""
@@ -106,16 +104,16 @@ def reproduce(
             f"to {file}, train it ({entry.command}), and give the run with --run"
         )
     where = track if own is not None and own.name == entry.track else entry.track
-    asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
-    folder = out or Path("runs") / "reproduced" / stored.path.stem
-    goes_on = (folder / "config.yaml").exists()
-    if goes_on:
-        _check_same(folder, asked)
+    folder, chosen = out or Path("runs") / "reproduced" / stored.path.stem, _chosen(entry, seeds)
+    if (folder / "config.yaml").exists():
         announce(f"going on with {folder}")
-    if goes_on:
-        result = runner.resume(folder, reporter)
+        runner.resume(folder, reporter)
     else:
-        result = runner.run_config(asked, folder, reporter)
+        asked = entry.configuration.model_copy(update={"track": where, "seeds": chosen})
+        runner.run_config(asked, folder, reporter)
+    result = _finished(folder, entry)
+    if tuple(seed.seed for seed in result.seeds) != chosen:
+        raise UserError(f"{folder} holds a run of other seeds; choose another --out")
     return compare_runs(stored, result, folder, own)
 
 
@@ -142,27 +140,6 @@ def _chosen(entry: Entry, seeds: Sequence[int]) -> tuple[int, ...]:
     if strange:
         raise UserError(f"{entry.name} has no seed {strange[0]}, only {', '.join(map(str, known))}")
     return tuple(seeds) or known
-
-
-def _check_same(folder: Path, asked: Config) -> None:
-    """Refuses a folder with another run, even if only the track, backend or device differs.
-
-    Raises:
-        UserError: The run in the folder is another.
-    """
-    try:
-        there = RunFolder(folder).config
-    except Refused as error:
-        raise UserError(f"{folder} cannot be gone on with: {error}") from None
-    if _resolved(there) != _resolved(asked):
-        raise UserError(f"{folder} holds another run; choose another --out")
-
-
-def _resolved(config: Config) -> Config:
-    """The configuration with the whole path of the track's file, if the track is one of your own."""
-    if not is_track_file(config.track):
-        return config
-    return config.model_copy(update={"track": str(Path(config.track).resolve())})
 
 
 def keep_reproduction(
